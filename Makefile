@@ -1,0 +1,58 @@
+# Needs python3 (3.10 or newer) and make; everything else is installed into .venv.
+#   make PYTHON=python3.12        another interpreter, for a new .venv
+#   make test PYTEST_ARGS="-k castle -x"
+
+PYTHON ?= python3
+PYTEST_ARGS ?=
+BENCH_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint format bench clean
+
+help: ## Show this help
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile
+
+demo: $(VENV)/dev ## Anonymize an example stream and audit what was published
+	$(BIN)/crenel demo
+
+test: $(VENV)/dev ## Run all tests (PYTEST_ARGS=... adds options)
+	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+
+# Type and layer checks read an installed copy: in the tree, folders are not where imports say.
+lint: $(VENV)/dev ## Check style, types and layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	rm -rf build
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --target build/types .
+	$(BIN)/mypy
+	PYTHONPATH=build/types $(BIN)/lint-imports
+
+format: $(VENV)/dev ## Format the code, and fix what can be fixed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/benchmarks ## Measure speed and loss (BENCH_ARGS=... adds options)
+	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+clean: ## Remove the virtual environment and all that was built
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp is touched last, so that an interrupted installation is done again.
+$(VENV)/dev: pyproject.toml $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+$(VENV)/benchmarks: $(VENV)/dev
+	$(BIN)/python -m pip install --quiet --editable '.[dev,benchmarks]'
+	@touch $@
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+	  echo "crenel needs Python 3.10 or newer, and $(PYTHON) is not: try make PYTHON=python3.12." >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
