@@ -1,0 +1,126 @@
+"""Checking what the user declared: sentences of one form, and all of them at once."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import operator
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+from crenel.errors import PolicyError, Problem
+
+__all__ = ["Problems", "a_boolean", "a_number", "an_integer", "one_of", "short", "suggestion"]
+
+_Choice = TypeVar("_Choice")
+
+
+class Problems:
+    """Collects problems, so that the user reads of all of them and not of the first only."""
+
+    def __init__(self) -> None:
+        self.found: list[str | Problem] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.found)
+
+    def add(self, path: str, sentence: str) -> None:
+        """Note a problem; the sentence goes on where the path ends."""
+        self.found.append((path, sentence))
+
+    def must(self, path: str, rule: str, value: object) -> None:
+        """Note that a field must be something that it is not."""
+        self.add(path, f"must be {rule}, not {short(value)}.")
+
+    def include(self, path: str, error: PolicyError) -> None:
+        """Note another's problems, under this path."""
+        for inner, sentence in error.details:
+            self.add(".".join(part for part in (path, inner) if part), _continued(inner, sentence))
+
+    def unknown(self, path: str, key: object, known: Iterable[str]) -> None:
+        """Note a key that nobody knows, with what may have been meant."""
+        names = list(known)
+        where = f"{path}.{key}" if path else str(key)
+        guess = suggestion(key, names)
+        listed = ", ".join(names)
+        self.add(where, f"is unknown; {guess}the fields are: {listed}." if names else "is unknown.")
+
+    def raise_if_any(self, owner: str) -> None:
+        """Raise all that was noted."""
+        if self.found:
+            raise PolicyError(self.found, owner)
+
+
+def short(value: object, limit: int = 80) -> str:
+    """The value as it is written, cut where it is long."""
+    if hasattr(value, "isoformat"):  # a date as the user wrote it, not datetime.date(...)
+        text = str(value)
+    elif isinstance(value, (list, tuple)) and len(value) <= 4:
+        text = "[" + ", ".join(short(item, 30) for item in value) + "]"
+    else:
+        text = repr(value)
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def suggestion(given: object, known: Iterable[str]) -> str:
+    """`did you mean 'x'? ` if one of the known names is near, else nothing."""
+    near = difflib.get_close_matches(str(given).lower(), list(known), n=1, cutoff=0.6)
+    return f"did you mean {near[0]!r}? " if near else ""
+
+
+def an_integer(problems: Problems, path: str, value: Any, at_least: int, default: int = 0) -> int:
+    """The value if it is an integer (a boolean is not) of at least so much; else the default."""
+    if not isinstance(value, (bool, str)):
+        try:
+            number = operator.index(value)
+        except TypeError:
+            pass
+        else:
+            if number >= at_least:
+                return number
+    problems.must(path, f"an integer of at least {at_least}", value)
+    return default
+
+
+def a_number(problems: Problems, path: str, value: Any, rule: str, lo: float, hi: float) -> float | None:
+    """The value if it is a number strictly between `lo` and `hi`; else None."""
+    number = as_number(value)
+    if number is None or not lo < number < hi:
+        problems.must(path, rule, value)
+        return None
+    return number
+
+
+def as_number(value: Any) -> float | None:
+    """The value as a finite float, if it is a number."""
+    if isinstance(value, (bool, str, bytes)) or type(value).__name__ == "bool_":
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def a_boolean(problems: Problems, path: str, value: Any) -> bool:
+    """The value if it is a boolean; else False."""
+    if not isinstance(value, bool):
+        problems.must(path, "true or false", value)
+        return False
+    return value
+
+
+def one_of(problems: Problems, path: str, value: Any, choices: type[_Choice]) -> _Choice | None:
+    """The member of an enumeration whose value (or itself) was given; else None."""
+    try:
+        return choices(value)  # type: ignore[call-arg]
+    except ValueError:
+        known = [str(choice.value) for choice in choices]  # type: ignore[attr-defined]
+        rule = " or ".join(repr(name) for name in known)
+        problems.must(path, rule, value)
+        return None
+
+
+def _continued(inner: str, sentence: str) -> str:
+    # A sentence that stood alone goes on after a path as a remark.
+    return sentence if inner or sentence.startswith((":", "must ")) else f": {sentence}"
