@@ -1,0 +1,3 @@
+"""The tests of `crenel.audit`."""
+
+from __future__ import annotations
