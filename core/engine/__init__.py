@@ -1,0 +1,54 @@
+"""The methods: numpy arrays in, releases out. Nothing here knows of Beam, of Arrow, or of files.
+
+>>> from crenel.engine import create
+>>> from crenel.policy import Policy
+>>> policy = Policy.from_dict(
+...     {
+...         "version": 1,
+...         "person": "customer",
+...         "quasi_identifiers": {"age": {"type": "numeric", "domain": [0, 120]}},
+...         "k": 2,
+...         "delay_rows": 10,
+...         "seed": 7,
+...     }
+... )
+>>> create(policy).held
+0
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+
+from crenel.engine.castle import Castle
+from crenel.engine.contract import Engine, Kind, Release, Releases, SnapshotError
+from crenel.engine.reorder import Reordered
+from crenel.policy import Policy
+from crenel.rows import Rows
+
+__all__ = ["Engine", "Kind", "Release", "Releases", "Rows", "SnapshotError", "create"]
+
+_METHODS = {"castle": Castle}
+
+
+def create(policy: Policy, *, secret: bytes | None = None, shard: bytes = b"") -> Engine:
+    """Make an engine that holds no rows yet.
+
+    Parameters
+    ----------
+    policy
+        What is to be guaranteed, and by which method.
+    secret
+        What the engine's generator is seeded from where the policy has no `seed`; drawn anew if not given.
+    shard
+        What tells this engine from the others of the pipeline, so that no two share a sequence.
+    """
+    if policy.seed is not None:
+        secret = f"seed {policy.seed}".encode()
+    elif secret is None:
+        secret = secrets.token_bytes(32)
+    hidden = hashlib.blake2b(secret, digest_size=32).digest()
+    key = hashlib.blake2b(shard, key=hidden, digest_size=32, person=b"crenel.engine").digest()
+    engine: Engine = _METHODS[policy.method](policy, key)
+    return Reordered(engine, policy) if getattr(policy.parameters, "reorder", False) else engine

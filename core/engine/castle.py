@@ -1,0 +1,528 @@
+"""CASTLE: continuously anonymizing streaming data via adaptive clustering.
+
+Cao, Carminati, Ferrari, Tan: *CASTLE: Continuously Anonymizing Data Streams*, IEEE TDSC 8(3), 2011. How each step is
+done, and what was chosen where the paper is silent, is in `docs/castle.md`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crenel.avro import Schemas, packed, unpacked
+from crenel.engine import kernels
+from crenel.engine.contract import Engine, Releases, SnapshotError
+from crenel.geometry import Geometry, Interval, Radix, Tree
+from crenel.parameters import CastleParameters, Reuse
+from crenel.policy import Policy
+from crenel.rows import Rows
+
+#: Rows that one call of the kernel takes: what bounds the buffer beside the rows that must be held.
+_CHUNK = 4096
+#: Rows that room is made for before they come.
+_MOST_EXPECTED = 1 << 16
+#: Moments in a delay at which rows leave for reasons of time.
+_TICKS = 16
+_SCHEMAS = Schemas("crenel.engine", ("castle.1.avsc",))
+_KINDS = {Interval: kernels.INTERVAL, Tree: kernels.TREE, Radix: kernels.RADIX}
+
+
+class Castle(Engine):
+    """CASTLE with l-diversity, on one shard's rows.
+
+    Parameters
+    ----------
+    policy
+        What is to be guaranteed; its `parameters` are `CastleParameters`.
+    key
+        32 bytes for the generator. Whoever knows them can undo its choices.
+    """
+
+    def __init__(self, policy: Policy, key: bytes) -> None:
+        self._policy = policy
+        #: With t, per sensitive column whose values are not declared: value -> code, in order of appearance.
+        self._codes: list[dict[int, int] | None] = [
+            {} if policy.t is not None and column.size is None else None for column in policy.sensitive.values()
+        ]
+        self._space = _space([qi.geometry for qi in policy.quasi_identifiers.values()], _shares(policy))
+        self._fingerprint = _fingerprint(policy, self._space)
+        #: Room for the rows that will be held, as far as that is known and not too much.
+        expected = min(policy.delay_rows or 0, _MOST_EXPECTED)
+        self._state = self._empty_state(key, capacity=expected + _CHUNK)
+
+    def __repr__(self) -> str:
+        """Say how much, never what."""
+        return f"Castle(held={self.held})"
+
+    @property
+    def held(self) -> int:
+        """Rows that have arrived and not left."""
+        return int(self._state.numbers["held"][0])
+
+    @property
+    def key(self) -> bytes:
+        """The generator's key. Keep it secret."""
+        return packed(self._state.random.key)
+
+    def push(self, rows: Rows) -> Releases:
+        """Take rows that arrive in this order; return what became due."""
+        self._check(rows)
+        sensitive = self._dense(rows.sensitive)
+        parts = [Releases.empty(self._dimensions)]
+        for start in range(0, len(rows), _CHUNK):
+            part = slice(start, start + _CHUNK)
+            chunk = Rows(rows.qi[part], rows.person[part], sensitive[part], rows.time[part])
+            self._reserve(len(chunk))
+            parts.append(self._run(chunk))
+        return Releases.concat(parts[1:] or parts)
+
+    def advance(self, now: int) -> Releases:
+        """Take note that event time has moved on to `now`, in microseconds; return what became due."""
+        return self._run(self._no_rows(), now=now)
+
+    def flush(self) -> Releases:
+        """Take note that the stream is over; return everything that is still held."""
+        return self._run(self._no_rows(), over=True)
+
+    def next_deadline(self) -> int | None:
+        """Return the moment at which `advance` is next needed, if there is one."""
+        if self._state.numbers["timed"][0] == 0:
+            return None
+        buffer = self._state.buffer
+        return int(buffer.slots["deadline"][buffer.heap[0]])
+
+    @property
+    def _dimensions(self) -> int:
+        return len(self._policy.quasi_identifiers)
+
+    # --- Rows in, releases out ---
+
+    def _check(self, rows: Rows) -> None:
+        """Refuse rows that are not in the space: the kernels look up leaves and values without asking again."""
+        expected = (self._dimensions, len(self._codes))
+        got = (rows.qi.shape[1], rows.sensitive.shape[1])
+        if got != expected:
+            message = (
+                f"Castle: rows must have {expected[0]} quasi-identifiers and {expected[1]} sensitive columns, "
+                f"not {got[0]} and {got[1]}."
+            )
+            raise ValueError(message)
+        if len(rows) == 0:
+            return
+        dimensions = self._space.dimensions
+        lo, hi = rows.qi.min(axis=0), rows.qi.max(axis=0)
+        # NaN compares as outside.
+        inside = (lo >= dimensions["widest_lo"]) & (hi <= dimensions["widest_hi"]) & np.isfinite(lo) & np.isfinite(hi)
+        for d in np.flatnonzero(inside & (dimensions["kind"] != kernels.INTERVAL)):
+            inside[d] = np.array_equal(rows.qi[:, d], np.floor(rows.qi[:, d]))
+        names = [*self._policy.quasi_identifiers]
+        wrong = [names[d] for d in np.flatnonzero(~inside)]
+        wrong += [
+            name
+            for j, (name, column) in enumerate(self._policy.sensitive.items())
+            if column.size is not None
+            and not 0 <= rows.sensitive[:, j].min() <= rows.sensitive[:, j].max() < column.size
+        ]
+        if wrong:
+            message = f"Castle: rows must be inside the declared domains; they are not in {', '.join(wrong)}."
+            raise ValueError(message)
+
+    def _dense(self, sensitive: NDArray[np.int64]) -> NDArray[np.int64]:
+        """With t, number the values of columns that were not declared, in order of appearance."""
+        if all(known is None for known in self._codes) or len(sensitive) == 0:
+            return sensitive
+        dense = sensitive.copy()
+        for j, known in enumerate(self._codes):
+            if known is None:
+                continue
+            values, first, inverse = np.unique(sensitive[:, j], return_index=True, return_inverse=True)
+            codes = np.empty(len(values), dtype=np.int64)
+            for i in np.argsort(first):
+                codes[i] = known.setdefault(int(values[i]), len(known))
+            dense[:, j] = codes[inverse]
+            self._state.closeness.values[j] = len(known)
+        self._widen_histograms()
+        return dense
+
+    def _widen_histograms(self) -> None:
+        """Make room for the values seen so far; doubling keeps this rare."""
+        s = self._state
+        needed, width = int(s.closeness.values.max()), s.closeness.stream.shape[1]
+        if needed <= width:
+            return
+        more = max(needed, 2 * width) - width
+        self._state = s._replace(
+            closeness=s.closeness._replace(stream=np.pad(s.closeness.stream, ((0, 0), (0, more)))),
+            reusable=s.reusable._replace(histogram=np.pad(s.reusable.histogram, ((0, 0), (0, 0), (0, more)))),
+        )
+
+    def _no_rows(self) -> Rows:
+        none = np.zeros(0, dtype=np.int64)
+        return Rows(np.zeros((0, self._dimensions)), none, np.zeros((0, len(self._codes)), dtype=np.int64), none)
+
+    def _run(self, rows: Rows, *, now: int = kernels.EARLIEST, over: bool = False) -> Releases:
+        """Run the kernel, and take what it wrote."""
+        kernels.run(self._state, _own(rows.qi), _own(rows.person), _own(rows.sensitive), _own(rows.time), now, over)
+        numbers, out = self._state.numbers, self._state.out
+        releases, leaving = int(numbers["out_releases"][0]), int(numbers["out_rows"][0])
+        numbers["out_releases"] = numbers["out_rows"] = 0
+        written = out.releases[:releases]
+        return Releases(
+            rows=out.rows[:leaving].copy(),
+            offsets=np.concatenate([np.zeros(1, dtype=np.int64), written["end"]]),
+            kind=written["kind"].astype(np.int8),
+            lo=out.lo[:releases].copy(),
+            hi=out.hi[:releases].copy(),
+            loss=written["loss"].copy(),
+            persons=written["persons"].copy(),
+            moment=written["moment"].copy(),
+            arrivals=written["arrivals"].copy(),
+            group=written["group"].copy(),
+        )
+
+    # --- Snapshots ---
+
+    def snapshot(self) -> bytes:
+        """Return all of the engine, its random generator included."""
+        s, n = self._state, self._state.numbers[0]
+        count = min(int(n["recent"]), int(n["mu"]))
+        newest = np.arange(int(n["recent"]) - count, int(n["recent"])) % n["mu"]
+        record = {
+            "space": self._fingerprint,
+            "k": int(n["k"]),
+            "l": int(n["l"]),
+            "t": float(n["t"]),
+            "key": self.key,
+            "draws": int(n["draws"]),
+            "arrivals": int(n["arrivals"]),
+            "released": int(n["released"]),
+            "clock": int(n["clock"]),
+            "domain_lo": packed(s.space.dimensions["domain_lo"]),
+            "domain_hi": packed(s.space.dimensions["domain_hi"]),
+            "recent": packed(s.recent[newest]),
+            "held": {name: packed(column) for name, column in self._held().items()},
+            "reusable": {name: packed(column) for name, column in self._reusable().items()},
+            "histogram": packed(s.closeness.stream),
+            "values": [packed(np.array(list(known))) for known in self._codes if known is not None],
+        }
+        return _SCHEMAS.encode(record)
+
+    def restore(self, data: bytes) -> None:
+        """Become the engine that `snapshot` was called on.
+
+        Published generalizations that were kept for reuse are forgotten if the policy now asks for a stronger
+        guarantee.
+        """
+        record = _SCHEMAS.decode(data)
+        if record["space"] != self._fingerprint:
+            message = (
+                "Castle: a snapshot can be restored only under the quasi-identifiers and sensitive columns "
+                "it was taken under: policy.quasi_identifiers, policy.sensitive or the use of t has changed."
+            )
+            raise SnapshotError(message)
+        self._restore_codes(record["values"])
+        held = self._unpacked_held(record["held"])
+        width = len(record["histogram"]) // (8 * max(len(self._codes), 1))
+        self._state = s = self._empty_state(
+            record["key"],
+            capacity=len(held["number"]) + _CHUNK,
+            clusters=int(held["cluster"].max(initial=-1)) + 1,
+            values=width,
+        )
+        _set_domains(s.space, unpacked(record["domain_lo"]), unpacked(record["domain_hi"]))
+        s.closeness.stream[:] = unpacked(record["histogram"], "<i8").reshape(s.closeness.stream.shape)
+        kernels.rebuild(s, **held)
+        for name in ("draws", "arrivals", "released", "clock"):
+            s.numbers[name] = record[name]
+        if record["draws"] % kernels.WORDS:
+            kernels.chacha20_block(s.random, record["draws"] // kernels.WORDS)
+        self._restore_recent(unpacked(record["recent"]))
+        self._restore_reusable(record)
+
+    def _held(self) -> dict[str, NDArray[Any]]:
+        """The held rows in order of arrival, with their clusters numbered by age."""
+        buffer, clusters = self._state.buffer, self._state.clusters
+        at = kernels.held_slots(self._state)
+        slots = buffer.slots[at]
+        active = clusters.active[: self._state.numbers["clusters"][0]]
+        by_age = active[np.argsort(clusters.table["born"][active])]
+        age = np.zeros(len(clusters.active), dtype=np.int64)
+        age[by_age] = np.arange(len(by_age))
+        return {
+            "number": slots["number"].copy(),
+            "qi": buffer.qi[at],
+            "person": slots["person"].copy(),
+            "sensitive": buffer.sensitive[at],
+            "deadline": slots["deadline"].copy(),
+            "cluster": age[slots["cluster"]],
+        }
+
+    def _unpacked_held(self, held: dict[str, bytes]) -> dict[str, NDArray[Any]]:
+        columns: dict[str, NDArray[Any]] = {
+            name: unpacked(held[name], "<i8") for name in ("number", "person", "sensitive", "deadline", "cluster")
+        }
+        rows = len(columns["number"])
+        columns["sensitive"] = columns["sensitive"].reshape(rows, len(self._codes))
+        columns["qi"] = unpacked(held["qi"]).reshape(rows, self._dimensions)
+        return columns
+
+    def _reusable(self) -> dict[str, NDArray[Any]]:
+        """The reusable generalizations, oldest first."""
+        reusable, n = self._state.reusable, self._state.numbers[0]
+        size = max(len(reusable.table), 1)
+        at = (int(n["reusable_oldest"]) + np.arange(int(n["reusable"]))) % size
+        return {
+            "lo": reusable.lo[at],
+            "hi": reusable.hi[at],
+            "group": reusable.table["group"][at],
+            "persons": reusable.table["persons"][at],
+            "histogram": reusable.histogram[at],
+        }
+
+    def _restore_codes(self, values: list[bytes]) -> None:
+        learned = iter(values)
+        for j, known in enumerate(self._codes):
+            if known is not None:
+                seen = unpacked(next(learned), "<i8").tolist()
+                self._codes[j] = {value: code for code, value in enumerate(seen)}
+
+    def _restore_recent(self, losses: NDArray[np.float64]) -> None:
+        s = self._state
+        kept = losses[-len(s.recent) :]  # the policy may have a smaller mu now
+        s.recent[: len(kept)] = kept
+        s.numbers["recent"] = len(kept)
+        total = 0.0
+        for loss in kept.tolist():
+            total += loss
+        s.numbers["tau"] = total / len(kept) if len(kept) else 0.0
+
+    def _restore_reusable(self, record: dict[str, Any]) -> None:
+        s, n = self._state, self._state.numbers[0]
+        weaker = record["k"] < n["k"] or record["l"] < n["l"] or record["t"] > n["t"] >= 0.0
+        if weaker:
+            return
+        group = unpacked(record["reusable"]["group"], "<i8")
+        count = min(len(group), len(s.reusable.table))
+        newest = slice(len(group) - count, None)
+        boxes = (len(group), self._dimensions)
+        s.reusable.lo[:count] = unpacked(record["reusable"]["lo"]).reshape(boxes)[newest]
+        s.reusable.hi[:count] = unpacked(record["reusable"]["hi"]).reshape(boxes)[newest]
+        s.reusable.table["group"][:count] = group[newest]
+        s.reusable.table["persons"][:count] = unpacked(record["reusable"]["persons"], "<i8")[newest]
+        histogram = unpacked(record["reusable"]["histogram"], "<i8")
+        s.reusable.histogram[:count] = histogram.reshape(len(group), *s.closeness.stream.shape)[newest]
+        s.numbers["reusable"] = count
+
+    # --- State ---
+
+    def _reserve(self, arriving: int) -> None:
+        """Make room for rows that arrive; doubling keeps this rare."""
+        capacity = len(self._state.buffer.slots)
+        if self.held + arriving <= capacity:
+            return
+        old, held = self._state, self._held()
+        self._state = self._empty_state(
+            self.key,
+            capacity=max(2 * capacity, self.held + arriving),
+            clusters=len(old.clusters.active),
+        )._replace(
+            space=old.space,
+            reusable=old.reusable,
+            recent=old.recent,
+            closeness=old.closeness,
+            random=old.random,
+        )
+        kernels.rebuild(self._state, **held)
+        for name in ("arrivals", "clock", "draws", "released", "recent", "tau"):
+            self._state.numbers[name] = old.numbers[name]
+        for name in ("reusable", "reusable_oldest"):
+            self._state.numbers[name] = old.numbers[name]
+
+    def _empty_state(self, key: bytes, *, capacity: int, clusters: int = 0, values: int = 0) -> kernels.State:
+        """Make a state without rows.
+
+        Parameters
+        ----------
+        key
+            The generator's.
+        capacity
+            Rows that can be held.
+        clusters
+            Clusters that there are, if more than the policy has now.
+        values
+            Values of a sensitive column there is room for, at least.
+        """
+        numbers = _numbers(self._policy)
+        numbers["free"] = capacity
+        tracked = int(numbers["tracked"][0])
+        space = self._space._replace(dimensions=self._space.dimensions.copy())
+        closeness = self._closeness(values)
+        # Each held row has its values in the table twice (its cluster's and all rows'), and one that is leaving once
+        # more; at most half of the table is used.
+        table = 1 << (2 * capacity * (2 * tracked + 1) - 1).bit_length()
+        return kernels.State(
+            numbers=numbers,
+            space=space,
+            counts=np.zeros(table, dtype=kernels.ENTRY),
+            buffer=_buffer(capacity, self._dimensions, len(self._codes)),
+            clusters=_clusters(max(clusters, int(numbers["beta"][0])), self._dimensions, tracked),
+            reusable=_reusable(self._parameters.max_reusable, self._dimensions, closeness.stream.shape),
+            recent=np.zeros(int(numbers["mu"][0])),
+            closeness=closeness,
+            random=kernels.Random(key=unpacked(key, "<u4"), block=np.zeros(kernels.WORDS, dtype=np.uint32)),
+            out=_out(capacity, self._dimensions),
+        )
+
+    @property
+    def _parameters(self) -> CastleParameters:
+        return _castle_parameters(self._policy)
+
+    def _closeness(self, width: int) -> kernels.Closeness:
+        columns = list(self._policy.sensitive.values()) if self._policy.t is not None else []
+        sizes = [
+            column.size or 0 if known is None else len(known)
+            for known, column in zip(self._codes, columns, strict=False)
+        ]
+        return kernels.Closeness(
+            values=np.array(sizes, dtype=np.int64),
+            ordered=np.array([column.ordered for column in columns], dtype=np.bool_),
+            stream=np.zeros((len(columns), max([width, *sizes]) if sizes else 0), dtype=np.int64),
+        )
+
+
+def _castle_parameters(policy: Policy) -> CastleParameters:
+    if not isinstance(policy.parameters, CastleParameters):
+        message = f"Castle: policy.method must be 'castle', not {policy.method!r}."
+        raise TypeError(message)
+    return policy.parameters
+
+
+def _numbers(policy: Policy) -> NDArray[Any]:
+    parameters = _castle_parameters(policy)
+    numbers = np.zeros(1, dtype=kernels.NUMBERS)
+    numbers["k"] = policy.k
+    numbers["l"] = policy.l or 0
+    numbers["t"] = -1.0 if policy.t is None else policy.t
+    numbers["delay"] = -1 if policy.delay is None else policy.delay
+    numbers["tick"] = max((policy.delay or 0) // _TICKS, 1)
+    numbers["delay_rows"] = policy.delay_rows or 0
+    numbers["disorder"] = policy.disorder
+    numbers["beta"] = parameters.beta
+    numbers["mu"] = parameters.mu
+    numbers["reuse"] = parameters.reuse is Reuse.UNIFORM
+    numbers["tracked"] = 1 + (len(policy.sensitive) if policy.l else 0)
+    numbers["clock"] = kernels.EARLIEST
+    numbers["oldest"] = numbers["newest"] = kernels.NONE
+    return numbers
+
+
+def _shares(policy: Policy) -> list[float]:
+    """Each quasi-identifier's part in the loss."""
+    weights = [qi.weight for qi in policy.quasi_identifiers.values()]
+    total = 0.0
+    for weight in weights:
+        total += weight
+    return [weight / total for weight in weights]
+
+
+def _space(geometries: list[Geometry], shares: list[float]) -> kernels.Space:
+    dimensions = np.zeros(len(geometries), dtype=kernels.DIMENSION)
+    nodes, leaves = [np.zeros(0, dtype=kernels.NODE)], [np.zeros(0, dtype=np.int64)]
+    for dimension, geometry, share in zip(dimensions, geometries, shares, strict=True):
+        dimension["kind"] = _KINDS[type(geometry)]
+        dimension["share"] = share
+        dimension["widest_lo"], dimension["widest_hi"] = geometry.widest()
+        if isinstance(geometry, Radix):
+            dimension["base"] = geometry.base
+        if isinstance(geometry, Interval):
+            dimension["learned"] = geometry.learned
+        if isinstance(geometry, Tree):
+            dimension["leaf_offset"] = sum(map(len, leaves))
+            leaves.append(geometry.leaf.astype(np.int64) + sum(map(len, nodes)))
+            nodes.append(_nodes(geometry, sum(map(len, nodes))))
+    learned = dimensions["learned"] != 0
+    space = kernels.Space(dimensions=dimensions, nodes=np.concatenate(nodes), leaf=np.concatenate(leaves))
+    _set_domains(
+        space,
+        np.where(learned, np.inf, dimensions["widest_lo"]),
+        np.where(learned, -np.inf, dimensions["widest_hi"]),
+    )
+    return space
+
+
+def _nodes(tree: Tree, offset: int) -> NDArray[Any]:
+    nodes = np.zeros(len(tree.parent), dtype=kernels.NODE)
+    nodes["parent"] = tree.parent
+    nodes["parent"] += offset
+    nodes["first"] = tree.first
+    nodes["last"] = tree.last
+    return nodes
+
+
+def _set_domains(space: kernels.Space, lo: NDArray[np.float64], hi: NDArray[np.float64]) -> None:
+    dimensions = space.dimensions
+    dimensions["domain_lo"] = lo
+    dimensions["domain_hi"] = hi
+    width = hi - lo
+    dimensions["scale"] = 0.0
+    np.divide(dimensions["share"], width, out=dimensions["scale"], where=width > 0.0)
+
+
+def _fingerprint(policy: Policy, space: kernels.Space) -> bytes:
+    """What must not change under a snapshot: what its numbers mean."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name in policy.quasi_identifiers:
+        digest.update(f"{name}\0".encode())
+    digest.update(packed(space.dimensions) + packed(space.nodes) + packed(space.leaf))
+    for name, column in policy.sensitive.items():
+        digest.update(f"{name}\0{column.size}\0{column.ordered}\0".encode())
+    digest.update(b"t" if policy.t is not None else b"")
+    return digest.digest()
+
+
+def _buffer(capacity: int, dimensions: int, columns: int) -> kernels.Buffer:
+    return kernels.Buffer(
+        slots=np.empty(capacity, dtype=kernels.SLOT),
+        qi=np.empty((capacity, dimensions)),
+        sensitive=np.empty((capacity, columns), dtype=np.int64),
+        heap=np.empty(capacity, dtype=np.int64),
+        free=np.arange(capacity, dtype=np.int64)[::-1].copy(),
+    )
+
+
+def _clusters(beta: int, dimensions: int, tracked: int) -> kernels.Clusters:
+    shape = (dimensions, beta)
+    return kernels.Clusters(
+        table=np.empty(beta, dtype=kernels.CLUSTERS),
+        boxes=kernels.Boxes(np.empty(shape), np.empty(shape), np.zeros(shape, dtype=np.int64)),
+        distinct=np.zeros((beta, tracked), dtype=np.int64),
+        held_distinct=np.zeros(tracked, dtype=np.int64),
+        active=np.arange(beta, dtype=np.int64),
+        enlargement=np.empty(beta),
+    )
+
+
+def _reusable(size: int, dimensions: int, histogram: tuple[int, ...]) -> kernels.Reusable:
+    return kernels.Reusable(
+        table=np.empty(size, dtype=kernels.REUSABLE),
+        lo=np.empty((size, dimensions)),
+        hi=np.empty((size, dimensions)),
+        histogram=np.zeros((size, *histogram), dtype=np.int64),
+    )
+
+
+def _out(capacity: int, dimensions: int) -> kernels.Out:
+    return kernels.Out(
+        rows=np.empty(capacity, dtype=np.int64),
+        releases=np.empty(capacity, dtype=kernels.RELEASE),
+        lo=np.empty((capacity, dimensions)),
+        hi=np.empty((capacity, dimensions)),
+    )
+
+
+def _own(array: NDArray[Any]) -> NDArray[Any]:
+    """An array that may be written to: to numba another is of another type, and would be compiled for again."""
+    return np.require(array, requirements=["C", "W"])

@@ -1,0 +1,1566 @@
+"""The hot loops, compiled by numba: plain loops over the arrays of one `State`.
+
+All of them are in this one file because numba's on-disk cache notices a change only in the file of the function it
+cached: a kernel that called into another file would go on running that file's old code.
+
+A state is made of parts, and a function takes only the parts it needs: numba hands each array over as seven words, so
+that what runs for every row must not be given everything.
+
+Words: a *slot* is a place in the buffer where a held row lies; a *cluster* is a place in the table of clusters; a
+*span* is a range widened to what can be published (`docs/castle.md` has the table). Names of the paper's procedures
+are kept, so that the two can be read side by side.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeVar, cast
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+_Function = TypeVar("_Function")
+Array = NDArray[Any]
+#: One element of a structured array, by its fields' names.
+Record = Any
+
+INTERVAL, TREE, RADIX = 0, 1, 2
+CLUSTER, REUSE, SUPPRESSED, SAMPLED_OUT = 0, 1, 2, 3
+NONE = -1
+EARLIEST, LATEST = -(2**63), 2**63 - 1
+WORDS = 16
+
+# What is one number: first what the policy fixes (0 or negative: not asked for), then what changes from row to row.
+NUMBERS = np.dtype(
+    [
+        ("k", "i8"),
+        ("l", "i8"),
+        ("t", "f8"),
+        ("delay", "i8"),
+        ("tick", "i8"),  # deadlines are multiples of it
+        ("delay_rows", "i8"),
+        ("disorder", "i8"),
+        ("beta", "i8"),
+        ("mu", "i8"),
+        ("reuse", "i8"),
+        ("tracked", "i8"),  # values counted per cluster: the person, and with l each sensitive column
+        ("arrivals", "i8"),
+        ("clock", "i8"),
+        ("held", "i8"),
+        ("free", "i8"),
+        ("oldest", "i8"),
+        ("newest", "i8"),
+        ("timed", "i8"),
+        ("clusters", "i8"),
+        ("born", "i8"),
+        ("recent", "i8"),
+        ("reusable", "i8"),
+        ("reusable_oldest", "i8"),
+        ("draws", "i8"),
+        ("released", "i8"),
+        ("out_rows", "i8"),
+        ("out_releases", "i8"),
+        ("tau", "f8"),
+    ]
+)
+DIMENSION = np.dtype(
+    [
+        ("kind", "i8"),
+        ("base", "f8"),
+        ("share", "f8"),  # weight / sum of weights
+        ("scale", "f8"),  # share / width of the domain
+        ("learned", "i8"),
+        ("domain_lo", "f8"),
+        ("domain_hi", "f8"),
+        ("widest_lo", "f8"),
+        ("widest_hi", "f8"),
+        ("leaf_offset", "i8"),
+    ]
+)
+NODE = np.dtype([("parent", "i8"), ("first", "f8"), ("last", "f8")])
+ENTRY = np.dtype([("tag", "i8"), ("value", "i8"), ("count", "i8")])
+SLOT = np.dtype(
+    [
+        ("number", "i8"),
+        ("person", "i8"),
+        ("deadline", "i8"),
+        ("cluster", "i8"),
+        ("older", "i8"),  # the row that arrived before, among all held
+        ("newer", "i8"),
+        ("previous", "i8"),  # the row that arrived before, in the same cluster
+        ("next", "i8"),
+        ("heap_place", "i8"),
+    ]
+)
+CLUSTERS = np.dtype([("head", "i8"), ("tail", "i8"), ("born", "i8"), ("place", "i8")])
+REUSABLE = np.dtype([("group", "i8"), ("persons", "i8")])
+RELEASE = np.dtype(
+    [
+        ("kind", "i8"),
+        ("loss", "f8"),
+        ("persons", "i8"),
+        ("moment", "i8"),
+        ("arrivals", "i8"),
+        ("group", "i8"),
+        ("end", "i8"),
+    ]
+)
+
+
+class Space(NamedTuple):
+    """The quasi-identifiers; all trees lie in one array of nodes."""
+
+    dimensions: Any  # DIMENSION
+    nodes: Any  # NODE
+    leaf: Any  # leaf -> node, from leaf_offset on
+
+
+class Boxes(NamedTuple):
+    """Boxes, a column each: the ends of their spans, and the tree nodes these are of.
+
+    A quasi-identifier is a row, so that one row of the stream is compared with many boxes by vector instructions.
+    """
+
+    lo: Any
+    hi: Any
+    node: Any
+
+
+class Buffer(NamedTuple):
+    """The held rows, by slot."""
+
+    slots: Any  # SLOT
+    qi: Any
+    sensitive: Any
+    heap: Any  # slots by (deadline, number)
+    free: Any
+
+
+class Clusters(NamedTuple):
+    """The clusters: Gamma of the paper."""
+
+    table: Any  # CLUSTERS
+    boxes: Boxes  # by place among the active
+    distinct: Any  # [cluster, tracked]: how many different persons, values, ...
+    held_distinct: Any  # [tracked]: the same of all held rows
+    active: Any  # by place; behind the active ones lie the unused ones
+    enlargement: Any  # by place, to compute with
+
+
+class Reusable(NamedTuple):
+    """Generalizations that were published and may be used again: Omega of the paper, a ring."""
+
+    table: Any  # REUSABLE
+    lo: Any
+    hi: Any
+    histogram: Any
+
+
+class Closeness(NamedTuple):
+    """What t-closeness needs."""
+
+    values: Any  # number of values per sensitive column
+    ordered: Any
+    stream: Any  # histogram of the stream, [column, value]
+
+
+class Random(NamedTuple):
+    """The generator."""
+
+    key: Any
+    block: Any
+
+
+class Out(NamedTuple):
+    """What leaves."""
+
+    rows: Any
+    releases: Any  # RELEASE
+    lo: Any
+    hi: Any
+
+
+class State(NamedTuple):
+    """Everything a CASTLE engine is."""
+
+    numbers: Any  # NUMBERS, one
+    space: Space
+    counts: Any  # ENTRY: how often each (tag, value) is there, an open-addressing table
+    buffer: Buffer
+    clusters: Clusters
+    reusable: Reusable
+    recent: Any  # the last mu losses, a ring
+    closeness: Closeness
+    random: Random
+    out: Out
+
+
+def kernel(function: _Function) -> _Function:
+    """Compile `function` when it is first called, and keep the result on disk."""
+    return cast(_Function, numba.njit(cache=True, nogil=True)(function))
+
+
+def inner(function: _Function) -> _Function:
+    """The same, for what only kernels call: without the way in from Python, which takes as long to compile."""
+    options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    return cast(_Function, numba.njit(cache=True, nogil=True, **options)(function))
+
+
+def inlined(function: _Function) -> _Function:
+    """The same, copied into its callers.
+
+    For glue: numba optimizes all that a function calls once more with each that calls it. And for what takes all of the
+    state for each row, which is dear to hand over.
+    """
+    return cast(_Function, numba.njit(cache=True, nogil=True, inline="always")(function))
+
+
+@inner
+def _copy(source: Array, target: Array) -> None:
+    """Copy one row, as a slice assignment would, which takes a second to compile wherever it stands."""
+    for d in range(source.size):
+        target[d] = source[d]
+
+
+# --- The generator: ChaCha20's keystream -----------------------------------------------------------------------------
+
+
+@inner
+def _quarter_round(x: Array, a: int, b: int, c: int, d: int) -> None:
+    x[a] = x[a] + x[b]
+    v = x[d] ^ x[a]
+    x[d] = (v << 16) | (v >> 16)
+    x[c] = x[c] + x[d]
+    v = x[b] ^ x[c]
+    x[b] = (v << 12) | (v >> 20)
+    x[a] = x[a] + x[b]
+    v = x[d] ^ x[a]
+    x[d] = (v << 8) | (v >> 24)
+    x[c] = x[c] + x[d]
+    v = x[b] ^ x[c]
+    x[b] = (v << 7) | (v >> 25)
+
+
+@kernel
+def chacha20_block(random: Random, counter: int) -> None:
+    """Write block number `counter` of the keystream (nonce 0) into the generator's block."""
+    start = np.empty(WORDS, dtype=np.uint32)
+    start[0], start[1], start[2], start[3] = 0x61707865, 0x3320646E, 0x79622D32, 0x6B206574
+    _copy(random.key, start[4:12])
+    start[12] = counter & 0xFFFFFFFF
+    start[13] = counter >> 32
+    start[14] = start[15] = 0
+    block = random.block
+    _copy(start, block)
+    for _ in range(10):
+        _quarter_round(block, 0, 4, 8, 12)
+        _quarter_round(block, 1, 5, 9, 13)
+        _quarter_round(block, 2, 6, 10, 14)
+        _quarter_round(block, 3, 7, 11, 15)
+        _quarter_round(block, 0, 5, 10, 15)
+        _quarter_round(block, 1, 6, 11, 12)
+        _quarter_round(block, 2, 7, 8, 13)
+        _quarter_round(block, 3, 4, 9, 14)
+    for i in range(WORDS):
+        block[i] = block[i] + start[i]
+
+
+@inner
+def below(random: Random, numbers: Array, n: int) -> int:
+    """A number from 0 to n - 1, exactly uniform."""
+    counters = numbers[0]
+    threshold = (2**32 - n) % n
+    while True:
+        word = counters.draws % WORDS
+        if word == 0:
+            chacha20_block(random, counters.draws // WORDS)
+        counters.draws += 1
+        product = np.int64(random.block[word]) * n
+        if (product & 0xFFFFFFFF) >= threshold:
+            return product >> 32
+
+
+@inner
+def _shuffle(random: Random, numbers: Array, items: Array) -> None:
+    for i in range(items.size - 1, 0, -1):
+        j = below(random, numbers, i + 1)
+        items[i], items[j] = items[j], items[i]
+
+
+# --- The space: spans, loss, enlargement -----------------------------------------------------------------------------
+
+
+@inner
+def _widen(space: Space, d: int, lo: float, hi: float, node: int, x_lo: float, x_hi: float) -> tuple[float, float, int]:
+    """The span of quasi-identifier `d` that holds [lo, hi] (a span, of tree node `node`) and [x_lo, x_hi]."""
+    if x_lo >= lo and x_hi <= hi:
+        return lo, hi, node
+    dimension = space.dimensions[d]
+    if dimension.kind == INTERVAL:
+        return min(lo, x_lo), max(hi, x_hi), node
+    if dimension.kind == TREE:
+        nodes = space.nodes
+        while nodes[node].first > x_lo or nodes[node].last < x_hi:
+            node = nodes[node].parent
+        return nodes[node].first, nodes[node].last, node
+    size = hi - lo + 1.0
+    while x_lo < lo or x_hi > hi:
+        size *= dimension.base
+        lo = np.floor(lo / size) * size
+        hi = lo + size - 1.0
+    return lo, hi, node
+
+
+@inner
+def _point(space: Space, row: Array, boxes: Boxes, at: int) -> None:
+    """Make box `at` that of one row."""
+    lo, hi, node = boxes.lo, boxes.hi, boxes.node
+    for d in range(row.size):
+        lo[d, at] = hi[d, at] = row[d]
+        dimension = space.dimensions[d]
+        if dimension.kind == TREE:
+            node[d, at] = space.leaf[dimension.leaf_offset + np.int64(row[d])]
+
+
+@inner
+def _grow(space: Space, row: Array, boxes: Boxes, at: int) -> None:
+    """Let box `at` hold one more row."""
+    lo, hi, node = boxes.lo, boxes.hi, boxes.node
+    for d in range(row.size):
+        x = row[d]
+        if x < lo[d, at] or x > hi[d, at]:
+            lo[d, at], hi[d, at], node[d, at] = _widen(space, d, lo[d, at], hi[d, at], node[d, at], x, x)
+
+
+@inner
+def _join(space: Space, boxes: Boxes, at: int, other: int) -> None:
+    """Let box `at` hold another box."""
+    lo, hi, node = boxes.lo, boxes.hi, boxes.node
+    for d in range(lo.shape[0]):
+        lo[d, at], hi[d, at], node[d, at] = _widen(
+            space, d, lo[d, at], hi[d, at], node[d, at], lo[d, other], hi[d, other]
+        )
+
+
+@inner
+def _move(boxes: Boxes, source: int, target: int) -> None:
+    """Put box `source` in the place of another."""
+    for d in range(boxes.lo.shape[0]):
+        boxes.lo[d, target] = boxes.lo[d, source]
+        boxes.hi[d, target] = boxes.hi[d, source]
+        boxes.node[d, target] = boxes.node[d, source]
+
+
+@inner
+def _loss(space: Space, lo: Array, hi: Array) -> float:
+    total = 0.0
+    for d in range(lo.size):
+        total += space.dimensions[d].scale * (hi[d] - lo[d])
+    return total
+
+
+@inner
+def _loss_with(space: Space, boxes: Boxes, at: int, row: Array) -> float:
+    """The loss of box `at` after taking the row."""
+    los, his, node = boxes.lo, boxes.hi, boxes.node
+    total = 0.0
+    for d in range(row.size):
+        lo, hi, _ = _widen(space, d, los[d, at], his[d, at], node[d, at], row[d], row[d])
+        total += space.dimensions[d].scale * (hi - lo)
+    return total
+
+
+@inner
+def _enlargements(space: Space, boxes: Boxes, row: Array, enlargement: Array) -> None:
+    """How much the loss of each box grows if it takes the row: of the first ones, as `enlargement` has room for."""
+    n = enlargement.size
+    for i in range(n):
+        enlargement[i] = 0.0
+    for d in range(row.size):
+        x = row[d]
+        scale = space.dimensions[d].scale
+        lo, hi, node = boxes.lo[d], boxes.hi[d], boxes.node[d]
+        if space.dimensions[d].kind == INTERVAL:
+            for i in range(n):
+                enlargement[i] += scale * ((max(hi[i], x) - min(lo[i], x)) - (hi[i] - lo[i]))
+        elif space.dimensions[d].kind == TREE:  # as _widen does, which would cost three times as much here
+            nodes = space.nodes
+            for i in range(n):
+                if x < lo[i] or x > hi[i]:
+                    at = node[i]
+                    while nodes[at].first > x or nodes[at].last < x:
+                        at = nodes[at].parent
+                    enlargement[i] += scale * ((nodes[at].last - nodes[at].first) - (hi[i] - lo[i]))
+        else:
+            for i in range(n):
+                if x < lo[i] or x > hi[i]:
+                    new_lo, new_hi, _ = _widen(space, d, lo[i], hi[i], node[i], x, x)
+                    enlargement[i] += scale * ((new_hi - new_lo) - (hi[i] - lo[i]))
+
+
+@inner
+def _enlargements_by(space: Space, boxes: Boxes, at: int, columns: Array, rows: Array, enlargement: Array) -> None:
+    """How much the loss of box `at` grows if it takes each of `rows`, which are columns of `columns`."""
+    n = enlargement.size
+    for i in range(n):
+        enlargement[i] = 0.0
+    for d in range(columns.shape[0]):
+        column = columns[d]
+        scale = space.dimensions[d].scale
+        lo, hi, node = boxes.lo[d, at], boxes.hi[d, at], boxes.node[d, at]
+        width = hi - lo
+        if space.dimensions[d].kind == INTERVAL:
+            for i in range(n):
+                x = column[rows[i]]
+                enlargement[i] += scale * ((max(hi, x) - min(lo, x)) - width)
+        elif space.dimensions[d].kind == TREE:
+            nodes = space.nodes
+            for i in range(n):
+                x = column[rows[i]]
+                if x < lo or x > hi:
+                    ancestor = node
+                    while nodes[ancestor].first > x or nodes[ancestor].last < x:
+                        ancestor = nodes[ancestor].parent
+                    enlargement[i] += scale * ((nodes[ancestor].last - nodes[ancestor].first) - width)
+        else:
+            for i in range(n):
+                x = column[rows[i]]
+                if x < lo or x > hi:
+                    new_lo, new_hi, _ = _widen(space, d, lo, hi, node, x, x)
+                    enlargement[i] += scale * ((new_hi - new_lo) - width)
+
+
+@inner
+def _enlargement_by_box(space: Space, boxes: Boxes, at: int, other: int) -> float:
+    los, his = boxes.lo, boxes.hi
+    total = 0.0
+    for d in range(los.shape[0]):
+        lo, hi = los[d, at], his[d, at]
+        new_lo, new_hi, _ = _widen(space, d, lo, hi, boxes.node[d, at], los[d, other], his[d, other])
+        total += space.dimensions[d].scale * ((new_hi - new_lo) - (hi - lo))
+    return total
+
+
+@inner
+def _learn(space: Space, row: Array) -> None:
+    """Let undeclared domains hold the row."""
+    for d in range(row.size):
+        dimension = space.dimensions[d]
+        if dimension.learned and (row[d] < dimension.domain_lo or row[d] > dimension.domain_hi):
+            dimension.domain_lo = min(dimension.domain_lo, row[d])
+            dimension.domain_hi = max(dimension.domain_hi, row[d])
+            width = dimension.domain_hi - dimension.domain_lo
+            dimension.scale = dimension.share / width if width > 0.0 else 0.0
+
+
+# --- Counting distinct values ----------------------------------------------------------------------------------------
+
+
+@inner
+def _home(counts: Array, tag: int, value: int) -> int:
+    """Where (tag, value) should be in the table."""
+    mixed = np.uint64(value) * np.uint64(0x9E3779B97F4A7C15)
+    mixed ^= np.uint64(tag) * np.uint64(0xC2B2AE3D27D4EB4F)
+    mixed ^= mixed >> np.uint64(29)
+    mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    return np.int64(mixed >> np.uint64(32)) & (counts.size - 1)
+
+
+@inner
+def _find(counts: Array, tag: int, value: int) -> int:
+    """Where (tag, value) is in the table, or where it would be put."""
+    place = _home(counts, tag, value)
+    while counts[place].count != 0:
+        if counts[place].value == value and counts[place].tag == tag:
+            break
+        place = (place + 1) & (counts.size - 1)
+    return place
+
+
+@inner
+def _put(counts: Array, place: int, tag: int, value: int, count: int) -> None:
+    counts[place].tag = tag
+    counts[place].value = value
+    counts[place].count = count
+
+
+@inner
+def _erase(counts: Array, place: int) -> None:
+    """Empty a place, moving back those behind it that would no longer be found."""
+    mask = counts.size - 1
+    gap = place
+    probe = (gap + 1) & mask
+    while counts[probe].count != 0:
+        tag, value = counts[probe].tag, counts[probe].value
+        if ((probe - _home(counts, tag, value)) & mask) >= ((probe - gap) & mask):
+            _put(counts, gap, tag, value, counts[probe].count)
+            gap = probe
+        probe = (probe + 1) & mask
+    counts[gap].count = 0
+
+
+@inner
+def _count_up(counts: Array, tag: int, value: int) -> bool:
+    """Count one more; true if it is the first."""
+    place = _find(counts, tag, value)
+    _put(counts, place, tag, value, counts[place].count + 1)
+    return counts[place].count == 1
+
+
+@inner
+def _count_down(counts: Array, tag: int, value: int) -> bool:
+    """Count one less; true if it was the last."""
+    place = _find(counts, tag, value)
+    if counts[place].count == 1:
+        _erase(counts, place)
+        return True
+    counts[place].count -= 1
+    return False
+
+
+@inner
+def _count_row_up(counts: Array, distinct: Array, first_tag: int, person: int, sensitive: Array) -> None:
+    """Count a row's person, and with l its sensitive values, under the tags from `first_tag` on."""
+    for j in range(distinct.size):
+        if _count_up(counts, first_tag + j, person if j == 0 else sensitive[j - 1]):
+            distinct[j] += 1
+
+
+@inner
+def _count_row_down(counts: Array, distinct: Array, first_tag: int, person: int, sensitive: Array) -> None:
+    for j in range(distinct.size):
+        if _count_down(counts, first_tag + j, person if j == 0 else sensitive[j - 1]):
+            distinct[j] -= 1
+
+
+@inner
+def _enter(counts: Array, buffer: Buffer, clusters: Clusters, cluster: int, slot: int) -> None:
+    """Count a row as one of the cluster's."""
+    row = buffer.slots[slot]
+    row.cluster = cluster
+    distinct = clusters.distinct[cluster]
+    _count_row_up(counts, distinct, cluster * distinct.size, row.person, buffer.sensitive[slot])
+
+
+@inner
+def _leave(counts: Array, buffer: Buffer, clusters: Clusters, cluster: int, slot: int) -> None:
+    distinct = clusters.distinct[cluster]
+    _count_row_down(counts, distinct, cluster * distinct.size, buffer.slots[slot].person, buffer.sensitive[slot])
+
+
+@inner
+def _spare_tag(clusters: Clusters) -> int:
+    """A tag behind those of the clusters, for counting on the side; those of all held rows are below 0."""
+    return clusters.distinct.size
+
+
+# --- The buffer ------------------------------------------------------------------------------------------------------
+
+
+@inner
+def _before(slots: Array, a: int, b: int) -> bool:
+    if slots[a].deadline != slots[b].deadline:
+        return slots[a].deadline < slots[b].deadline
+    return slots[a].number < slots[b].number
+
+
+@inner
+def _sift(slots: Array, heap: Array, timed: int, place: int) -> None:
+    """Move what is at `place` of the heap to where it belongs, up or down."""
+    slot = heap[place]
+    while place > 0:
+        above = (place - 1) // 2
+        if not _before(slots, slot, heap[above]):
+            break
+        heap[place] = heap[above]
+        slots[heap[place]].heap_place = place
+        place = above
+    while 2 * place + 1 < timed:
+        child = 2 * place + 1
+        if child + 1 < timed and _before(slots, heap[child + 1], heap[child]):
+            child += 1
+        if not _before(slots, heap[child], slot):
+            break
+        heap[place] = heap[child]
+        slots[heap[place]].heap_place = place
+        place = child
+    heap[place] = slot
+    slots[slot].heap_place = place
+
+
+@inlined
+def _hold(s: State, number: int, qi: Array, person: int, sensitive: Array, deadline: int) -> int:
+    """Put a row into the buffer, as its newest."""
+    n = s.numbers[0]
+    slots = s.buffer.slots
+    n.free -= 1
+    slot = s.buffer.free[n.free]
+    n.held += 1
+    _copy(qi, s.buffer.qi[slot])
+    _copy(sensitive, s.buffer.sensitive[slot])
+    row = slots[slot]
+    row.number = number
+    row.person = person
+    row.deadline = deadline
+    row.cluster = NONE
+    row.older = n.newest
+    row.newer = NONE
+    if n.newest == NONE:
+        n.oldest = slot
+    else:
+        slots[n.newest].newer = slot
+    n.newest = slot
+    if n.delay >= 0:
+        s.buffer.heap[n.timed] = slot
+        n.timed += 1
+        _sift(slots, s.buffer.heap, n.timed, n.timed - 1)
+    distinct = s.clusters.held_distinct
+    _count_row_up(s.counts, distinct, -distinct.size, person, sensitive)
+    return slot
+
+
+@inlined
+def _drop(s: State, slot: int) -> None:
+    """Take a row that left out of the buffer."""
+    n = s.numbers[0]
+    slots = s.buffer.slots
+    older, newer = slots[slot].older, slots[slot].newer
+    if older == NONE:
+        n.oldest = newer
+    else:
+        slots[older].newer = newer
+    if newer == NONE:
+        n.newest = older
+    else:
+        slots[newer].older = older
+    if n.delay >= 0:
+        n.timed -= 1
+        place, last = slots[slot].heap_place, s.buffer.heap[n.timed]
+        if last != slot:
+            s.buffer.heap[place] = last
+            _sift(slots, s.buffer.heap, n.timed, place)
+    distinct = s.clusters.held_distinct
+    _count_row_down(s.counts, distinct, -distinct.size, slots[slot].person, s.buffer.sensitive[slot])
+    n.held -= 1
+    s.buffer.free[n.free] = slot
+    n.free += 1
+
+
+# --- Clusters --------------------------------------------------------------------------------------------------------
+
+
+@inner
+def _new_cluster(s: State, slot: int) -> int:
+    n = s.numbers[0]
+    cluster = s.clusters.active[n.clusters]
+    entry = s.clusters.table[cluster]
+    entry.place = n.clusters
+    entry.born = n.born
+    entry.head = entry.tail = NONE
+    n.clusters += 1
+    n.born += 1
+    for j in range(n.tracked):
+        s.clusters.distinct[cluster, j] = 0
+    _point(s.space, s.buffer.qi[slot], s.clusters.boxes, entry.place)
+    return cluster
+
+
+@inner
+def _delete_cluster(clusters: Clusters, numbers: Array, cluster: int) -> None:
+    n = numbers[0]
+    n.clusters -= 1
+    place, last = clusters.table[cluster].place, clusters.active[n.clusters]
+    clusters.active[place] = last
+    clusters.table[last].place = place
+    clusters.active[n.clusters] = cluster
+    _move(clusters.boxes, n.clusters, place)
+
+
+@inner
+def _append(slots: Array, table: Array, cluster: int, slot: int) -> None:
+    """Make the row the last of the cluster's."""
+    tail = table[cluster].tail
+    slots[slot].previous = tail
+    slots[slot].next = NONE
+    if tail == NONE:
+        table[cluster].head = slot
+    else:
+        slots[tail].next = slot
+    table[cluster].tail = slot
+
+
+@inner
+def _take_out(s: State, slot: int) -> None:
+    """Take one row out of its cluster, whose box shrinks to the rows that stay (Definition 3.1: minimal)."""
+    slots = s.buffer.slots
+    cluster = slots[slot].cluster
+    entry = s.clusters.table[cluster]
+    before, after = slots[slot].previous, slots[slot].next
+    if before == NONE:
+        entry.head = after
+    else:
+        slots[before].next = after
+    if after == NONE:
+        entry.tail = before
+    else:
+        slots[after].previous = before
+    _leave(s.counts, s.buffer, s.clusters, cluster, slot)
+    if entry.head == NONE:
+        _delete_cluster(s.clusters, s.numbers, cluster)
+        return
+    at = entry.head
+    _point(s.space, s.buffer.qi[at], s.clusters.boxes, entry.place)
+    while at != NONE:
+        _grow(s.space, s.buffer.qi[at], s.clusters.boxes, entry.place)
+        at = slots[at].next
+
+
+@inner
+def _absorb(s: State, cluster: int, other: int) -> None:
+    """Merge `other` into `cluster`; members stay in order of arrival."""
+    slots, table = s.buffer.slots, s.clusters.table
+    _join(s.space, s.clusters.boxes, table[cluster].place, table[other].place)
+    slot = table[other].head
+    while slot != NONE:
+        _leave(s.counts, s.buffer, s.clusters, other, slot)
+        _enter(s.counts, s.buffer, s.clusters, cluster, slot)
+        slot = slots[slot].next
+    mine, theirs = table[cluster].head, table[other].head
+    table[cluster].head = table[cluster].tail = NONE
+    while mine != NONE or theirs != NONE:
+        if theirs == NONE or (mine != NONE and slots[mine].number < slots[theirs].number):
+            slot, mine = mine, slots[mine].next
+        else:
+            slot, theirs = theirs, slots[theirs].next
+        _append(slots, table, cluster, slot)
+    _delete_cluster(s.clusters, s.numbers, other)
+
+
+@inner
+def _prefer(clusters: Clusters, cluster: int, other: int) -> bool:
+    """Fewer persons first, then the older."""
+    if other == NONE:
+        return True
+    if clusters.distinct[cluster, 0] != clusters.distinct[other, 0]:
+        return clusters.distinct[cluster, 0] < clusters.distinct[other, 0]
+    return clusters.table[cluster].born < clusters.table[other].born
+
+
+@inner
+def _best_selection(space: Space, clusters: Clusters, numbers: Array, row: Array) -> int:
+    """The cluster that shall take the row, or NONE if it shall have a new one."""
+    n = numbers[0]
+    boxes, active = clusters.boxes, clusters.active
+    enlargement = clusters.enlargement[: n.clusters]
+    _enlargements(space, boxes, row, enlargement)
+    smallest = np.inf
+    for i in range(enlargement.size):
+        smallest = min(smallest, enlargement[i])
+    within_tau = NONE
+    any_loss = NONE
+    for i in range(enlargement.size):
+        if enlargement[i] != smallest:
+            continue
+        if _prefer(clusters, active[i], any_loss):
+            any_loss = active[i]
+        if _prefer(clusters, active[i], within_tau) and _loss_with(space, boxes, i, row) <= n.tau:
+            within_tau = active[i]
+    if within_tau != NONE:
+        return within_tau
+    return any_loss if n.clusters >= n.beta else NONE
+
+
+# --- Guarantees ------------------------------------------------------------------------------------------------------
+
+
+@inner
+def _within_t(s: State, histogram: Array, total: int) -> bool:
+    """Whether a group's values are distributed as the stream's, up to t, in every sensitive column."""
+    n = s.numbers[0]
+    closeness = s.closeness
+    for j in range(closeness.values.size):
+        values = closeness.values[j]
+        distance = 0.0
+        cumulative = 0.0
+        for v in range(values):
+            difference = histogram[j, v] / total - closeness.stream[j, v] / n.arrivals
+            if closeness.ordered[j]:
+                cumulative += difference
+                distance += abs(cumulative)
+            else:
+                distance += abs(difference)
+        if closeness.ordered[j]:
+            distance = distance / (values - 1) if values > 1 else 0.0
+        else:
+            distance /= 2.0
+        if distance > n.t:
+            return False
+    return True
+
+
+@inner
+def _add_to_histogram(histogram: Array, sensitive: Array) -> None:
+    for j in range(histogram.shape[0]):
+        histogram[j, sensitive[j]] += 1
+
+
+@inner
+def _enough(distinct: Array, numbers: Array) -> bool:
+    """Whether there are k persons and l values of each sensitive column."""
+    if distinct[0] < numbers[0].k:
+        return False
+    for j in range(1, distinct.size):
+        if distinct[j] < numbers[0].l:
+            return False
+    return True
+
+
+@inner
+def _ready(s: State, cluster: int) -> bool:
+    """Whether a cluster may be published."""
+    if not _enough(s.clusters.distinct[cluster], s.numbers):
+        return False
+    if s.numbers[0].t < 0.0:
+        return True
+    histogram = np.zeros_like(s.closeness.stream)
+    total = 0
+    slot = s.clusters.table[cluster].head
+    while slot != NONE:
+        _add_to_histogram(histogram, s.buffer.sensitive[slot])
+        total += 1
+        slot = s.buffer.slots[slot].next
+    return _within_t(s, histogram, total)
+
+
+@inner
+def _all_ready(s: State) -> bool:
+    """Whether all held rows together might be published."""
+    if not _enough(s.clusters.held_distinct, s.numbers):
+        return False
+    if s.numbers[0].t < 0.0:
+        return True
+    histogram = np.zeros_like(s.closeness.stream)
+    slot = s.numbers[0].oldest
+    while slot != NONE:
+        _add_to_histogram(histogram, s.buffer.sensitive[slot])
+        slot = s.buffer.slots[slot].newer
+    return _within_t(s, histogram, s.numbers[0].held)
+
+
+# --- What leaves -----------------------------------------------------------------------------------------------------
+
+
+@inlined
+def _write_row(s: State, slot: int) -> None:
+    n = s.numbers[0]
+    s.out.rows[n.out_rows] = s.buffer.slots[slot].number
+    n.out_rows += 1
+
+
+@inner
+def _write_release(
+    out: Out, numbers: Array, kind: int, lo: Array, hi: Array, loss: float, persons: int, group: int
+) -> None:
+    """Close a release, whose rows were just written; `group` NONE is the release's own number."""
+    n = numbers[0]
+    _copy(lo, out.lo[n.out_releases])
+    _copy(hi, out.hi[n.out_releases])
+    release = out.releases[n.out_releases]
+    release.kind = kind
+    release.loss = loss
+    release.persons = persons
+    release.moment = n.clock
+    release.arrivals = n.arrivals
+    release.group = n.released if group == NONE else group
+    release.end = n.out_rows
+    n.out_releases += 1
+    n.released += 1
+
+
+@inner
+def _suppress(s: State, slot: int) -> None:
+    dimensions = s.space.dimensions
+    lo, hi = np.empty(dimensions.size), np.empty(dimensions.size)
+    for d in range(dimensions.size):
+        lo[d], hi[d] = dimensions[d].widest_lo, dimensions[d].widest_hi
+    _write_row(s, slot)
+    _write_release(s.out, s.numbers, SUPPRESSED, lo, hi, 1.0, 1, NONE)
+    _take_out(s, slot)
+    _drop(s, slot)
+
+
+@inner
+def _inside(lo: Array, hi: Array, row: Array) -> bool:
+    for d in range(row.size):
+        if row[d] < lo[d] or row[d] > hi[d]:
+            return False
+    return True
+
+
+@inner
+def _stays_within_t(s: State, place: int, slot: int) -> bool:
+    """Whether a reusable generalization may take the row as far as t goes."""
+    if s.numbers[0].t < 0.0:
+        return True
+    histogram = s.reusable.histogram[place].copy()
+    _add_to_histogram(histogram, s.buffer.sensitive[slot])
+    return _within_t(s, histogram, histogram[0].sum())
+
+
+@inner
+def _reuse(s: State, slot: int) -> bool:
+    """Release the row under a reusable generalization that contains it, drawn uniformly; false if there is none."""
+    n = s.numbers[0]
+    row = s.buffer.qi[slot]
+    size = s.reusable.table.size
+    candidates = np.empty(n.reusable, dtype=np.int64)
+    found = 0
+    for i in range(n.reusable):
+        place = (n.reusable_oldest + i) % size
+        if _inside(s.reusable.lo[place], s.reusable.hi[place], row) and _stays_within_t(s, place, slot):
+            candidates[found] = place
+            found += 1
+    if found == 0:
+        return False
+    place = candidates[below(s.random, s.numbers, found)]
+    lo, hi = s.reusable.lo[place], s.reusable.hi[place]
+    entry = s.reusable.table[place]
+    _write_row(s, slot)
+    _write_release(s.out, s.numbers, REUSE, lo, hi, _loss(s.space, lo, hi), entry.persons, entry.group)
+    _add_to_histogram(s.reusable.histogram[place], s.buffer.sensitive[slot])
+    _take_out(s, slot)
+    _drop(s, slot)
+    return True
+
+
+@inner
+def _same_box(reusable: Reusable, place: int, lo: Array, hi: Array) -> bool:
+    for d in range(lo.size):
+        if reusable.lo[place, d] != lo[d] or reusable.hi[place, d] != hi[d]:
+            return False
+    return True
+
+
+@inner
+def _keep_reusable(s: State, lo: Array, hi: Array, persons: int, group: int, histogram: Array) -> None:
+    """Add a generalization to Omega, pushing out the oldest if it is full."""
+    n = s.numbers[0]
+    size = s.reusable.table.size
+    if size == 0 or n.reuse == 0:
+        return
+    place = NONE
+    for i in range(n.reusable):
+        at = (n.reusable_oldest + i) % size
+        if _same_box(s.reusable, at, lo, hi):
+            if n.t < 0.0:
+                return
+            place = at
+            break
+    if place == NONE:
+        if n.reusable == size:
+            n.reusable_oldest = (n.reusable_oldest + 1) % size
+            n.reusable -= 1
+        place = (n.reusable_oldest + n.reusable) % size
+        n.reusable += 1
+    _copy(lo, s.reusable.lo[place])
+    _copy(hi, s.reusable.hi[place])
+    for j in range(histogram.shape[0]):
+        _copy(histogram[j], s.reusable.histogram[place, j])
+    s.reusable.table[place].persons = persons
+    s.reusable.table[place].group = group
+
+
+@inner
+def _update_tau(recent: Array, numbers: Array, loss: float) -> None:
+    n = numbers[0]
+    recent[n.recent % n.mu] = loss
+    n.recent += 1
+    count = min(n.recent, n.mu)
+    total = 0.0
+    for i in range(n.recent - count, n.recent):  # from oldest to newest
+        total += recent[i % n.mu]
+    n.tau = total / count
+
+
+# --- Splitting -------------------------------------------------------------------------------------------------------
+#
+# A cluster about to leave is an array of slots in order of arrival, `members`; `part[i]` is the sub-cluster of
+# members[i], and box p of `boxes` that of sub-cluster p.
+
+
+@inner
+def _persons(s: State, members: Array, person_of: Array, following: Array) -> int:
+    """Group members by person: person_of[i] numbers persons by first row, following[i] is the same person's next."""
+    tag = _spare_tag(s.clusters)
+    last = np.empty(members.size, dtype=np.int64)
+    persons = 0
+    for i in range(members.size):
+        person = s.buffer.slots[members[i]].person
+        following[i] = NONE
+        place = _find(s.counts, tag, person)
+        if s.counts[place].count == 0:
+            persons += 1
+            _put(s.counts, place, tag, person, persons)
+            person_of[i] = persons - 1
+        else:
+            person_of[i] = s.counts[place].count - 1
+            following[last[person_of[i]]] = i
+        last[person_of[i]] = i
+    for i in range(members.size):
+        if following[i] == NONE:
+            _erase(s.counts, _find(s.counts, tag, s.buffer.slots[members[i]].person))
+    return persons
+
+
+@inner
+def _nearest(space: Space, boxes: Boxes, row: Array, enlargement: Array) -> int:
+    """The sub-cluster of smallest enlargement, the first made of several."""
+    _enlargements(space, boxes, row, enlargement)
+    best = 0
+    for p in range(1, enlargement.size):
+        if enlargement[p] < enlargement[best]:
+            best = p
+    return best
+
+
+@inner
+def _columns(qi: Array, members: Array) -> Array:
+    """The members' coordinates, a quasi-identifier a row."""
+    columns = np.empty((qi.shape[1], members.size))
+    for i in range(members.size):
+        for d in range(qi.shape[1]):
+            columns[d, i] = qi[members[i], d]
+    return columns
+
+
+@inner
+def _sink(distance: Array, place: Array, i: int) -> None:
+    """Restore the max-heap of (distance, place) below i."""
+    n = distance.size
+    while 2 * i + 1 < n:
+        child = 2 * i + 1
+        if child + 1 < n and (distance[child + 1], place[child + 1]) > (distance[child], place[child]):
+            child += 1
+        if (distance[i], place[i]) > (distance[child], place[child]):
+            return
+        distance[i], distance[child] = distance[child], distance[i]
+        place[i], place[child] = place[child], place[i]
+        i = child
+
+
+@inner
+def _neighbours(enlargement: Array, chosen: int, distance: Array, place: Array) -> None:
+    """Write into `place` where the smallest of `enlargement` (but for `chosen`) are, as many as it has room for.
+
+    Of several of the same size the first win.
+    """
+    room = place.size
+    found = 0
+    for a in range(enlargement.size):
+        if a == chosen or room == 0:
+            continue
+        if found < room:
+            distance[found] = enlargement[a]
+            place[found] = a
+            found += 1
+            if found == room:
+                for i in range(found // 2 - 1, -1, -1):
+                    _sink(distance, place, i)
+        elif enlargement[a] < distance[0]:
+            distance[0] = enlargement[a]
+            place[0] = a
+            _sink(distance, place, 0)
+
+
+@inner
+def _split(s: State, members: Array, part: Array, boxes: Boxes) -> int:
+    """Function split(C) of the paper: k nearest neighbours, one row a person. Returns the number of sub-clusters."""
+    k = s.numbers[0].k
+    qi = s.buffer.qi
+    person_of = np.empty(members.size, dtype=np.int64)
+    following = np.empty(members.size, dtype=np.int64)
+    buckets = _persons(s, members, person_of, following)
+    front = np.empty(buckets, dtype=np.int64)  # the oldest row left in each bucket
+    for i in range(members.size - 1, -1, -1):
+        front[person_of[i]] = i
+    columns = _columns(qi, members)
+    enlargement = np.empty(members.size)  # persons repeat: there may be more sub-clusters than buckets
+    distance = np.empty(k - 1)
+    place = np.empty(k - 1, dtype=np.int64)
+    parts = 0
+    while buckets >= k:
+        chosen = below(s.random, s.numbers, buckets)
+        seed = front[chosen]
+        _point(s.space, qi[members[seed]], boxes, parts)
+        _enlargements_by(s.space, boxes, parts, columns, front[:buckets], enlargement[:buckets])
+        _neighbours(enlargement[:buckets], chosen, distance, place)
+        part[seed] = parts
+        front[chosen] = following[seed]
+        for b in place:
+            i = front[b]
+            part[i] = parts
+            _grow(s.space, qi[members[i]], boxes, parts)
+            front[b] = following[i]
+        buckets = _compact(front, buckets)
+        parts += 1
+    for b in range(buckets):
+        i = front[b]
+        while i != NONE:
+            row = qi[members[i]]
+            part[i] = _nearest(s.space, boxes, row, enlargement[:parts])
+            _grow(s.space, row, boxes, part[i])
+            i = following[i]
+    return parts
+
+
+@inner
+def _compact(items: Array, n: int) -> int:
+    """Take NONE out of the first n items; returns how many stay, in their order."""
+    kept = 0
+    for i in range(n):
+        if items[i] != NONE:
+            items[kept] = items[i]
+            kept += 1
+    return kept
+
+
+@inner
+def _generate_buckets(
+    s: State,
+    members: Array,
+    column: int,
+    person_of: Array,
+    following: Array,
+    representative: Array,
+    bucket_of: Array,
+) -> int:
+    """One row a person, put into buckets by sensitive value. Returns the number of buckets."""
+    counts, sensitive = s.counts, s.buffer.sensitive
+    tag = _spare_tag(s.clusters)
+    persons = representative.size
+    size = np.zeros(persons, dtype=np.int64)
+    value = np.empty(persons, dtype=np.int64)
+    buckets = 0
+    first = 0
+    for person in range(persons):
+        while person_of[first] != person:  # persons are numbered by their first row
+            first += 1
+        best = first
+        best_size = np.int64(LATEST)
+        i = first
+        while i != NONE:
+            known = counts[_find(counts, tag, sensitive[members[i], column])].count
+            i_size = size[known - 1] if known > 0 else 0
+            if i_size < best_size:
+                best, best_size = i, i_size
+            i = following[i]
+        code = sensitive[members[best], column]
+        place = _find(counts, tag, code)
+        if counts[place].count == 0:
+            value[buckets] = code
+            buckets += 1
+            _put(counts, place, tag, code, buckets)
+        bucket = counts[place].count - 1
+        size[bucket] += 1
+        representative[person] = best
+        bucket_of[person] = bucket
+    for b in range(buckets):
+        _erase(counts, _find(counts, tag, value[b]))
+    return buckets
+
+
+@inner
+def _scarcest_column(distinct: Array) -> int:
+    best = 1
+    for j in range(2, distinct.size):
+        if distinct[j] < distinct[best]:
+            best = j
+    return best - 1
+
+
+@inner
+def _split_l(s: State, cluster: int, members: Array, part: Array, boxes: Boxes) -> int:
+    """Function split^l(C, a_s) of the paper. Returns the number of sub-clusters; 0 if it cannot be split."""
+    qi = s.buffer.qi
+    k, l = s.numbers[0].k, s.numbers[0].l
+    person_of = np.empty(members.size, dtype=np.int64)
+    following = np.empty(members.size, dtype=np.int64)
+    persons = _persons(s, members, person_of, following)
+    representative = np.empty(persons, dtype=np.int64)
+    bucket_of = np.empty(persons, dtype=np.int64)
+    column = _scarcest_column(s.clusters.distinct[cluster])
+    opened = _generate_buckets(s, members, column, person_of, following, representative, bucket_of)
+    if opened < l:
+        return 0
+    # Bucket b is rows[start[b] : start[b] + size[b]], in order of insertion.
+    size = np.zeros(opened, dtype=np.int64)
+    start = np.zeros(opened + 1, dtype=np.int64)
+    for person in range(persons):
+        start[bucket_of[person] + 1] += 1
+    for b in range(opened):
+        start[b + 1] += start[b]
+    rows = np.empty(persons, dtype=np.int64)
+    for person in range(persons):
+        b = bucket_of[person]
+        rows[start[b] + size[b]] = representative[person]
+        size[b] += 1
+    alive = np.arange(opened)
+    columns = _columns(qi, members)
+    enlargement = np.empty(persons)
+    distance = np.empty(persons)
+    place = np.empty(persons, dtype=np.int64)
+    buckets = opened
+    left = persons
+    parts = 0
+    while buckets >= l and left >= k:
+        total = left
+        b = alive[below(s.random, s.numbers, buckets)]
+        r = start[b] + below(s.random, s.numbers, size[b])
+        part[rows[r]] = parts
+        _point(s.space, qi[members[rows[r]]], boxes, parts)
+        rows[r] = NONE
+        size[b] = _compact(rows[start[b] :], size[b])
+        left -= 1
+        for a in range(buckets):
+            b = alive[a]
+            bucket = rows[start[b] :]
+            take = (k * size[b] + total - 1) // total
+            bucket_enlargement = enlargement[: size[b]]
+            _enlargements_by(s.space, boxes, parts, columns, bucket, bucket_enlargement)
+            _neighbours(bucket_enlargement, NONE, distance[:take], place[:take])
+            for i in place[:take]:
+                part[bucket[i]] = parts
+                _grow(s.space, qi[members[bucket[i]]], boxes, parts)
+                bucket[i] = NONE
+            size[b] = _compact(bucket, size[b])
+            left -= take
+            if size[b] == 0:
+                alive[a] = NONE
+        buckets = _compact(alive, buckets)
+        parts += 1
+    for a in range(buckets):
+        b = alive[a]
+        for i in rows[start[b] : start[b] + size[b]]:
+            row = qi[members[i]]
+            part[i] = _nearest(s.space, boxes, row, enlargement[:parts])
+            _grow(s.space, row, boxes, part[i])
+    for i in range(members.size):
+        part[i] = part[representative[person_of[i]]]
+        _grow(s.space, qi[members[i]], boxes, part[i])
+    return parts
+
+
+@inner
+def _part_ready(s: State, members: Array, part: Array, p: int) -> bool:
+    """Whether sub-cluster p has l values of each sensitive column and is within t."""
+    tag = _spare_tag(s.clusters)
+    sensitive = s.buffer.sensitive
+    for j in range(1, s.numbers[0].tracked):
+        distinct = 0
+        for i in range(members.size):
+            if part[i] == p and _count_up(s.counts, tag, sensitive[members[i], j - 1]):
+                distinct += 1
+        for i in range(members.size):
+            if part[i] == p:
+                _count_down(s.counts, tag, sensitive[members[i], j - 1])
+        if distinct < s.numbers[0].l:
+            return False
+    if s.numbers[0].t < 0.0:
+        return True
+    histogram = np.zeros_like(s.closeness.stream)
+    total = 0
+    for i in range(members.size):
+        if part[i] == p:
+            _add_to_histogram(histogram, sensitive[members[i]])
+            total += 1
+    return _within_t(s, histogram, total)
+
+
+@inner
+def _repair(s: State, members: Array, part: Array, boxes: Boxes, parts: int) -> int:
+    """Join sub-clusters that may not be published with their nearest, until all may. Returns how many are left."""
+    p = 0
+    while p < parts and parts > 1:
+        if _part_ready(s, members, part, p):
+            p += 1
+            continue
+        best = NONE
+        smallest = np.inf
+        for other in range(parts):
+            if other != p:
+                enlargement = _enlargement_by_box(s.space, boxes, p, other)
+                if enlargement < smallest:
+                    smallest = enlargement
+                    best = other
+        _join(s.space, boxes, best, p)
+        for i in range(members.size):
+            if part[i] == p:
+                part[i] = best
+            if part[i] > p:
+                part[i] -= 1
+        for other in range(p, parts - 1):
+            _move(boxes, other + 1, other)
+        parts -= 1
+        p = 0  # with t, a sub-cluster that was ready may have taken in one that was not
+    return parts
+
+
+@inner
+def _release_part(s: State, slots: Array, lo: Array, hi: Array) -> None:
+    """Release one sub-cluster, update tau with its loss, and keep its span if it is a good one."""
+    tag = _spare_tag(s.clusters)
+    persons = 0
+    histogram = np.zeros_like(s.closeness.stream)
+    for slot in slots:
+        if _count_up(s.counts, tag, s.buffer.slots[slot].person):
+            persons += 1
+        _add_to_histogram(histogram, s.buffer.sensitive[slot])
+    for slot in slots:
+        _count_down(s.counts, tag, s.buffer.slots[slot].person)
+    _shuffle(s.random, s.numbers, slots)
+    for slot in slots:
+        _write_row(s, slot)
+    loss = _loss(s.space, lo, hi)
+    group = s.numbers[0].released
+    _write_release(s.out, s.numbers, CLUSTER, lo, hi, loss, persons, group)
+    _update_tau(s.recent, s.numbers, loss)
+    if loss < s.numbers[0].tau:
+        _keep_reusable(s, lo, hi, persons, group, histogram)
+
+
+@inner
+def _members(slots: Array, head: int) -> Array:
+    """The rows of a cluster in order of arrival."""
+    n = 0
+    slot = head
+    while slot != NONE:
+        n += 1
+        slot = slots[slot].next
+    members = np.empty(n, dtype=np.int64)
+    slot = head
+    for i in range(n):
+        members[i] = slot
+        slot = slots[slot].next
+    return members
+
+
+@inner
+def _output_cluster(s: State, cluster: int) -> None:
+    n = s.numbers[0]
+    members = _members(s.buffer.slots, s.clusters.table[cluster].head)
+    part = np.zeros(members.size, dtype=np.int64)
+    shape = (s.space.dimensions.size, max(members.size // n.k, 1))
+    boxes = Boxes(np.empty(shape), np.empty(shape), np.zeros(shape, dtype=np.int64))
+    parts = 0
+    if s.clusters.distinct[cluster, 0] >= 2 * n.k:
+        if n.l > 0:
+            parts = _split_l(s, cluster, members, part, boxes)
+        else:
+            parts = _split(s, members, part, boxes)
+    if parts == 0:
+        parts = 1
+        _copy(s.clusters.boxes.lo[:, s.clusters.table[cluster].place], boxes.lo[:, 0])
+        _copy(s.clusters.boxes.hi[:, s.clusters.table[cluster].place], boxes.hi[:, 0])
+    elif n.tracked > 2 or n.t >= 0.0:
+        parts = _repair(s, members, part, boxes, parts)
+    for slot in members:
+        _leave(s.counts, s.buffer, s.clusters, cluster, slot)
+    _delete_cluster(s.clusters, s.numbers, cluster)
+    slots = np.empty(members.size, dtype=np.int64)
+    lo, hi = np.empty(shape[0]), np.empty(shape[0])
+    for p in range(parts):
+        size = 0
+        for i in range(members.size):
+            if part[i] == p:
+                slots[size] = members[i]
+                size += 1
+        _copy(boxes.lo[:, p], lo)
+        _copy(boxes.hi[:, p], hi)
+        _release_part(s, slots[:size], lo, hi)
+    for slot in members:
+        _drop(s, slot)
+
+
+# --- The algorithm ---------------------------------------------------------------------------------------------------
+
+
+@inner
+def _is_outlier(clusters: Clusters, numbers: Array, cluster: int) -> bool:
+    """Lines 10-14 of delay_constraint: most clusters have more persons."""
+    n = numbers[0]
+    larger = 0
+    for i in range(n.clusters):
+        if clusters.distinct[clusters.active[i], 0] > clusters.distinct[cluster, 0]:
+            larger += 1
+    return 2 * larger > n.clusters
+
+
+@inner
+def _merge_clusters(s: State, cluster: int) -> None:
+    """Merge with the nearest cluster, again and again, until this one is ready."""
+    n = s.numbers[0]
+    table = s.clusters.table
+    while n.clusters > 1 and not _ready(s, cluster):
+        best = NONE
+        smallest = np.inf
+        for i in range(n.clusters):
+            other = s.clusters.active[i]
+            if other == cluster:
+                continue
+            enlargement = _enlargement_by_box(s.space, s.clusters.boxes, table[cluster].place, i)
+            if enlargement < smallest or (enlargement == smallest and table[other].born < table[best].born):
+                smallest = enlargement
+                best = other
+        _absorb(s, cluster, best)
+
+
+@inlined
+def _delay_constraint(s: State, slot: int) -> None:
+    cluster = s.buffer.slots[slot].cluster
+    if _ready(s, cluster):
+        _output_cluster(s, cluster)
+    elif _reuse(s, slot):
+        pass
+    elif _is_outlier(s.clusters, s.numbers, cluster) or not _all_ready(s):
+        _suppress(s, slot)
+    else:
+        _merge_clusters(s, cluster)
+        _output_cluster(s, cluster)
+
+
+@inlined
+def _expire_until(s: State, now: int) -> None:
+    """Move the clock to `now`, stopping at each deadline on the way."""
+    n = s.numbers[0]
+    slots, heap = s.buffer.slots, s.buffer.heap
+    while n.timed > 0 and slots[heap[0]].deadline <= now:
+        n.clock = max(n.clock, slots[heap[0]].deadline)
+        _delay_constraint(s, heap[0])
+    n.clock = max(n.clock, now)
+
+
+@inner
+def saturating_add(a: int, b: int) -> int:
+    """The sum, or the limit that it is beyond."""
+    if b >= 0:
+        return a + b if a <= LATEST - b else LATEST
+    return a + b if a >= EARLIEST - b else EARLIEST
+
+
+@inlined
+def _place(s: State, slot: int) -> None:
+    """Put a held row into the best cluster, or into one of its own."""
+    row = s.buffer.qi[slot]
+    cluster = _best_selection(s.space, s.clusters, s.numbers, row)
+    if cluster == NONE:
+        cluster = _new_cluster(s, slot)
+    else:
+        _grow(s.space, row, s.clusters.boxes, s.clusters.table[cluster].place)
+    _append(s.buffer.slots, s.clusters.table, cluster, slot)
+    _enter(s.counts, s.buffer, s.clusters, cluster, slot)
+
+
+@inlined
+def _arrive(s: State, qi: Array, person: int, sensitive: Array, time: int) -> None:
+    """Algorithm 1, for one row, with deadlines in event time beside those in arrivals."""
+    n = s.numbers[0]
+    _expire_until(s, max(n.clock, saturating_add(time, -n.disorder)))
+    _learn(s.space, qi)
+    _add_to_histogram(s.closeness.stream, sensitive)
+    number = n.arrivals
+    n.arrivals += 1
+    deadline = np.int64(LATEST)
+    if n.delay >= 0:
+        deadline = saturating_add(time, n.delay)
+        # Rounded down: who sees a row leave alone, at its deadline, must not learn its event time.
+        deadline = saturating_add(deadline, -(deadline % n.tick))
+    _place(s, _hold(s, number, qi, person, sensitive, deadline))
+    if n.delay_rows > 0:
+        while n.oldest != NONE and s.buffer.slots[n.oldest].number <= number - n.delay_rows:
+            _delay_constraint(s, n.oldest)
+    _expire_until(s, n.clock)
+
+
+@inlined
+def _end(s: State) -> None:
+    """The end of the stream, as in section 5.3."""
+    n = s.numbers[0]
+    last = np.int64(NONE)
+    while True:
+        oldest = NONE
+        for i in range(n.clusters):
+            cluster = s.clusters.active[i]
+            born = s.clusters.table[cluster].born
+            if born > last and (oldest == NONE or born < s.clusters.table[oldest].born):
+                oldest = cluster
+        if oldest == NONE:
+            break
+        last = s.clusters.table[oldest].born
+        if _ready(s, oldest):
+            _output_cluster(s, oldest)
+    slot = n.oldest
+    while slot != NONE:
+        newer = s.buffer.slots[slot].newer
+        _reuse(s, slot)
+        slot = newer
+    while n.clusters > 1:
+        _absorb(s, s.clusters.active[0], s.clusters.active[1])
+    if n.clusters == 1 and _ready(s, s.clusters.active[0]):
+        _output_cluster(s, s.clusters.active[0])
+    while n.oldest != NONE:
+        _suppress(s, n.oldest)
+
+
+@kernel
+def run(s: State, qi: Array, person: Array, sensitive: Array, time: Array, now: int, over: bool) -> None:
+    """Take rows as they arrive, then move the clock to `now`, then end the stream if it is over.
+
+    The one way into the method, so that it is compiled once.
+    """
+    for i in range(person.size):
+        _arrive(s, qi[i], person[i], sensitive[i], time[i])
+    _expire_until(s, now)
+    if over:
+        _end(s)
+
+
+# --- Snapshots -------------------------------------------------------------------------------------------------------
+
+
+@kernel
+def rebuild(
+    s: State,
+    number: Array,
+    qi: Array,
+    person: Array,
+    sensitive: Array,
+    deadline: Array,
+    cluster: Array,
+) -> None:
+    """Fill an empty state with held rows, in order of arrival; clusters are numbered by age."""
+    made = np.full(s.clusters.active.size, NONE, dtype=np.int64)
+    clusters = 0
+    for i in range(number.size):
+        slot = _hold(s, number[i], qi[i], person[i], sensitive[i], deadline[i])
+        at = made[cluster[i]]
+        if at == NONE:
+            at = _new_cluster(s, slot)
+            made[cluster[i]] = at
+            s.clusters.table[at].born = cluster[i]
+            clusters = max(clusters, cluster[i] + 1)
+        else:
+            _grow(s.space, s.buffer.qi[slot], s.clusters.boxes, s.clusters.table[at].place)
+        _append(s.buffer.slots, s.clusters.table, at, slot)
+        _enter(s.counts, s.buffer, s.clusters, at, slot)
+    s.numbers[0].born = clusters
+
+
+@kernel
+def held_slots(s: State) -> Array:
+    """The slots that hold a row, in order of arrival."""
+    held = np.empty(s.numbers[0].held, dtype=np.int64)
+    slot = s.numbers[0].oldest
+    for i in range(held.size):
+        held[i] = slot
+        slot = s.buffer.slots[slot].newer
+    return held

@@ -1,0 +1,3 @@
+"""The tests: one folder for each folder of code."""
+
+from __future__ import annotations
