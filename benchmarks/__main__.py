@@ -1,0 +1,28 @@
+"""Runs the benchmarks: `python -m benchmarks [engine | castle_paper | transform | memory] [options]`; else all."""
+
+from __future__ import annotations
+
+import sys
+
+from benchmarks import castle_paper, engine, memory, transform
+
+ALL = {
+    "engine": engine.main,
+    "castle_paper": castle_paper.main,
+    "transform": transform.main,
+    "memory": memory.main,
+}
+
+
+def main(arguments: list[str]) -> int:
+    if arguments and arguments[0] in ALL:
+        return ALL[arguments[0]](arguments[1:])
+    if any(not argument.startswith("-") for argument in arguments[:1]):
+        print(f"benchmarks: the first word must be one of {', '.join(ALL)}.", file=sys.stderr)
+        return 2
+    # What only one of them knows is given to that one, by its name.
+    return max(run(arguments) for run in ALL.values())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

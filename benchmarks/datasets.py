@@ -1,0 +1,172 @@
+"""The streams of the experiments: Adult, power-law data, and Adult with several rows per person.
+
+The public data is not part of the project: it is looked for in $CRENEL_DATA, or in `shared/data`
+beside the repository, as the tests do.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crenel.encode import Encoder
+from crenel.hierarchy import Hierarchy
+from crenel.parameters import CastleParameters
+from crenel.policy import Policy
+from crenel.quasi_identifiers import Categorical, Numeric, QuasiIdentifier
+from crenel.rows import Rows
+
+ROOT = Path(__file__).resolve().parent.parent
+
+#: The quasi-identifiers of the CASTLE paper, in its order: "the first n" are the first n of these.
+NUMERIC = ("age", "fnlwgt", "education_num", "capital_gain", "capital_loss", "hours_per_week")
+CATEGORICAL = ("education", "marital_status", "occupation", "native_country")
+ADULT = NUMERIC + CATEGORICAL
+
+#: The paper's names of the two sets, and their rows.
+UCI, SFU = 30_162, 45_222
+
+
+class NoDataError(FileNotFoundError):
+    """The data sets are nowhere."""
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """Rows, and what a policy must say of them; guarantee and method are the experiment's."""
+
+    rows: Rows
+    quasi_identifiers: Mapping[str, QuasiIdentifier]
+    name: str = ""
+    #: Other columns, as numbers, for the experiment's own use.
+    extra: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+    def policy(self, *, k: int, delay_rows: int, beta: int = 50, mu: int = 100, seed: int = 0) -> Policy:
+        return Policy(
+            person="person",
+            quasi_identifiers=self.quasi_identifiers,
+            k=k,
+            delay_rows=delay_rows,
+            parameters=CastleParameters(beta=beta, mu=mu),
+            seed=seed,
+        )
+
+    def first(self, count: int) -> Stream:
+        """The first rows alone; the domains stay."""
+        extra = {name: column[:count] for name, column in self.extra.items()}
+        return replace(self, rows=self.rows.slice(0, min(count, len(self.rows))), extra=extra)
+
+    def drawn(self, count: int, seed: int = 0) -> Stream:
+        """More rows, drawn with replacement, each of a person of its own."""
+        chosen = np.random.default_rng(seed).integers(len(self.rows), size=count)
+        rows = replace(self.rows.take(chosen), person=np.arange(count, dtype=np.int64))
+        extra = {name: column[chosen] for name, column in self.extra.items()}
+        return replace(self, rows=rows, extra=extra)
+
+
+def data_folder() -> Path:
+    """The folder of public data sets."""
+    named = os.environ.get("CRENEL_DATA")
+    folder = Path(named) if named else ROOT.parent / "shared" / "data"
+    if not folder.is_dir():
+        raise NoDataError("no data sets: neither $CRENEL_DATA nor ../shared/data is a folder")
+    return folder
+
+
+def adult(
+    names: Sequence[str] = ADULT,
+    *,
+    rows: int = UCI,
+    extra: Sequence[str] = (),
+    folder: Path | None = None,
+) -> Stream:
+    """Adult without missing values, in the order of its file, one person a row.
+
+    Domains are those of the data, hierarchies are ARX's.
+
+    Args:
+        names: The quasi-identifiers.
+        rows: `UCI` or `SFU`.
+        extra: Categorical columns kept beside, as the numbers of their leaves.
+        folder: Where the data is, if not where it is usually looked for.
+    """
+    import pyarrow.parquet as pq
+
+    folder = folder or data_folder()
+    table = pq.read_table(folder / f"adult_{rows}.parquet", columns=sorted({*names, *extra}))
+    columns = {name: table[name].combine_chunks() for name in table.column_names}
+    quasi_identifiers: dict[str, QuasiIdentifier] = {}
+    for name in names:
+        if name in CATEGORICAL:
+            quasi_identifiers[name] = adult_categories(name, folder)
+        else:
+            values = columns[name].to_numpy()
+            quasi_identifiers[name] = Numeric(domain=(float(values.min()), float(values.max())))
+    return Stream(
+        _encoded(quasi_identifiers, columns, np.arange(table.num_rows)),
+        quasi_identifiers,
+        name="UCI-Adult" if rows == UCI else "SFU-Adult",
+        extra={name: adult_categories(name, folder).coordinates(columns[name])[0].astype(np.int64) for name in extra},
+    )
+
+
+def adult_categories(name: str, folder: Path | None = None) -> Categorical:
+    """A categorical column of Adult with ARX's hierarchy."""
+    path = (folder or data_folder()) / "hierarchies" / "adult_arx" / f"{name}.csv"
+    return Categorical(hierarchy=Hierarchy.from_csv(path))
+
+
+def power_law(*, alpha: float, rows: int, dimensions: int = 6, values: int = 1_000, seed: int = 0) -> Stream:
+    """Rows whose values have p(v) = c / v**alpha for v in 1..values, as `genzipf` draws them.
+
+    Quasi-identifiers are independent of each other; alpha 0 is uniform. One person a row.
+    """
+    weights = np.arange(1, values + 1, dtype=np.float64) ** -alpha
+    chances = weights / weights.sum()
+    drawn = np.random.default_rng(seed).choice(values, size=(rows, dimensions), p=chances) + 1.0
+    domain = (1.0, float(values))
+    return Stream(
+        _rows(drawn, np.arange(rows)),
+        {f"v{i + 1}": Numeric(domain=domain) for i in range(dimensions)},
+        name=f"power law, alpha {alpha:g}",
+    )
+
+
+def repeated(stream: Stream, dup: int) -> Stream:
+    """Each row as `dup` rows of one person, which arrive together: the items of one purchase.
+
+    The paper joins transactions of IBM's Quest generator with Adult by the person, and takes each
+    apart into a row per item when it arrives. The items are not quasi-identifiers: what the method
+    sees is `dup` rows in a row, of the same person and the same values, and these are made here.
+    """
+    each = np.repeat(np.arange(len(stream.rows)), dup)
+    return replace(
+        stream,
+        rows=stream.rows.take(each),
+        name=f"{stream.name}, {dup} rows a person",
+        extra={name: column[each] for name, column in stream.extra.items()},
+    )
+
+
+def _encoded(
+    quasi_identifiers: Mapping[str, QuasiIdentifier],
+    columns: Mapping[str, Any],
+    person: NDArray[np.int64],
+) -> Rows:
+    policy = Policy(person="person", quasi_identifiers=quasi_identifiers, k=2, delay_rows=2)
+    encoded = Encoder(policy).encode({**columns, "person": person})
+    if encoded.rejected:
+        raise ValueError(f"datasets: {len(encoded.rejected)} rows do not fit their own domains.")
+    return encoded.rows
+
+
+def _rows(qi: NDArray[np.float64], person: NDArray[np.int64]) -> Rows:
+    count = len(person)
+    none = np.zeros((count, 0), dtype=np.int64)
+    return Rows(np.ascontiguousarray(qi), person.astype(np.int64), none, np.zeros(count, dtype=np.int64))

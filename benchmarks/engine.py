@@ -1,0 +1,300 @@
+"""Speed of the engine alone: time per row, and how it grows.
+
+    python -m benchmarks.engine            a few minutes
+    python -m benchmarks.engine --quick    small, to see that it runs
+
+Times are of the processor (`time.process_time`), medians of several repetitions. What is compared
+is measured in turns within one run: on a noisy machine only the ratios mean something.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from benchmarks import datasets
+from benchmarks.datasets import ADULT, NUMERIC, Stream
+from benchmarks.runs import PACK, push_all
+from benchmarks.tables import finish, rounded, table
+from crenel.engine import Engine, Releases, create
+from crenel.parameters import Reuse
+from crenel.policy import Policy
+
+#: The case that all others are compared with: 6 numeric QIs.
+BASE = {"k": 100, "delay_rows": 10_000}
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is done: all, or (quick) a part of each number of rows."""
+
+    repetitions: int = 5
+    part: int = 1
+
+    def size(self, value: int) -> int:
+        return max(2, value // self.part)
+
+    def base(self) -> dict[str, int]:
+        return {name: self.size(value) for name, value in BASE.items()}
+
+
+class Bench:
+    """All that is measured; each method prints a table and returns its figures."""
+
+    def __init__(self, scale: Scale) -> None:
+        self.scale = scale
+        self.adult = datasets.adult(ADULT)
+        self.six = datasets.adult(NUMERIC)
+        if scale.part > 1:
+            self.six = self.six.first(len(self.six.rows) // scale.part)
+        # Compiled, or read from the cache, before anything is measured.
+        for stream in (self.adult.first(300), self.six.first(300)):
+            push_all(stream.policy(k=5, delay_rows=50), stream.rows)
+
+    def first_use(self) -> dict[str, Any]:
+        """Compilation, in a process of its own: with an empty cache, then with that cache."""
+        with tempfile.TemporaryDirectory() as cache:
+            cold, warm = (_first_use(cache) for _ in range(2))
+        rows = [
+            [f"{name}: {what}", f"{seconds[key]:.2f} s"]
+            for name, seconds in (("empty cache", cold), ("warm cache", warm))
+            for key, what in (("import", "import crenel.engine"), ("push", "first push"))
+        ]
+        show("First use, apart from all that follows", ["", "processor time"], rows)
+        return {"cold": cold, "warm": warm}
+
+    def base(self) -> dict[str, Any]:
+        """Time per row at the base case, by the rows pushed at once."""
+        packs = [1, 10, 100, PACK, 5_000]
+        cases = {f"{pack:,}": self._case(self.six, pack=pack, **self.scale.base()) for pack in packs}
+        return self._compare("Base case, by rows in a push", "rows in a push", cases, f"{PACK:,}")
+
+    def by_quasi_identifiers(self) -> dict[str, Any]:
+        cases = {}
+        for count in (1, 2, 4, 6, 8, 10):
+            stream = datasets.adult(ADULT[:count]).first(len(self.six.rows))
+            cases[f"{count}"] = self._case(stream, **self.scale.base())
+        return self._compare("Quasi-identifiers (from the 7th on categories)", "QIs", cases, "6")
+
+    def by_beta(self) -> dict[str, Any]:
+        cases = {f"{beta}": self._case(self.six, beta=beta, **self.scale.base()) for beta in (10, 50, 200)}
+        return self._compare("Clusters", "beta", cases, "50")
+
+    def by_k(self) -> dict[str, Any]:
+        cases = {
+            f"{k:,}": self._case(self.six, **self.scale.base() | {"k": k})
+            for k in map(self.scale.size, (10, 100, 1_000))
+        }
+        return self._compare("Persons in a group", "k", cases, f"{self.scale.base()['k']:,}")
+
+    def by_delta(self) -> dict[str, Any]:
+        """On more rows, so that the longest deadline passes, too."""
+        stream = self.six.drawn(self.scale.size(150_000))
+        cases = {}
+        for delta in map(self.scale.size, (1_000, 10_000, 50_000)):
+            cases[f"{delta:,}"] = self._case(stream, **self.scale.base() | {"delay_rows": delta})
+        title = f"Delay ({len(stream.rows):,} rows drawn from Adult)"
+        return self._compare(title, "delta", cases, f"{self.scale.base()['delay_rows']:,}")
+
+    def by_rows(self) -> dict[str, Any]:
+        cases = {}
+        for count in map(self.scale.size, (30_000, 300_000, 1_000_000)):
+            cases[f"{count:,}"] = self._case(self.six.drawn(count), **self.scale.base())
+        title = "Length of the stream (drawn from Adult)"
+        return self._compare(title, "rows", cases, next(iter(cases)), repetitions=3)
+
+    def oracle(self) -> dict[str, Any]:
+        """The pure-Python CASTLE of the tests: same seed, same releases, how much slower?"""
+        stream = self.six.first(self.scale.size(15_000))
+        policy = stream.policy(**self.scale.base())
+        releases: list[Any] = []
+        slow = timed(lambda: releases.extend(_oracle_run(policy, stream)))
+        case = self._case(stream, **self.scale.base())
+        times = [case() for _ in range(self.scale.repetitions)]
+        if _as_oracle(push_all(policy, stream.rows)) != [astuple(release) for release in releases]:
+            raise AssertionError("benchmarks.engine: engine and oracle publish different releases.")
+        fast = median(times) * len(stream.rows)
+        rows = [
+            ["pure Python", 1e6 * slow / len(stream.rows), slow / fast],
+            ["engine", 1e6 * fast / len(stream.rows), 1.0],
+        ]
+        title = f"Against the pure Python, {len(stream.rows):,} rows, {len(releases):,} equal releases"
+        show(title, ["", "us per row", "ratio"], rows)
+        return {"us": rounded(1e6 * slow / len(stream.rows)), "ratio": rounded(slow / fast)}
+
+    def snapshot(self) -> dict[str, Any]:
+        """A full buffer: the first `delta` rows; and one in the midst of the stream."""
+        figures, rows = {}, []
+        for name, share in (("full", 1), ("later", 2)):
+            engine, policy = self._filled(share * self.scale.base()["delay_rows"])
+            data = engine.snapshot()
+            times = [
+                (timed(engine.snapshot), timed(lambda: create(policy).restore(data)))  # noqa: B023
+                for _ in range(4 * self.scale.repetitions)
+            ]
+            out, back = (1e3 * median(column) for column in zip(*times, strict=True))
+            rows.append([name, engine.held, len(data), out, back, out + back])
+            figures[name] = {
+                "held": engine.held,
+                "bytes": len(data),
+                "snapshot_ms": rounded(out),
+                "restore_ms": rounded(back),
+            }
+        header = ["buffer", "rows held", "bytes", "snapshot, ms", "restore, ms", "both, ms"]
+        show("Snapshot and restore", header, rows)
+        return figures
+
+    def _filled(self, count: int) -> tuple[Engine, Policy]:
+        policy = self.six.policy(**self.scale.base())
+        engine = create(policy)
+        engine.push(self.six.rows.slice(0, count))
+        return engine, policy
+
+    def _case(self, stream: Stream, *, pack: int = PACK, **how: int) -> Callable[[], float]:
+        """What measures the seconds of one row, the stream's end included."""
+        policy, rows = stream.policy(**how), stream.rows
+        return lambda: timed(lambda: push_all(policy, rows, pack)) / len(rows)
+
+    def _compare(
+        self,
+        title: str,
+        label: str,
+        cases: Mapping[str, Callable[[], float]],
+        base: str,
+        repetitions: int | None = None,
+    ) -> dict[str, Any]:
+        """Measure the cases in turns, and compare their medians with the base's."""
+        count = min(repetitions or self.scale.repetitions, self.scale.repetitions)
+        rounds = [{name: case() for name, case in cases.items()} for _ in range(count)]
+        medians = {name: median(times[name] for times in rounds) for name in cases}
+        rows = [[name, 1e6 * time_, time_ / medians[base]] for name, time_ in medians.items()]
+        show(title, [label, "us per row", f"ratio to {base}"], rows)
+        return {
+            "us": {name: rounded(1e6 * time_) for name, time_ in medians.items()},
+            "ratio": {name: rounded(time_ / medians[base]) for name, time_ in medians.items()},
+        }
+
+
+def timed(work: Callable[[], Any]) -> float:
+    """Seconds of the processor."""
+    gc.collect()
+    start = time.process_time()
+    work()
+    return time.process_time() - start
+
+
+def show(title: str, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    print(f"\n{title}\n\n{table(header, rows)}", flush=True)
+
+
+#: What a process does that uses the engine for the first time. No data: it must not be measured.
+_FIRST_USE = """
+import json, time
+start = time.process_time()
+import numpy as np
+from crenel.engine import create
+from crenel.policy import Policy
+from crenel.quasi_identifiers import Numeric
+from crenel.rows import Rows
+imported = time.process_time()
+n = 100
+policy = Policy(person="p", quasi_identifiers={c: Numeric(domain=(0, n)) for c in "abcdef"},
+                k=5, delay_rows=20, seed=0)
+qi = np.arange(6.0 * n).reshape(n, 6) % n
+rows = Rows(qi, np.arange(n), np.zeros((n, 0), np.int64), np.zeros(n, np.int64))
+create(policy).push(rows)
+print(json.dumps({"import": imported - start, "push": time.process_time() - imported}))
+"""
+
+
+def _first_use(cache: str) -> dict[str, float]:
+    done = subprocess.run(
+        [sys.executable, "-c", _FIRST_USE],
+        env={**os.environ, "NUMBA_CACHE_DIR": cache},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return {name: rounded(seconds) for name, seconds in json.loads(done.stdout).items()}
+
+
+def _oracle_run(policy: Policy, stream: Stream) -> list[Any]:
+    # Here and not above: only this comparison needs the tests.
+    from tests.engine.oracle import Oracle
+
+    columns = policy.quasi_identifiers.values()
+    parameters = policy.parameters
+    judge = Oracle(
+        geometries=[qi.geometry for qi in columns],
+        weights=[qi.weight for qi in columns],
+        k=policy.k,
+        delay_rows=policy.delay_rows,
+        beta=parameters.beta,
+        mu=parameters.mu,
+        reuse=parameters.reuse is Reuse.UNIFORM,
+        max_reusable=parameters.max_reusable,
+        key=create(policy).key,  # type: ignore[attr-defined]
+    )
+    rows = stream.rows
+    columns_ = (rows.qi.tolist(), rows.person.tolist(), rows.sensitive.tolist(), rows.time.tolist())
+    return judge.push(zip(*columns_, strict=True)) + judge.flush()
+
+
+def _as_oracle(releases: Releases) -> list[tuple[Any, ...]]:
+    return [
+        (
+            release.rows.tolist(),
+            int(release.kind),
+            tuple(release.lo.tolist()),
+            tuple(release.hi.tolist()),
+            release.loss,
+            release.persons,
+            release.moment,
+            release.arrivals,
+            release.group,
+        )
+        for release in releases
+    ]
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.engine", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="small, to see that it runs")
+    parser.add_argument("--only", help="some of: " + ", ".join(PARTS))
+    said = parser.parse_args(sys.argv[1:] if given is None else given)
+    chosen = said.only.split(",") if said.only else list(PARTS)
+    if not set(chosen) <= set(PARTS):
+        parser.error(f"--only must be some of {', '.join(PARTS)}, not {said.only}")
+    bench = Bench(Scale(repetitions=1, part=20) if said.quick else Scale())
+    print(f"k={bench.scale.base()['k']}, delta={bench.scale.base()['delay_rows']:,}, 6 QIs of Adult")
+    figures = {part: getattr(bench, part)() for part in chosen}
+    finish({"benchmark": "engine", "quick": said.quick, "numpy": np.__version__, **figures})
+    return 0
+
+
+PARTS = (
+    "first_use",
+    "base",
+    "by_quasi_identifiers",
+    "by_beta",
+    "by_k",
+    "by_delta",
+    "by_rows",
+    "oracle",
+    "snapshot",
+)
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""Runs of an engine over a stream, judged by the audit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from crenel.audit.guarantees import audit
+from crenel.engine import Kind, Releases, create
+from crenel.policy import Policy
+from crenel.rows import Rows
+
+#: Rows pushed at once. The releases do not depend on it.
+PACK = 500
+
+
+class BrokenPromiseError(AssertionError):
+    """The audit found a breach: no figure of such a run is worth reporting."""
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What a whole stream became."""
+
+    releases: Releases
+    #: Mean over all rows; a suppressed row counts 1.
+    loss: float
+    #: Mean over the rows that were not suppressed.
+    loss_published: float
+    #: Shares of the rows.
+    suppressed: float
+    reused: float
+
+
+def push_all(policy: Policy, rows: Rows, pack: int = PACK) -> Releases:
+    engine = create(policy)
+    parts = [engine.push(rows.slice(start, min(start + pack, len(rows)))) for start in range(0, len(rows), pack)]
+    return Releases.concat([*parts, engine.flush()])
+
+
+def run(policy: Policy, rows: Rows) -> Run:
+    """Run the whole stream, its end included, and audit what came out.
+
+    Raises:
+        BrokenPromiseError: a promise was not kept, or could not be checked.
+    """
+    releases = push_all(policy, rows)
+    report = audit(policy, rows, releases)
+    if not report.ok:
+        raise BrokenPromiseError("\n".join(report.problems() + report.unchecked()))
+    kind = releases.per_row(releases.kind)
+    loss = releases.per_row(releases.loss)
+    published = kind != Kind.SUPPRESSED
+    return Run(
+        releases=releases,
+        loss=float(loss.mean()),
+        loss_published=float(loss[published].mean()) if published.any() else 1.0,
+        suppressed=float(np.mean(~published)),
+        reused=float(np.mean(kind == Kind.REUSE)),
+    )

@@ -1,0 +1,67 @@
+"""The benchmarks run, and end with one line of JSON. How fast they say we are is not judged."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import castle_paper, engine
+from benchmarks.tables import table
+
+
+def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    figures: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    return figures
+
+
+def test_a_figure_of_generated_data(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="plots need the extra `benchmarks`")
+    page = tmp_path / "castle.md"
+    page.write_text("before\n<!-- begin figure 6 -->\nold\n<!-- end figure 6 -->\nafter\n")
+    assert castle_paper.main(["--quick", "--figures", "6", "--out", str(tmp_path)]) == 0
+    figures = last_line(capsys)
+    assert [len(panel["x"]) for panel in figures["figure 6"]] == [2, 2, 2, 2]
+    text = page.read_text()
+    assert text.startswith("before\n<!-- begin figure 6 -->\n(a) k = ")
+    assert text.endswith("<!-- end figure 6 -->\nafter\n")
+    assert "old" not in text
+    assert (tmp_path / "castle-figure-6.png").stat().st_size < 100_000
+
+
+@pytest.mark.parametrize("number", [0, 4, 5, 7, 8])
+def test_figures_of_adult(number: int, data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert data_dir
+    assert castle_paper.main(["--quick", "--figures", str(number)]) == 0
+    figures = last_line(capsys)
+    assert figures["quick"] is True
+    assert figures["references" if number == 0 else f"figure {number}"]
+
+
+def test_the_engine(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All but the first use, which compiles for half a minute."""
+    assert data_dir
+    parts = [part for part in engine.PARTS if part != "first_use"]
+    assert engine.main(["--quick", "--only", ",".join(parts)]) == 0
+    figures = last_line(capsys)
+    assert set(parts) <= set(figures)
+    assert figures["oracle"]["ratio"] > 0
+
+
+def test_an_unknown_part_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        engine.main(["--only", "everything"])
+    with pytest.raises(SystemExit):
+        castle_paper.main(["--figures", "9"])
+    assert "must be some of" in capsys.readouterr().err
+
+
+def test_tables_are_markdown() -> None:
+    assert table(["case", "us"], [["a", 1.5], ["longer", 12345.678]]).splitlines() == [
+        "| case   |       us |",
+        "|--------|---------:|",
+        "| a      |    1.500 |",
+        "| longer | 12,345.7 |",
+    ]
