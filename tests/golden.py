@@ -1,0 +1,188 @@
+"""Golden files: state as each release wrote it, and what came of it.
+
+A savepoint or an `--update` must survive an upgrade. For every schema in the tree (`castle.1.avsc`, ...) there is a
+file `golden/castle.1.json`, written when the schema was new: a snapshot, what was pushed afterwards, and what left. The
+tests load it with today's code and expect the same.
+
+    python -m tests.golden      writes the files of schemas that have none yet
+
+A golden file is never written again. If its test fails, the code has to change, not the file. If what is stored has to
+change, it gets a new schema (`castle.2.avsc`, first in the list of its module; the old one stays) and a writer below,
+and this adds its file.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from crenel.engine import Releases, create
+from crenel.policy import Policy
+from crenel.rows import Rows
+
+TESTS = Path(__file__).resolve().parent
+ROOT = TESTS.parent
+
+#: Where schemas are, and where their golden files.
+FOLDERS = {
+    ROOT / "core" / "engine": TESTS / "engine" / "golden",
+    ROOT / "transforms": TESTS / "transforms" / "golden",
+}
+
+
+def schemas() -> dict[str, Path]:
+    """The golden file of each schema in the tree, by the schema's name (`castle.1`)."""
+    return {
+        schema.stem: golden / f"{schema.stem}.json"
+        for folder, golden in FOLDERS.items()
+        for schema in sorted(folder.glob("*.avsc"))
+    }
+
+
+def as_text(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def as_bytes(text: str) -> bytes:
+    return base64.b64decode(text)
+
+
+# --- Engines ---
+
+ENGINE_POLICY: dict[str, Any] = {
+    "version": 1,
+    "person": "who",
+    "quasi_identifiers": {
+        "age": {"type": "numeric"},
+        "zip": {"type": "prefix", "length": 3},
+        "kind": {"type": "categorical", "hierarchy": {"any": {"ab": ["a", "b"], "cd": ["c", "d"]}}},
+    },
+    "sensitive": {"color": None, "size": {"values": ["s", "m", "l"], "ordered": True}},
+    "k": 3,
+    "l": 2,
+    "t": 0.7,
+    "delay": "100s",
+    "delay_rows": 40,
+    "seed": 7,
+}
+
+
+def engine_rows(count: int) -> Rows:
+    """Rows here and there, by arithmetic alone: no generator that a release of numpy could change."""
+    n = np.arange(count, dtype=np.int64)
+    qi = np.stack([n * 37 % 101, n * 113 % 1000, n * 5 % 4], axis=1)
+    sensitive = np.stack([(n * n + n // 3) % 5 + 10**6, n // 2 % 3], axis=1)
+    return Rows(qi.astype(np.float64), n * 11 % 37, sensitive, n * 3 * 10**6 - n * 17 % 5 * 10**6)
+
+
+def write_engine(*, reorder: bool) -> dict[str, Any]:
+    said = dict(ENGINE_POLICY)
+    if reorder:
+        del said["delay_rows"]
+        said["parameters"] = {"reorder": True}
+    policy, rows = Policy.from_dict(said), engine_rows(200)
+    engine = create(policy)
+    engine.push(rows.slice(0, 150))
+    data = engine.snapshot()
+    return {"policy": said, "pushed": 150, "rows": 200, "snapshot": as_text(data), "releases": continued(engine, rows)}
+
+
+def continued(engine: Any, rows: Rows) -> list[dict[str, Any]]:
+    """What leaves of the rest."""
+    now = int(rows.time.max()) + 60 * 10**6
+    return [listed(engine.push(rows.slice(150, 200))), listed(engine.advance(now)), listed(engine.flush())]
+
+
+def listed(releases: Releases) -> dict[str, Any]:
+    return {field.name: getattr(releases, field.name).tolist() for field in fields(Releases)}
+
+
+# --- Transforms ---
+
+
+def write_pack() -> dict[str, Any]:
+    from crenel.transforms.packs import Packer
+    from tests.transforms import streams
+
+    policy, given = streams.policy(), streams.rows(6)
+    ((_, pack),) = Packer(policy, b"secret").pack_dicts(given, None).packs
+    return {"policy": policy.to_dict(), "given": given, "pack": as_text(pack.to_bytes())}
+
+
+def write_held() -> dict[str, Any]:
+    import pyarrow as pa
+
+    from crenel.transforms.packs import Packer
+    from tests.transforms import cells, streams
+
+    policy, given = streams.policy(), streams.rows(160)
+    packer = Packer(policy, b"secret")
+    packs = []
+    for start in range(0, 160, 20):
+        part = given[start : start + 20]
+        # Both forms, so that both are held.
+        packed = packer.pack_dicts(part, None) if start % 40 else packer.pack_arrow(pa.Table.from_pylist(part), None)
+        packs += [as_text(pack.to_bytes()) for _, pack in packed.packs]
+    state = cells.State()
+    with cells.short_logs(2_000):
+        worker = cells.Worker(policy)
+        for pack in packs[:5]:
+            worker.push(state, as_bytes(pack))
+    if not state.log.items or state.snapshot.value is None:
+        raise AssertionError("there must be a snapshot and a log after it")
+    record = {
+        "policy": policy.to_dict(),
+        "snapshot": as_text(state.snapshot.value),
+        "log": [as_text(op) for op in state.log.items],
+        "packs": packs[5:],
+    }
+    cells.forget()
+    return {**record, "published": gone_on(record)}
+
+
+def gone_on(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """What leaves of stored state and the packs that follow."""
+    from tests.transforms import cells
+
+    state = cells.State()
+    state.snapshot.value = as_bytes(record["snapshot"])
+    state.log.items = [as_bytes(op) for op in record["log"]]
+    state.token.value = b"not of here"
+    worker = cells.Worker(Policy.from_dict(record["policy"]))
+    out: list[Any] = []
+    for pack in record["packs"]:
+        out += worker.push(state, as_bytes(pack))
+    out += worker.fire(state, at=cells.END)
+    rows: list[dict[str, Any]] = []
+    for value in cells.published(out):
+        rows += [value] if isinstance(value, dict) else value.to_pylist()
+    return rows
+
+
+WRITERS: dict[str, Callable[[], dict[str, Any]]] = {
+    "castle.1": lambda: write_engine(reorder=False),
+    "reordered.1": lambda: write_engine(reorder=True),
+    "pack.1": write_pack,
+    "held.1": write_held,
+}
+
+
+def main() -> None:
+    """Write what is missing."""
+    for name, path in schemas().items():
+        if path.exists():
+            print(f"{name}: there, and stays as it is")
+            continue
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(WRITERS[name](), indent=1) + "\n", encoding="utf-8")
+        print(f"{name}: written")
+
+
+if __name__ == "__main__":
+    main()

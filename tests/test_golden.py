@@ -1,0 +1,86 @@
+"""State that an earlier release wrote is loaded, and goes on to the same releases."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from crenel.engine import create
+from crenel.policy import Policy
+from crenel.transforms.packs import Pack, Packer
+from tests import golden
+from tests.transforms import cells
+
+ENGINES = sorted((golden.TESTS / "engine" / "golden").glob("*.json"))
+HELD = sorted((golden.TESTS / "transforms" / "golden").glob("held.*.json"))
+PACKS = sorted((golden.TESTS / "transforms" / "golden").glob("pack.*.json"))
+
+
+@pytest.fixture(autouse=True)
+def nothing_remembered() -> Iterator[None]:
+    cells.forget()
+    yield
+    cells.forget()
+
+
+def load(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def test_every_schema_has_its_golden_file() -> None:
+    missing = [name for name, path in golden.schemas().items() if not path.exists()]
+    assert missing == [], "run python -m tests.golden"
+    on_disk = {path.name for folder in golden.FOLDERS.values() for path in folder.iterdir()}
+    assert on_disk == {path.name for path in golden.schemas().values()}
+
+
+@pytest.mark.parametrize("path", ENGINES, ids=lambda path: path.stem)
+def test_an_engine_goes_on_from_a_golden_snapshot(path: Path) -> None:
+    record = load(path)
+    engine = create(Policy.from_dict(record["policy"]))
+    engine.restore(golden.as_bytes(record["snapshot"]))
+    found = golden.continued(engine, golden.engine_rows(record["rows"]))
+    assert found == record["releases"]
+
+
+@pytest.mark.parametrize("path", ENGINES, ids=lambda path: path.stem)
+def test_it_is_the_same_as_without_the_snapshot(path: Path) -> None:
+    """So that the file's rows are today's too."""
+    record = load(path)
+    engine = create(Policy.from_dict(record["policy"]))
+    rows = golden.engine_rows(record["rows"])
+    engine.push(rows.slice(0, record["pushed"]))
+    assert golden.continued(engine, rows) == record["releases"]
+
+
+@pytest.mark.parametrize("path", ENGINES, ids=lambda path: path.stem)
+def test_a_golden_snapshot_has_something_of_everything(path: Path) -> None:
+    record = load(path)
+    engine = create(Policy.from_dict(record["policy"]))
+    engine.restore(golden.as_bytes(record["snapshot"]))
+    assert engine.held > 10
+    kinds = {kind for releases in record["releases"] for kind in releases["kind"]}
+    assert {0, 1, 2} <= kinds
+
+
+@pytest.mark.parametrize("path", HELD, ids=lambda path: path.stem)
+def test_a_step_goes_on_from_golden_state(path: Path) -> None:
+    record = load(path)
+    assert golden.gone_on(record) == record["published"]
+    assert len(record["published"]) > 60
+
+
+@pytest.mark.parametrize("path", PACKS, ids=lambda path: path.stem)
+def test_a_golden_pack_is_read(path: Path) -> None:
+    record = load(path)
+    pack = Pack.from_bytes(golden.as_bytes(record["pack"]))
+    ((_, today),) = Packer(Policy.from_dict(record["policy"]), b"secret").pack_dicts(record["given"], None).packs
+    for name in ("qi", "person", "sensitive", "time"):
+        assert np.array_equal(getattr(pack.rows, name), getattr(today.rows, name))
+    assert (pack.form, pack.persons, pack.space) == (today.form, today.persons, today.space)
+    assert pack.payload.rows == today.payload.rows  # type: ignore[attr-defined]

@@ -1,0 +1,3 @@
+"""Tests of `crenel.transforms`."""
+
+from __future__ import annotations

@@ -1,0 +1,139 @@
+"""A stateful step without a runner: state that can be rolled back, timers, workers that come and go."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from apache_beam.pvalue import TaggedOutput
+from apache_beam.transforms.window import GlobalWindow
+from apache_beam.utils.timestamp import Timestamp
+
+from crenel.policy import Policy
+from crenel.transforms import hold
+from crenel.transforms.hold import Hold
+from crenel.transforms.live import MEMORY
+from crenel.transforms.packs import Packer
+
+#: The end of time.
+END = GlobalWindow().max_timestamp().micros
+
+
+class Bag:
+    """What Beam's bag promises, and no more: the order in which it is read is not the one of adding."""
+
+    def __init__(self) -> None:
+        self.items: list[bytes] = []
+
+    def add(self, item: bytes) -> None:
+        assert type(item) is bytes
+        self.items.append(item)
+
+    def read(self) -> Iterable[bytes]:
+        return iter(self.items[::-1])
+
+    def clear(self) -> None:
+        self.items.clear()
+
+
+class Cell:
+    """A read-modify-write cell."""
+
+    def __init__(self) -> None:
+        self.value: bytes | None = None
+
+    def write(self, value: bytes) -> None:
+        assert type(value) is bytes
+        self.value = value
+
+    def read(self) -> bytes | None:
+        return self.value
+
+    def clear(self) -> None:
+        self.value = None
+
+
+class State:
+    """The state of one key and window."""
+
+    def __init__(self) -> None:
+        self.log, self.snapshot, self.token = Bag(), Cell(), Cell()
+        self.timer: int | None = None
+        self.sets = 0
+
+    def set(self, at: Timestamp) -> None:
+        self.timer = at.micros
+        self.sets += 1
+
+    def clear(self) -> None:
+        self.timer = None
+
+    @property
+    def empty(self) -> bool:
+        return not self.log.items and self.snapshot.value is None and self.token.value is None
+
+
+class Worker:
+    """One instance of the step, on a machine of its own or beside others."""
+
+    def __init__(self, of: Policy, *, secret: bytes = b"secret", uid: str = "uid") -> None:
+        self.step = Hold(of, secret, uid)
+        self.step.setup()
+
+    def push(self, state: State, pack: bytes, *, at: int = 0, shard: int = 0, window: Any = None) -> list[Any]:
+        """Take a pack."""
+        window = window or GlobalWindow()
+        elements = self.step.process(
+            (shard, pack), Timestamp(micros=at), window, state.log, state.snapshot, state.token, state
+        )
+        return list(elements)
+
+    def fire(self, state: State, *, at: int | None = None, shard: int = 0, window: Any = None) -> list[Any]:
+        """Let the timer fire: at its time, told in milliseconds, or at another."""
+        window = window or GlobalWindow()
+        at = state.timer if at is None else at
+        assert at is not None
+        return list(
+            self.step.on_deadline(
+                shard, Timestamp(micros=at // 1000 * 1000), window, state.log, state.snapshot, state.token, state
+            )
+        )
+
+
+def packs(of: Policy, given: list[dict[str, Any]], size: int, *, secret: bytes = b"secret") -> list[bytes]:
+    """The rows in packs of some size, of one shard."""
+    packer = Packer(of, secret)
+    made = [packer.pack_dicts(given[start : start + size], None) for start in range(0, len(given), size)]
+    return [pack.to_bytes() for packed in made for _, pack in packed.packs]
+
+
+def published(elements: Iterable[Any]) -> list[Any]:
+    """The rows among what a worker emitted."""
+    return [element.value for element in elements if not isinstance(element, TaggedOutput)]
+
+
+def tagged(elements: Iterable[Any], tag: str) -> list[Any]:
+    """What a worker emitted under a name."""
+    return [e.value.value for e in elements if isinstance(e, TaggedOutput) and e.tag == tag]
+
+
+def forget() -> None:
+    """As if the process had been started anew."""
+    MEMORY._holders.clear()
+
+
+def rolled_back(state: State) -> State:
+    """A copy to go back to."""
+    return copy.deepcopy(state)
+
+
+@contextmanager
+def short_logs(size: int) -> Iterator[None]:
+    """Let a log become a snapshot when it has more bytes than this."""
+    before, hold._SHORTEST_LOG = hold._SHORTEST_LOG, size
+    try:
+        yield
+    finally:
+        hold._SHORTEST_LOG = before

@@ -1,0 +1,268 @@
+"""Streams for the tests of transforms: rows, a policy, ways to run them, and a judge of what came out."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import apache_beam as beam
+import numpy as np
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.testing.test_pipeline import TestPipeline
+from apache_beam.testing.test_stream import TestStream
+from apache_beam.testing.util import TestWindowedValue, assert_that
+from apache_beam.transforms.window import TimestampedValue
+
+from crenel.audit.guarantees import Published, Report, audit
+from crenel.encode import Encoder
+from crenel.policy import Policy
+from crenel.transforms import Anonymize
+
+EDUCATION = {"any": {"school": ["primary", "secondary"], "higher": ["bachelor", "master"]}}
+DISEASES = ("flu", "gout", "mumps", "croup")
+
+#: A column that the policy does not name.
+UNNAMED = "nickname"
+
+SECOND = 1_000_000
+
+
+def policy(**changes: Any) -> Policy:
+    """A policy of all kinds of columns; the rows' number is published, so that they can be found again."""
+    said: dict[str, Any] = {
+        "version": 1,
+        "person": "patient",
+        "event_time": "seen",
+        "quasi_identifiers": {
+            "age": {"type": "numeric", "domain": [0, 100]},
+            "zipcode": {"type": "prefix", "length": 5},
+            "education": {"type": "categorical", "hierarchy": EDUCATION},
+        },
+        "sensitive": ["disease"],
+        "publish": ["number"],
+        "k": 4,
+        "delay": "10m",
+        "seed": 7,
+    }
+    said |= changes
+    return Policy.from_dict({name: value for name, value in said.items() if value is not None})
+
+
+def rows(count: int, *, seed: int = 1, every: float = 10.0, persons: int | None = None) -> list[dict[str, Any]]:
+    """Rows in the order of their event times, `every` so many seconds."""
+    draw = random.Random(seed)
+    leaves = [leaf for group in EDUCATION["any"].values() for leaf in group]
+    return [
+        {
+            "patient": f"patient-{draw.randrange(persons or count)}",
+            "seen": 1_000_000.0 + i * every,
+            "age": float(draw.randrange(101)),
+            "zipcode": f"{draw.randrange(53_000, 54_000)}",
+            "education": draw.choice(leaves),
+            "disease": draw.choice(DISEASES),
+            "number": i,
+            UNNAMED: f"nick-{draw.randrange(10**9)}",
+        }
+        for i in range(count)
+    ]
+
+
+# --- What comes out ---
+
+
+class Left(NamedTuple):
+    """One element that came out: its value, timestamp in microseconds, and window."""
+
+    value: Any
+    timestamp: int
+    window: Any
+
+
+class Outcome(NamedTuple):
+    """All that came out of a run."""
+
+    published: list[Left]
+    suppressed: list[Left]
+    rejected: list[Left]
+    releases: list[Left]
+    result: Any
+
+    def counter(self, name: str) -> int:
+        """The value of one of crenel's counters, over all steps."""
+        found = self.result.metrics().query(beam.metrics.MetricsFilter().with_namespace("crenel"))
+        return sum(metric.committed for metric in found["counters"] if metric.key.metric.name == name)
+
+    def distribution(self, name: str) -> Any:
+        """One of crenel's distributions."""
+        found = self.result.metrics().query(beam.metrics.MetricsFilter().with_namespace("crenel"))
+        (metric,) = [m for m in found["distributions"] if m.key.metric.name == name]
+        return metric.committed
+
+
+NAMES = ("published", "suppressed", "rejected", "releases")
+_KEPT: dict[str, list[Any]] = {}
+
+
+class _Keep:
+    """A matcher that keeps all there is. Called twice, as when a bundle is replayed, it keeps the same."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self, actual: Iterable[TestWindowedValue]) -> None:
+        _KEPT[self.name] = [Left(element.value, element.timestamp.micros, element.windows[0]) for element in actual]
+
+
+class _Append(beam.DoFn):
+    """A sink that needs no GroupByKey: cheap, and some runners lose there what a timer at the end of time emits."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def process(
+        self, element: Any, timestamp: Any = beam.DoFn.TimestampParam, window: Any = beam.DoFn.WindowParam
+    ) -> None:
+        _KEPT[self.name].append(Left(element, timestamp.micros, window))
+
+
+def run(
+    source: beam.PTransform | Sequence[Any],
+    transform: beam.PTransform,
+    *,
+    window: Any = None,
+    options: Mapping[str, Any] | None = None,
+    runner: str = "FnApiRunner",
+) -> Outcome:
+    """Run rows through a transform, in this process, and keep all that comes out."""
+    _KEPT.clear()
+    _KEPT.update({name: [] for name in NAMES})
+    pipeline = TestPipeline(runner=runner, options=PipelineOptions([], **(options or {})), blocking=True)
+    if not isinstance(source, beam.PTransform):
+        source = beam.Create(source, reshuffle=False)
+    given = pipeline | "Source" >> source
+    if window is not None:
+        given = given | "Window" >> beam.WindowInto(window)
+    anonymized = given | "Anonymize" >> transform
+    for name in NAMES:
+        # A bundle that is replayed would append twice.
+        keep(getattr(anonymized, name), name, at_once="direct_runner_bundle_repeat" not in (options or {}))
+    result = pipeline.run()
+    result.wait_until_finish()
+    return Outcome(*(list(_KEPT[name]) for name in NAMES), result)
+
+
+def keep(pcoll: beam.PCollection, name: str, *, at_once: bool = False) -> None:
+    """Keep the elements under a name."""
+    if at_once:
+        _ = pcoll | f"Keep {name}" >> beam.ParDo(_Append(name))
+    else:
+        assert_that(pcoll, _Keep(name), label=f"Keep {name}", reify_windows=True)
+
+
+def kept(name: str) -> list[Any]:
+    """The values kept under a name."""
+    return [left.value for left in _KEPT[name]]
+
+
+# --- Sources ---
+
+
+def timestamped(given: Sequence[dict[str, Any]]) -> list[TimestampedValue]:
+    """Rows as elements that have Beam's timestamp, of their column `seen`."""
+    return [TimestampedValue(row, row["seen"]) for row in given]
+
+
+class Stamp(beam.DoFn):
+    """Gives each row Beam's timestamp, of its column `seen`."""
+
+    def process(self, element: dict[str, Any]) -> Iterator[TimestampedValue]:
+        yield TimestampedValue(element, element["seen"])
+
+
+class Stamped(beam.PTransform):
+    """Bounded rows with Beam's timestamps."""
+
+    def __init__(self, given: Sequence[dict[str, Any]]) -> None:
+        super().__init__()
+        self.given = given
+
+    def expand(self, begin: Any) -> Any:
+        return begin | beam.Create(self.given, reshuffle=False) | beam.ParDo(Stamp())
+
+
+def stream(parts: Iterable[Sequence[dict[str, Any]] | float]) -> TestStream:
+    """A stream: lists of rows are bundles, numbers are watermarks in seconds. It ends at the end of time."""
+    made = TestStream()
+    for part in parts:
+        if isinstance(part, (int, float)):
+            made = made.advance_watermark_to(part)
+        else:
+            made = made.add_elements(timestamped(part))
+    return made.advance_watermark_to_infinity()
+
+
+# --- The judge ---
+
+
+def as_dict(value: Any) -> dict[str, Any]:
+    """A published row of any kind as a dict, its ranges too."""
+    plain = value if isinstance(value, dict) else value._asdict()
+    return {name: as_dict(inner) if hasattr(inner, "_asdict") else inner for name, inner in plain.items()}
+
+
+def span(name: str, value: Any) -> tuple[float, float]:
+    """The coordinates that a published value stands for, worked out without the library."""
+    if name == "age":
+        return value["lo"], value["hi"]
+    if name == "zipcode":
+        return float(value.replace("*", "0")), float(value.replace("*", "9"))
+    leaves = [leaf for group in EDUCATION["any"].values() for leaf in group]
+    under = {"any": leaves, **EDUCATION["any"], **{leaf: [leaf] for leaf in leaves}}[value]
+    places = [leaves.index(leaf) for leaf in under]
+    return float(min(places)), float(max(places))
+
+
+def judge(
+    of: Policy, given: Sequence[dict[str, Any]], published: Sequence[Left], suppressed: Sequence[Any], **known: Any
+) -> Report:
+    """Audit what was published of the rows of one shard and window."""
+    encoded = Encoder(of).encode({name: [row.get(name) for row in given] for name in given[0]})
+    assert not encoded.rejected
+    place = {row["number"]: i for i, row in enumerate(given)}
+    found = [as_dict(left.value) for left in published]
+    hidden = {as_dict(left.value)["number"] for left in suppressed}
+    boxes = np.array([[span(name, row[name]) for name in of.quasi_identifiers] for row in found])
+    boxes = boxes.reshape(len(found), len(of.quasi_identifiers), 2)
+    return audit(
+        of,
+        encoded.rows,
+        Published(
+            rows=np.array([place[row["number"]] for row in found], dtype=np.int64),
+            lo=boxes[:, :, 0],
+            hi=boxes[:, :, 1],
+            kind=np.array([2 if row["number"] in hidden else 0 for row in found]),
+            moment=np.array([left.timestamp for left in published]),
+        ),
+        **known,
+    )
+
+
+#: What cannot be told from the published rows alone.
+UNTOLD = ("before they arrived", "further than t", "delay_rows", "wrong loss", "wrong number of persons")
+
+
+def check(
+    of: Policy, given: Sequence[dict[str, Any]], published: Sequence[Left], suppressed: Sequence[Any], **known: Any
+) -> Report:
+    """Every row of one shard and window left once, in a group, in time."""
+    report = judge(of, given, published, suppressed, **known)
+    assert report.problems() == []
+    assert [text for text in report.unchecked() if not any(known in text for known in UNTOLD)] == []
+    assert report.published + report.suppressed == len(given)
+    return report
+
+
+def anonymize(**changes: Any) -> Anonymize:
+    """The transform, of the policy with these changes."""
+    return Anonymize(policy(**changes))

@@ -1,0 +1,86 @@
+"""Packs: what a bundle's rows become, and what a failed bundle leaves: nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from apache_beam.pvalue import TaggedOutput
+from apache_beam.transforms.window import GlobalWindow, IntervalWindow
+from apache_beam.utils.windowed_value import WindowedValue
+
+from crenel.transforms import pack
+from crenel.transforms.packs import Pack
+from tests.transforms.streams import anonymize, policy, rows, run
+
+GIVEN = rows(100)
+GLOBAL = (GlobalWindow(),)
+WINDOWS = ([IntervalWindow(0, 10)], [IntervalWindow(10, 20)], [IntervalWindow(0, 10), IntervalWindow(5, 15)])
+
+
+def made(**changes: Any) -> pack.Pack:
+    step = pack.Pack(policy(**changes), b"secret")
+    step.setup()
+    step.start_bundle()
+    return step
+
+
+def value(row: Any, time: int = 5, windows: Any = GLOBAL) -> WindowedValue:
+    return WindowedValue(row, time, windows)
+
+
+def numbers(elements: list[Any]) -> list[int]:
+    found = [Pack.from_bytes(e.value[1]).payload for e in elements if not isinstance(e, TaggedOutput)]
+    return sorted(row[-1] for payload in found for row in payload.rows)  # type: ignore[attr-defined]
+
+
+def test_a_bundle_leaves_nothing_for_the_next() -> None:
+    step = made()
+    for row in GIVEN[:10]:
+        assert list(step.process(row, value(row))) == []
+    # It fails, is not finished, and another begins.
+    step.start_bundle()
+    for row in GIVEN[10:20]:
+        step.process(row, value(row))
+    assert numbers(list(step.finish_bundle())) == list(range(10, 20))
+    assert list(step.finish_bundle()) == []
+
+
+def test_rows_of_different_windows_are_packed_apart() -> None:
+    step = made()
+    for i, row in enumerate(GIVEN):
+        step.process(row, value(row, i, WINDOWS[i % 3]))
+    out = list(step.finish_bundle())
+    assert [list(element.windows) for element in out] == list(WINDOWS)
+    assert [element.timestamp.micros for element in out] == [0, 10**6, 2 * 10**6]
+    assert numbers(out[:1]) == list(range(0, 100, 3))
+    assert numbers(out) == list(range(100))
+
+
+def test_a_pack_comes_back_from_bytes() -> None:
+    step = made(shards=3)
+    for row in GIVEN:
+        step.process(row, value(row))
+    out = list(step.finish_bundle())
+    assert sorted({element.value[0] for element in out}) == [0, 1, 2]
+    for element in out:
+        one = Pack.from_bytes(element.value[1])
+        two = Pack.from_bytes(one.to_bytes())
+        assert np.array_equal(one.rows.qi, two.rows.qi)
+        assert (one.persons, one.space, one.form) == (two.persons, two.space, two.form)
+    assert numbers(out) == list(range(100))
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (7, 7), (7, 30), (30, 7)])
+def test_sizes_of_packs_change_nothing(sizes: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = [pa.RecordBatch.from_pylist(GIVEN[:64]), pa.RecordBatch.from_pylist(GIVEN[64:])]
+    expected = [left.value for left in run(GIVEN, anonymize(shards=2)).published]
+    monkeypatch.setattr(pack, "_ROWS", sizes[0])
+    monkeypatch.setattr(pack, "_MOST_ROWS", sizes[1])
+    key = "number"
+    for given in (GIVEN, batches):
+        found = [left.value for left in run(given, anonymize(shards=2)).published]
+        listed = [row for some in found for row in (some.to_pylist() if isinstance(some, pa.RecordBatch) else [some])]
+        assert sorted(listed, key=lambda row: row[key]) == sorted(expected, key=lambda row: row[key])

@@ -1,0 +1,140 @@
+"""The promises end to end: policies of all kinds through a pipeline, judged by the audit, shard by shard."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from crenel.policy import Policy
+from crenel.transforms.packs import Packer
+from crenel.transforms.sharding import Sharder
+from tests.transforms.streams import DISEASES, Left, anonymize, check, policy, rows, run
+
+GIVEN = [{**row, "zipcode": f"{row['number'] * 7919 % 100_000:05}"} for row in rows(600, persons=300)]
+LOCAL = {"shards": 4, "shard_by": "locality"}
+
+
+def shards_of(of: Policy, given: list[dict[str, Any]]) -> dict[int, int]:
+    """The shard of each row, by its number."""
+    packed = Packer(of, b"seed 7").pack_dicts(given, None)
+    return {row[-1]: shard for shard, pack in packed.packs for row in pack.payload.rows}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"l": 2},
+        {"l": 2, "t": 0.6},
+        {"sensitive": {"disease": {"values": list(DISEASES), "ordered": True}}, "t": 0.6},
+        {"delay": None, "delay_rows": 100},
+        {"delay": "30m", "delay_rows": 100},
+        {"parameters": {"reorder": True}},
+        {"parameters": {"reuse": "off"}},
+        {"shards": 3},
+        {"shards": 3, "l": 2},
+        LOCAL,
+        {"shards": 4, "shard_by": ["education", "nickname"]},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("arrow", [False, True], ids=["dicts", "batches"])
+def test_promises(changes: dict[str, Any], arrow: bool) -> None:
+    of = policy(**changes)
+    given: list[Any] = [pa.RecordBatch.from_pylist(GIVEN[i : i + 97]) for i in range(0, 600, 97)] if arrow else GIVEN
+    out = run(given, anonymize(**changes))
+    published, suppressed = (
+        [Left(row, *left[1:]) for left in found for row in (left.value.to_pylist() if arrow else [left.value])]
+        for found in (out.published, out.suppressed)
+    )
+    shard_of = shards_of(of, GIVEN)
+    rows_of: dict[int, Any] = defaultdict(list)
+    for row in GIVEN:
+        rows_of[shard_of[row["number"]]].append(row)
+    assert set(rows_of) == set(range(of.shards))
+    for shard, inside in rows_of.items():
+        mine = [left for left in published if shard_of[left.value["number"]] == shard]
+        check(of, inside, mine, [left for left in suppressed if shard_of[left.value["number"]] == shard])
+    told = defaultdict(int)
+    for left in out.releases:
+        told[left.value["shard"]] += left.value["rows"]
+    assert told == {shard: len(inside) for shard, inside in rows_of.items()}
+
+
+def test_reordered_rows_leave_in_their_order() -> None:
+    out = run(GIVEN, anonymize(parameters={"reorder": True}))
+    assert [left.value["number"] for left in out.published] == list(range(600))
+
+
+def test_the_same_seed_publishes_the_same_and_another_does_not() -> None:
+    one, two, other = (run(GIVEN, anonymize(seed=seed)) for seed in (1, 1, 2))
+    assert one.published == two.published
+    assert one.published != other.published
+
+
+def test_without_a_seed_no_two_pipelines_are_alike() -> None:
+    one, two = (run(GIVEN, anonymize(seed=None)) for _ in range(2))
+    assert one.published != two.published
+
+
+def test_an_event_that_took_place_before_1970() -> None:
+    given = [{**row, "seen": row["seen"] - 5e9} for row in GIVEN]
+    out = run(given, anonymize())
+    check(policy(), given, out.published, out.suppressed)
+
+
+# --- Sharding ---
+
+
+def sharded(**changes: Any) -> dict[int, int]:
+    return shards_of(policy(**changes), GIVEN)
+
+
+def test_one_person_is_in_one_shard() -> None:
+    shard_of = sharded(shards=5)
+    by_person = defaultdict(set)
+    for row in GIVEN:
+        by_person[row["patient"]].add(shard_of[row["number"]])
+    assert all(len(shards) == 1 for shards in by_person.values())
+
+
+@pytest.mark.parametrize("shards", [2, 7, 64])
+@pytest.mark.parametrize("by", ["person", "locality", ["number"]], ids=str)
+def test_shards_are_of_like_size(shards: int, by: Any) -> None:
+    many = rows(6_400)
+    many = [{**row, "zipcode": f"{row['number'] * 7919 % 100_000:05}"} for row in many]
+    counts = np.bincount(list(shards_of(policy(shards=shards, shard_by=by), many).values()), minlength=shards)
+    assert counts.max() < 3 * len(many) / shards
+    assert counts.min() > 0
+
+
+def test_columns_send_rows_to_their_shard() -> None:
+    shard_of = sharded(shards=8, shard_by=["education", "disease"])
+    where = defaultdict(set)
+    for row in GIVEN:
+        where[row["education"], row["disease"]].add(shard_of[row["number"]])
+    assert all(len(shards) == 1 for shards in where.values())
+    assert len(set.union(*where.values())) > 4
+
+
+def test_locality_keeps_neighbours_together() -> None:
+    of = policy(**LOCAL)
+    packer = Packer(of, b"")
+    (pack,) = [made for _, made in Packer(policy(), b"").pack_dicts(GIVEN, None).packs]
+    shard = Sharder(of).shards(pack.rows, {}, np.arange(len(GIVEN)))
+    whole = np.ptp(pack.rows.qi, axis=0)
+    within = np.mean([np.ptp(pack.rows.qi[shard == s], axis=0) / whole for s in range(4)], axis=0)
+    assert within.min() < 0.6
+    assert packer.pack_dicts(GIVEN[:1], None).packs[0][0] == shard[0]
+
+
+def test_shards_do_not_depend_on_the_batch() -> None:
+    of = policy(shards=6)
+    whole = shards_of(of, GIVEN)
+    for start in range(0, 600, 7):
+        part = shards_of(of, GIVEN[start : start + 7])
+        assert part == {number: whole[number] for number in part}

@@ -1,0 +1,16 @@
+"""Beam transforms: the engines of `crenel.engine`, inside a pipeline.
+
+The guarantee, the unit of privacy (a person) and what is not protected are those of the package
+`crenel`. This layer adds what a stream needs around an engine: encoding of rows, sharding by key,
+state and event-time timers. It decides nothing about privacy on its own.
+
+Labels of steps are part of the interface: savepoints and ``--update`` find their state by them.
+"""
+
+from __future__ import annotations
+
+from crenel.transforms.anonymize import Anonymize, Anonymized
+from crenel.transforms.bounded import AnonymizeBounded
+from crenel.transforms.published import published_schema
+
+__all__ = ["Anonymize", "AnonymizeBounded", "Anonymized", "published_schema"]

@@ -1,0 +1,213 @@
+"""`rows | Anonymize(policy)`."""
+
+from __future__ import annotations
+
+import secrets
+import types
+import typing
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
+from typing import Any, Optional, Union
+
+import apache_beam as beam
+import pyarrow as pa
+from apache_beam import pvalue, typehints
+from apache_beam.transforms.window import GlobalWindows
+from apache_beam.typehints.row_type import RowTypeConstraint
+
+from crenel.policy import Policy, PolicyError
+from crenel.transforms.emit import PUBLISHED, REJECTED, RELEASES, SUPPRESSED
+from crenel.transforms.hold import Hold
+from crenel.transforms.pack import REJECTED_FIELDS, Pack, PackBounded
+from crenel.transforms.published import RELEASE_FIELDS, Publisher
+from crenel.transforms.stale import warn_of_stale_state
+
+__all__ = ["Anonymize", "Anonymized"]
+
+_DICT = typehints.Dict[str, Any]
+
+
+class Anonymized(pvalue.PCollection):
+    """What `Anonymize` makes of a stream. It is the published rows; the other results are its attributes."""
+
+    #: The rows that leave for everybody.
+    published: pvalue.PCollection
+    #: The rows that no group of k persons was found for, with their exact values. For the owner alone.
+    suppressed: pvalue.PCollection
+    #: The rows that could not be encoded: `row` (the whole row as JSON text), `field`, `reason`. For the owner alone.
+    rejected: pvalue.PCollection
+    #: One record a release: `shard`, `kind`, `rows`, `persons`, `loss`.
+    releases: pvalue.PCollection
+
+    @classmethod
+    def of(
+        cls,
+        published: pvalue.PCollection,
+        suppressed: pvalue.PCollection,
+        rejected: pvalue.PCollection,
+        releases: pvalue.PCollection,
+    ) -> Anonymized:
+        """Let the published rows carry the other results."""
+        published.__class__ = cls
+        published.published = published
+        published.suppressed = suppressed
+        published.rejected = rejected
+        published.releases = releases
+        return published  # type: ignore[no-any-return]
+
+
+class Anonymize(beam.PTransform):
+    """Publish rows so that each is indistinguishable from those of at least k persons, before its deadline.
+
+    Rows are dicts, `beam.Row`, NamedTuples or Arrow RecordBatches, and leave as the same (a NamedTuple as `beam.Row`).
+    A column that the policy does not name never leaves. The result is the PCollection of published rows, which carries
+    the others as `.suppressed`, `.rejected` and `.releases`.
+
+    Args:
+        policy: A `Policy`, the path of a YAML file, or what such a file would hold.
+
+    Raises:
+        PolicyError: the policy is wrong, or does not fit the rows' schema.
+        ValueError: the rows are in merging windows.
+    """
+
+    def __init__(self, policy: Policy | str | PathLike[str] | Mapping[str, Any]) -> None:
+        super().__init__()
+        self._policy = _policy(policy)
+
+    def expand(self, rows: pvalue.PCollection) -> Anonymized:
+        """Pack, hold, publish."""
+        # Here, so that an object that is applied twice has two: no two engines share a sequence.
+        self._secret = secret_of(self._policy)
+        self._uid = uuid.uuid4().hex
+        if rows.windowing.windowfn.is_merging():
+            message = (
+                f"Anonymize: windows must not merge (state is per window), not {rows.windowing.windowfn}. "
+                "Use global, fixed or sliding windows."
+            )
+            raise ValueError(message)
+        fields = _check_schema(self._policy, rows.element_type)
+        #: What makes records of rejected rows and of releases: such as have a schema, if the rows do.
+        self._record: Callable[..., Any] = dict if fields is None else beam.Row
+        packed = rows | "Pack" >> with_outputs(self._pack(rows), REJECTED, main="packs")
+        packs = packed.packs
+        packs.element_type = typehints.Tuple[int, bytes]
+        rejected = packed[REJECTED]
+        held = self._hold(packs)
+        published, suppressed, releases = held[PUBLISHED], held[SUPPRESSED], held[RELEASES]
+        published.element_type = suppressed.element_type = _published_type(self._policy, rows.element_type, fields)
+        rejected.element_type = _record_type(REJECTED_FIELDS, fields)
+        releases.element_type = _record_type(RELEASE_FIELDS, fields)
+        self._declare({SUPPRESSED: suppressed, REJECTED: rejected, RELEASES: releases})
+        return Anonymized.of(published, suppressed, rejected, releases)
+
+    def _hold(self, packs: pvalue.PCollection) -> Any:
+        warn_of_stale_state(packs.pipeline)
+        hold = Hold(self._policy, self._secret, self._uid, self._record)
+        return packs | "Hold" >> with_outputs(hold, SUPPRESSED, RELEASES, main=PUBLISHED)
+
+    def _declare(self, results: Mapping[str, pvalue.PCollection]) -> None:
+        """Let the pipeline know of results beside the one that `expand` returns: they too are outputs of this step."""
+        applied = next(iter(results.values())).pipeline._current_transform()
+        if applied.transform is self:
+            for name, result in results.items():
+                applied.add_output(result, name)
+
+    def _pack(self, rows: pvalue.PCollection) -> Pack:
+        has_time = self._policy.event_time is not None
+        is_global = isinstance(rows.windowing.windowfn, GlobalWindows)
+        if rows.is_bounded and is_global and has_time:
+            return PackBounded(self._policy, self._secret, self._record)
+        return Pack(self._policy, self._secret, self._record)
+
+
+def with_outputs(step: beam.DoFn, *tags: str, main: str) -> beam.PTransform:
+    """A step of several outputs, whose label does not tell its class: labels stay when classes are renamed."""
+    transform = beam.ParDo(step)
+    transform.label = "ParDo"
+    return transform.with_outputs(*tags, main=main)
+
+
+def secret_of(policy: Policy) -> bytes:
+    """What all draws of a pipeline start from.
+
+    It is drawn once, when the pipeline is built, and travels with it: every worker and every retry draws the same.
+    """
+    return secrets.token_bytes(32) if policy.seed is None else f"seed {policy.seed}".encode()
+
+
+def _policy(given: Any) -> Policy:
+    if isinstance(given, Policy):
+        return given
+    if isinstance(given, Mapping):
+        return Policy.from_dict(given)
+    return Policy.from_yaml(given)
+
+
+def _check_schema(policy: Policy, element_type: Any) -> dict[str, Any] | None:
+    """The types of the rows' fields, where they are known; what the policy names must be among them."""
+    if element_type is None or element_type in (dict, pa.RecordBatch, pa.Table, Any):
+        return None
+    fields = _fields(element_type)
+    if fields is None:
+        return None
+    named = [policy.person, policy.event_time, *policy.quasi_identifiers, *policy.sensitive, *policy.publish]
+    absent = [name for name in named if name is not None and name not in fields]
+    if absent:
+        listed = ", ".join(fields)
+        raise PolicyError(
+            [("", f"names the column {name!r}, which the rows do not have; they have: {listed}.") for name in absent]
+        )
+    return fields
+
+
+def _fields(element_type: Any) -> dict[str, Any] | None:
+    """The fields of rows with a schema, and their types."""
+    if isinstance(element_type, RowTypeConstraint):
+        return dict(element_type._fields)
+    row = RowTypeConstraint.from_user_type(element_type)
+    if row is None:
+        return None
+    # Under `from __future__ import annotations` a NamedTuple's types are text, and have to be looked up.
+    said = typing.get_type_hints(element_type)
+    return {name: _old_union(said.get(name, kind)) for name, kind in row._fields}
+
+
+def _old_union(kind: Any) -> Any:
+    """`int | None` as `Union[int, None]`, of which Beam makes a schema."""
+    return Union[typing.get_args(kind)] if isinstance(kind, types.UnionType) else kind  # noqa: UP007
+
+
+def _published_type(policy: Policy, element_type: Any, fields: dict[str, Any] | None) -> Any:
+    """The type of published rows: with a schema, if the rows that came had one."""
+    if fields is None:
+        return _published_type_without_fields(element_type)
+    columns = [(name, _beam_type(kind)) for name, kind in Publisher(policy).fields()]
+    columns += [(name, fields[name]) for name in (*policy.sensitive, *policy.publish)]
+    return RowTypeConstraint.from_fields(columns)
+
+
+def _published_type_without_fields(element_type: Any) -> Any:
+    if element_type in (pa.RecordBatch, pa.Table):
+        return pa.RecordBatch
+    is_dict = element_type is dict or isinstance(element_type, type(_DICT))
+    return _DICT if is_dict else Any
+
+
+def _record_type(fields: Sequence[tuple[str, type]], of_rows: dict[str, Any] | None) -> Any:
+    if of_rows is not None:
+        return RowTypeConstraint.from_fields(list(fields))
+    return _DICT
+
+
+def _beam_type(kind: pa.DataType) -> Any:
+    if pa.types.is_struct(kind):
+        inner = [(field.name, _beam_type(field.type)) for field in kind]
+        return RowTypeConstraint.from_fields(inner)
+    known = float if pa.types.is_floating(kind) else int if pa.types.is_integer(kind) else str
+    return _or_none(known)
+
+
+def _or_none(kind: Any) -> Any:
+    return Optional[kind]  # noqa: UP045 - Beam makes no schema of `kind | None`

@@ -1,0 +1,138 @@
+"""From departures to elements of a pipeline: tagged, stamped, counted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import repeat
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+from apache_beam.metrics import Metrics
+from apache_beam.pvalue import TaggedOutput
+from apache_beam.utils import windowed_value
+from numpy.typing import NDArray
+
+from crenel.engine import Kind
+from crenel.policy import Policy
+from crenel.transforms.holder import Departure
+from crenel.transforms.payloads import Form
+from crenel.transforms.published import Publisher, release_records
+from crenel.transforms.stamps import stamps, tick_of
+
+NAMESPACE = "crenel"
+PUBLISHED, SUPPRESSED, RELEASES, REJECTED = "published", "suppressed", "releases", "rejected"
+
+#: Beam's distributions are of integers.
+_MILLIONTH = 1_000_000
+_NEVER = np.iinfo(np.int64).max
+
+
+class Emitter:
+    """Emits what leaves a holder, and counts it.
+
+    Args:
+        policy: What is to leave.
+        record: What makes records of releases: `dict`, or `beam.Row`.
+    """
+
+    def __init__(self, policy: Policy, record: Callable[..., Any] = dict) -> None:
+        self._record = record
+        self._publisher = Publisher(policy)
+        self._ranges = frozenset(policy.quasi_identifiers)
+        self._has_deadlines = policy.delay is not None
+        #: What moments are rounded up to.
+        self.tick = tick_of(policy)
+        self._counts = {
+            Kind.CLUSTER: Metrics.counter(NAMESPACE, "published"),
+            Kind.REUSE: Metrics.counter(NAMESPACE, "published"),
+            Kind.SUPPRESSED: Metrics.counter(NAMESPACE, "suppressed"),
+            Kind.SAMPLED_OUT: Metrics.counter(NAMESPACE, "sampled_out"),
+        }
+        self._releases = Metrics.counter(NAMESPACE, "releases")
+        self._size = Metrics.distribution(NAMESPACE, "group_size")
+        self._loss = Metrics.distribution(NAMESPACE, "loss_millionths")
+        self._delay = Metrics.distribution(NAMESPACE, "delay_ms")
+
+    def emit(self, departures: Iterable[Departure], shard: int, window: Any, earliest: int) -> Iterator[Any]:
+        """Emit what leaves, as elements of `window` that are not before `earliest`, which is no row's event time."""
+        latest = window.max_timestamp().micros
+        for departure in departures:
+            self._count(departure)
+            at = stamps(departure.releases.moment, earliest, latest, self.tick)
+            yield from self._rows(departure, at, (window,))
+            for record, stamp in zip(release_records(departure.releases, shard), at, strict=True):
+                yield _tagged(RELEASES, self._record(**record), stamp, (window,))
+
+    def _rows(self, departure: Departure, at: list[int], windows: Any) -> Iterator[Any]:
+        by = self._batches if departure.form is Form.ARROW else self._one_by_one
+        return by(departure, at, windows)
+
+    def _batches(self, departure: Departure, at: list[int], windows: Any) -> Iterator[Any]:
+        kinds, sizes = departure.releases.kind, departure.releases.sizes
+        published = self._publisher.published_batch(departure)
+        for batch, stamp in self._stamped(published, np.where(self._publisher.leaves[kinds], sizes, 0), at):
+            yield windowed_value.create(batch, stamp, windows)
+        if not np.any(kinds == Kind.SUPPRESSED):
+            return
+        suppressed = self._publisher.suppressed_batch(departure)
+        for batch, stamp in self._stamped(suppressed, np.where(kinds == Kind.SUPPRESSED, sizes, 0), at):
+            yield _tagged(SUPPRESSED, batch, stamp, windows)
+
+    def _one_by_one(self, departure: Departure, at: list[int], windows: Any) -> Iterator[Any]:
+        stamp_of = np.repeat(at, departure.releases.sizes)
+        kinds = np.repeat(departure.releases.kind, departure.releases.sizes)
+        published: Iterable[Any] = self._publisher.published(departure)
+        suppressed: Iterable[Any] = self._publisher.suppressed(departure)
+        if departure.form is Form.ROW:
+            published, suppressed = map(self._as_beam_row, published), map(self._as_beam_row, suppressed)
+        leave = stamp_of[self._publisher.leaves[kinds]].tolist()
+        # Without a step of Python for each row: there are as many stamps as rows.
+        yield from map(windowed_value.create, published, leave, repeat(windows))
+        hidden = stamp_of[kinds == Kind.SUPPRESSED].tolist()
+        for row, stamp in zip(suppressed, hidden, strict=True):
+            yield _tagged(SUPPRESSED, row, stamp, windows)
+
+    def _stamped(
+        self, batch: pa.RecordBatch, sizes: NDArray[np.int64], at: list[int]
+    ) -> Iterator[tuple[pa.RecordBatch, int]]:
+        """The batch, cut where the next stamp would be after a deadline; `sizes` are its rows of each release."""
+        if len(batch) == 0:
+            return
+        if not self._has_deadlines:
+            yield batch, max(at)
+            return
+        last = np.flatnonzero(np.diff(at, append=_NEVER))
+        ends = np.cumsum(sizes)[last].tolist()
+        for start, end, stamp in zip([0, *ends], ends, np.take(at, last).tolist(), strict=False):
+            if start < end:
+                yield batch.slice(start, end - start), stamp
+
+    def _as_beam_row(self, row: dict[str, Any]) -> beam.Row:
+        """A published dict as `beam.Row`, its ranges too."""
+        ranges = self._ranges
+        return beam.Row(
+            **{
+                name: beam.Row(**value) if isinstance(value, dict) and name in ranges else value
+                for name, value in row.items()
+            }
+        )
+
+    def _count(self, departure: Departure) -> None:
+        releases = departure.releases
+        sizes = releases.sizes
+        for kind, rows in enumerate(np.bincount(releases.kind, sizes).tolist()):
+            if rows:
+                self._counts[Kind(kind)].inc(int(rows))
+        self._releases.inc(len(releases))
+        late = np.repeat(releases.moment, sizes) - departure.time[releases.rows]
+        for i in np.flatnonzero(releases.kind == Kind.CLUSTER).tolist():
+            self._size.update(int(sizes[i]))
+            self._loss.update(int(releases.loss[i] * _MILLIONTH))
+        if len(late):
+            self._delay.update(max(int(late.max()) // 1000, 0))
+
+
+def _tagged(tag: str, value: Any, stamp: int, windows: Any) -> TaggedOutput:
+    return TaggedOutput(tag, windowed_value.create(value, stamp, windows))

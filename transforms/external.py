@@ -1,0 +1,77 @@
+"""`Anonymize` for pipelines that are not written in Python: Beam YAML, Java, Go.
+
+There a transform is named by text, configured by plain values, and has its results in a dict. See `docs/beam-yaml.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import apache_beam as beam
+import yaml
+from apache_beam import pvalue
+
+from crenel import transforms
+from crenel.checks import suggestion
+from crenel.policy import Policy
+from crenel.transforms.emit import PUBLISHED, REJECTED, RELEASES, SUPPRESSED
+
+__all__ = ["Anonymize"]
+
+_RESULTS = (PUBLISHED, SUPPRESSED, REJECTED, RELEASES)
+
+
+class Anonymize(beam.PTransform):
+    """Publishes rows so that each is indistinguishable from those of at least k persons, before its deadline.
+
+    Rows must have a schema. What leaves has one too: a number leaves as a row of `lo` and `hi`, a category as text.
+
+    Args:
+        policy: What is identifying, what must stay hidden, and how long a row may wait: the path of a policy file, its
+            text (of more than one line), or its content.
+        outputs: The results that are wanted, by name: published, suppressed, rejected, releases; a list, or text with
+            commas. The default is published alone. Of several, each is the transform's output of that name.
+        error_handling: As for other transforms of Beam YAML: `output` names an output for rows that do not fit.
+    """
+
+    def __init__(self, policy, outputs=None, error_handling=None) -> None:  # type: ignore[no-untyped-def]
+        # Without annotations: Beam makes a schema of them, and knows none for "one of these".
+        super().__init__()
+        self._policy: Policy = _policy(policy)
+        self._outputs: dict[str, str] = _outputs(outputs, error_handling)
+
+    def expand(self, rows: pvalue.PCollection) -> dict[str, pvalue.PCollection]:
+        """Give the results that are wanted, by their names."""
+        results = rows | transforms.Anonymize(self._policy)
+        return {name: getattr(results, result) for name, result in self._outputs.items()}
+
+
+def _policy(given: Any) -> Policy:
+    if isinstance(given, Policy):
+        return given
+    if isinstance(given, str) and "\n" in given:
+        given = yaml.safe_load(given)
+    if isinstance(given, Mapping):
+        return Policy.from_dict(given)
+    return Policy.from_yaml(given)
+
+
+def _outputs(wanted: Sequence[str] | str | None, error_handling: Mapping[str, Any] | None) -> dict[str, str]:
+    """The names of outputs, and what each is."""
+    if isinstance(wanted, str):
+        wanted = [name.strip() for name in wanted.split(",")]
+    names = [PUBLISHED] if wanted is None else list(wanted)
+    for name in names:
+        if name not in _RESULTS:
+            guess = suggestion(name, _RESULTS)
+            message = f"Anonymize: outputs must be some of {', '.join(_RESULTS)}, not {name!r}. {guess}".rstrip()
+            raise ValueError(message)
+    outputs = dict(zip(names, names, strict=True))
+    if error_handling is not None:
+        unknown = set(error_handling) - {"output"}
+        if unknown or not isinstance(error_handling.get("output"), str):
+            message = "Anonymize: error_handling must have the name of an output, and nothing else: {output: rejected}."
+            raise ValueError(message)
+        outputs[error_handling["output"]] = REJECTED
+    return outputs

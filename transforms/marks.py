@@ -1,0 +1,83 @@
+"""What state and packs were written under.
+
+A pipeline can be updated while rows are held and packs are on their way. What was written says under which policy, and
+under which key persons were hashed: a row never leaves by rules, or is counted by a hash, that are not its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import lru_cache
+from typing import Any
+
+from crenel.errors import PolicyError, SnapshotError
+from crenel.policy import Policy
+
+_SIZE = 8
+
+
+def persons_mark(policy: Policy, secret: bytes) -> bytes:
+    """Tells hashes of persons that can be compared from those that cannot."""
+    return _digest(secret + b"\0" + policy.person.encode())
+
+
+def space_mark(policy: Policy) -> bytes:
+    """Tells encoded rows of one meaning from those of another: same quasi-identifiers, same sensitive columns."""
+    return _space(_ById(policy))
+
+
+def policy_text(policy: Policy) -> str:
+    """The policy, to be stored with what was written under it."""
+    return _text(_ById(policy))
+
+
+def policy_of(text: str) -> Policy:
+    """The policy that state was written under.
+
+    Raises:
+        SnapshotError: it had a type of quasi-identifier that is not registered, and so could not be stored.
+    """
+    try:
+        return Policy.from_dict(json.loads(text))
+    except (PolicyError, ValueError):
+        message = "The state was written under another policy, one that cannot be read back: drain the pipeline first."
+        raise SnapshotError(message) from None
+
+
+class _ById:
+    """A policy as the key of a cache: comparing hierarchies would cost more than what is cached."""
+
+    __slots__ = ("policy",)
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ById) and other.policy is self.policy
+
+    def __hash__(self) -> int:
+        return id(self.policy)
+
+
+@lru_cache(maxsize=32)
+def _text(key: _ById) -> str:
+    try:
+        return json.dumps(key.policy.to_dict(), default=str)
+    except PolicyError:
+        return repr(key.policy)
+
+
+@lru_cache(maxsize=32)
+def _space(key: _ById) -> bytes:
+    try:
+        said: dict[str, Any] = key.policy.to_dict()
+    except PolicyError:
+        return _digest(repr((key.policy.quasi_identifiers, key.policy.sensitive)).encode())
+    # As a list, since the order of columns counts.
+    named = [list(said["quasi_identifiers"].items()), said.get("sensitive")]
+    return _digest(json.dumps(named, default=str).encode())
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=_SIZE, person=b"crenel.mark").digest()

@@ -1,0 +1,206 @@
+"""Packs: the rows of one shard in one element, so that Beam's cost per element is paid once for many rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from apache_beam.utils.timestamp import Timestamp
+from numpy.typing import NDArray
+
+from crenel import avro
+from crenel.encode import Encoded, Encoder
+from crenel.policy import Policy
+from crenel.quasi_identifiers import Datetime
+from crenel.rows import Rows
+from crenel.transforms import payloads
+from crenel.transforms.marks import persons_mark, space_mark
+from crenel.transforms.payloads import Batch, Form, Payload, Tuples
+from crenel.transforms.sharding import Sharder
+
+_SCHEMAS = avro.Schemas("crenel.transforms", ("pack.1.avsc",))
+
+
+@dataclass(frozen=True, eq=False)
+class Pack:
+    """Encoded rows, and what leaves of them as it is."""
+
+    rows: Rows
+    form: Form
+    payload: Payload
+    #: What the hashes of persons, and what the coordinates and codes, can be compared with; empty: with any.
+    persons: bytes = b""
+    space: bytes = b""
+
+    def take(self, indices: NDArray[np.int64]) -> Pack:
+        """Choose rows, in this order."""
+        return replace(self, rows=self.rows.take(indices), payload=self.payload.take(indices))
+
+    def slice(self, start: int, stop: int) -> Pack:
+        """The rows from `start` up to, not including, `stop`; they share memory with these."""
+        return replace(self, rows=self.rows.slice(start, stop), payload=self.payload.slice(start, stop))
+
+    def to_bytes(self) -> bytes:
+        """Write the pack as one element of a pipeline, or of the log."""
+        rows = self.rows
+        return _SCHEMAS.encode(
+            {
+                "qi": avro.packed(rows.qi),
+                "person": avro.packed(rows.person),
+                "sensitive": avro.packed(rows.sensitive),
+                "time": avro.packed(rows.time),
+                "form": self.form.value,
+                "payload": self.payload.to_bytes(),
+                "persons": self.persons,
+                "space": self.space,
+            }
+        )
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Pack:
+        """Read what `to_bytes` wrote."""
+        record = _SCHEMAS.decode(data)
+        person = avro.unpacked(record["person"], "<i8")
+        count = len(person)
+        rows = Rows(
+            qi=_matrix(avro.unpacked(record["qi"]), count),
+            person=person,
+            sensitive=_matrix(avro.unpacked(record["sensitive"], "<i8"), count),
+            time=avro.unpacked(record["time"], "<i8"),
+        )
+        form = Form(record["form"])
+        payload = payloads.from_bytes(form, record["payload"])
+        return cls(rows, form, payload, record["persons"], record["space"])
+
+
+def _matrix(flat: NDArray[Any], rows: int) -> NDArray[Any]:
+    return flat.reshape(rows, len(flat) // rows if rows else 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """What became of a batch of rows: those that were encoded, and what was rejected."""
+
+    pack: Pack
+    #: Which shard each of the encoded rows goes to.
+    shard: NDArray[np.int64]
+    #: For each rejected row its place in the batch, the field and the reason.
+    rejected: Sequence[tuple[int, str, str]]
+
+    @property
+    def packs(self) -> list[tuple[int, Pack]]:
+        """The encoded rows by shard."""
+        return list(_by_shard(self.pack, self.shard))
+
+
+def deal(parts: Sequence[Packed]) -> list[tuple[int, Pack]]:
+    """The encoded rows of several batches of one form, by shard."""
+    pack = joined([part.pack for part in parts])
+    return list(_by_shard(pack, np.concatenate([part.shard for part in parts])))
+
+
+def joined(packs: Sequence[Pack]) -> Pack:
+    """The rows of packs of one form and one meaning, as one."""
+    first, *others = packs
+    if not others:
+        return first
+    rows = [pack.rows for pack in packs]
+    whole = Rows(
+        np.concatenate([part.qi for part in rows]),
+        np.concatenate([part.person for part in rows]),
+        np.concatenate([part.sensitive for part in rows]),
+        np.concatenate([part.time for part in rows]),
+    )
+    return replace(first, rows=whole, payload=first.payload.join([pack.payload for pack in others]))
+
+
+class Packer:
+    """Encodes rows and deals them out to the shards."""
+
+    def __init__(self, policy: Policy, secret: bytes) -> None:
+        self._encoder = Encoder(policy, secret=secret)
+        self._persons = persons_mark(policy, secret)
+        self._space = space_mark(policy)
+        self._sharder = Sharder(policy)
+        #: The columns that leave as they are, in the order of a payload's tuples.
+        self._kept = (*policy.sensitive, *policy.publish)
+        named = (policy.person, policy.event_time, *policy.quasi_identifiers, *self._kept)
+        self._columns = tuple(dict.fromkeys(n for n in (*named, *self._sharder.fields) if n))
+        self._moments = {name for name, qi in policy.quasi_identifiers.items() if isinstance(qi, Datetime)}
+        if policy.event_time is not None:
+            self._moments.add(policy.event_time)
+
+    def pack_dicts(self, rows: Sequence[Mapping[str, Any]], time: NDArray[np.int64] | None) -> Packed:
+        """Pack rows that are mappings; a column that a row does not have is missing in it."""
+        columns = {name: self._plain(name, column) for name, column in self._columns_of(rows).items()}
+        return self._pack(columns, time, Form.DICT)
+
+    def _columns_of(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+        # Mostly all columns are there, and to ask for them so is faster. A subclass may make up those that are not.
+        if set(map(type, rows)) == {dict}:
+            try:
+                return {name: [row[name] for row in rows] for name in self._columns}
+            except KeyError:
+                pass
+        return {name: [row.get(name) for row in rows] for name in self._columns}
+
+    def pack_objects(self, rows: Sequence[Any], time: NDArray[np.int64] | None) -> Packed:
+        """Pack rows that have the columns as attributes: NamedTuples and `beam.Row`."""
+        columns = {name: self._plain(name, [getattr(row, name, None) for row in rows]) for name in self._columns}
+        return self._pack(columns, time, Form.ROW)
+
+    def pack_arrow(self, batch: pa.RecordBatch | pa.Table, time: NDArray[np.int64] | None) -> Packed:
+        """Pack Arrow's columns; no row becomes a Python object."""
+        there = set(batch.schema.names)
+        columns = {name: batch.column(name) for name in self._columns if name in there}
+        encoded = self._encoder.encode(columns, time)
+        kept = [name for name in self._kept if name in there]
+        table = pa.table({name: batch.column(name) for name in kept}) if kept else _no_columns(batch)
+        return self._deal(encoded, columns, Form.ARROW, Batch(table))
+
+    def _pack(self, columns: dict[str, Any], time: NDArray[np.int64] | None, form: Form) -> Packed:
+        encoded = self._encoder.encode(columns, time)
+        count = len(encoded.kept) + len(encoded.rejected)
+        kept = [columns[name] for name in self._kept]
+        tuples = list(zip(*kept, strict=True)) if kept else [()] * count
+        return self._deal(encoded, columns, form, Tuples(tuples, self._kept))
+
+    def _plain(self, name: str, column: Sequence[Any]) -> Any:
+        """Beam's own timestamps, as rows with a schema have them, in a column of moments: as numpy's."""
+        if name not in self._moments:
+            return column
+        kinds = set(map(type, column))
+        if kinds == {Timestamp}:
+            return np.array([value.micros for value in column], dtype="datetime64[us]")
+        if Timestamp in kinds:
+            return [np.datetime64(v.micros, "us") if isinstance(v, Timestamp) else v for v in column]
+        return column
+
+    def _deal(self, encoded: Encoded, columns: Mapping[str, Any], form: Form, payload: Payload) -> Packed:
+        if encoded.rejected:
+            payload = payload.take(encoded.kept)
+        whole = Pack(encoded.rows, form, payload, self._persons, self._space)
+        shard = self._sharder.shards(encoded.rows, columns, encoded.kept)
+        return Packed(whole, shard, encoded.rejected)
+
+
+def _by_shard(pack: Pack, shard: NDArray[np.int64]) -> Iterator[tuple[int, Pack]]:
+    if len(shard) == 0:
+        return
+    if shard.min() == shard.max():
+        yield int(shard[0]), pack
+        return
+    order = np.argsort(shard, kind="stable")
+    pack, shard = pack.take(order), shard[order]
+    ends = [0, *(np.flatnonzero(np.diff(shard)) + 1).tolist(), len(shard)]
+    for start, stop in pairwise(ends):
+        yield int(shard[start]), pack.slice(start, stop)
+
+
+def _no_columns(batch: pa.RecordBatch | pa.Table) -> pa.Table:
+    """A table that has as many rows as the batch, and nothing in them."""
+    return pa.table({"": pa.nulls(batch.num_rows)})

@@ -1,0 +1,193 @@
+"""What leaves as it is: the sensitive and the published columns of rows, opaque to the engine.
+
+Rows that came as Arrow stay Arrow and are never touched one by one; all others are tuples of Python objects, so that a
+Decimal leaves as a Decimal.
+"""
+
+from __future__ import annotations
+
+import pickle
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+
+class Form(Enum):
+    """What rows came as, and leave as."""
+
+    DICT = "dict"
+    ROW = "row"
+    ARROW = "arrow"
+
+
+class Payload(ABC):
+    """The columns of some rows that leave as they are."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Count the rows."""
+
+    @abstractmethod
+    def take(self, indices: NDArray[np.int64]) -> Payload:
+        """Choose rows, in this order."""
+
+    @abstractmethod
+    def slice(self, start: int, stop: int) -> Payload:
+        """The rows from `start` up to, not including, `stop`."""
+
+    @abstractmethod
+    def join(self, others: Sequence[Payload]) -> Payload:
+        """Put the rows of others of the same form behind these."""
+
+    @abstractmethod
+    def to_bytes(self) -> bytes:
+        """Write them for a pack or a snapshot."""
+
+    def __repr__(self) -> str:
+        """Say how much, never what."""
+        return f"{type(self).__name__}({len(self)} rows)"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Tuples(Payload):
+    """Rows as tuples of Python objects."""
+
+    rows: list[tuple[Any, ...]]
+    #: What the tuples hold. State may be older than the policy: a value never leaves under another's name.
+    names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        """Count the rows."""
+        return len(self.rows)
+
+    def take(self, indices: NDArray[np.int64]) -> Tuples:
+        """Choose rows, in this order."""
+        rows = self.rows
+        return Tuples([rows[i] for i in indices.tolist()], self.names)
+
+    def slice(self, start: int, stop: int) -> Tuples:
+        """The rows from `start` up to, not including, `stop`."""
+        return Tuples(self.rows[start:stop], self.names)
+
+    def join(self, others: Sequence[Payload]) -> Tuples:
+        """Put the rows of others behind these."""
+        every = [self]
+        for other in others:
+            if not isinstance(other, Tuples):
+                message = "rows of different forms cannot be joined."
+                raise TypeError(message)
+            every.append(other)
+        names = tuple(dict.fromkeys(name for part in every for name in part.names))
+        return Tuples([row for part in every for row in part.under(names)], names)
+
+    def under(self, names: tuple[str, ...]) -> list[tuple[Any, ...]]:
+        """The rows with these columns, in this order; None where they have no such column."""
+        if names == self.names:
+            return self.rows
+        place = {name: at for at, name in enumerate(self.names)}
+        places = [place.get(name) for name in names]
+        return [tuple(None if at is None else row[at] for at in places) for row in self.rows]
+
+    def to_bytes(self) -> bytes:
+        """Pickle them."""
+        return pickle.dumps((self.names, self.rows), protocol=5)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Batch(Payload):
+    """Rows as an Arrow table."""
+
+    table: pa.Table
+
+    def __len__(self) -> int:
+        """Count the rows."""
+        return int(self.table.num_rows)
+
+    def take(self, indices: NDArray[np.int64]) -> Batch:
+        """Choose rows, in this order."""
+        return Batch(self.table.take(pa.array(indices)))
+
+    def slice(self, start: int, stop: int) -> Batch:
+        """The rows from `start` up to, not including, `stop`; they share memory with these."""
+        return Batch(self.table.slice(start, stop - start))
+
+    def join(self, others: Sequence[Payload]) -> Batch:
+        """Put the rows of others behind these."""
+        tables = [self.table, *(other.table for other in others if isinstance(other, Batch))]
+        if len(tables) != len(others) + 1:
+            message = "rows of different forms cannot be joined."
+            raise TypeError(message)
+        return Batch(concat(tables).combine_chunks())
+
+    def to_bytes(self) -> bytes:
+        """Write an Arrow IPC stream."""
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, self.table.schema) as writer:
+            writer.write_table(self.table)
+        return bytes(sink.getvalue())
+
+
+def concat(tables: Sequence[pa.Table]) -> pa.Table:
+    """The rows of all tables under one schema: files of one stream need not agree on their types.
+
+    Where one has integers, another floats, all are floats; where their types have nothing in common, all are text. What
+    a table has no column for is null there.
+    """
+    if all(table.schema.equals(tables[0].schema) for table in tables):
+        return pa.concat_tables(tables)
+    schema = unified([table.schema for table in tables])
+    return pa.concat_tables([conformed(table, schema) for table in tables])
+
+
+def unified(schemas: Sequence[pa.Schema]) -> pa.Schema:
+    """One schema for all; the columns are in the order in which they first appear."""
+    types: dict[str, pa.DataType] = {}
+    for schema in dict.fromkeys(schema.remove_metadata() for schema in schemas):
+        for field in schema:
+            types[field.name] = _wider(types.get(field.name, pa.null()), _plain(field.type))
+    return pa.schema(list(types.items()))
+
+
+def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The table under a schema that `unified` made."""
+    there = set(table.schema.names)
+    columns = [
+        _cast(table.column(field.name), field.type) if field.name in there else pa.nulls(table.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.table(columns, schema=schema)
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    try:
+        return column.cast(kind)
+    except pa.ArrowNotImplementedError:  # nested values as text
+        return pa.chunked_array([[None if value is None else str(value) for value in column.to_pylist()]], kind)
+
+
+def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
+    if one.equals(other):
+        return one
+    pair = [pa.schema([("", kind)]) for kind in (one, other)]
+    try:
+        return pa.unify_schemas(pair, promote_options="permissive").field(0).type
+    except pa.ArrowException:
+        return pa.string()
+
+
+def from_bytes(form: Form, data: bytes) -> Payload:
+    """Read what `to_bytes` wrote."""
+    if form is Form.ARROW:
+        return Batch(pa.ipc.open_stream(data).read_all())
+    names, rows = pickle.loads(data)
+    return Tuples(rows, names)

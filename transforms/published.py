@@ -1,0 +1,197 @@
+"""What rows leave as: the published columns, from boxes and payloads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from crenel.engine import Kind, Releases
+from crenel.policy import OnSuppress, Policy
+from crenel.quasi_identifiers import Numeric, QuasiIdentifier, Range
+from crenel.transforms.holder import Departure
+from crenel.transforms.payloads import Batch, Tuples
+
+#: Published values that are kept for the next time, per quasi-identifier.
+_CACHE = 65_536
+#: The kinds by their numbers, as records call them.
+_KINDS = tuple(kind.name.lower() for kind in Kind)
+#: The record of a release.
+RELEASE_FIELDS = (("shard", int), ("kind", str), ("rows", int), ("persons", int), ("loss", float))
+
+
+class Publisher:
+    """Turns departures into published rows, in the order in which they leave."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._names = tuple(policy.quasi_identifiers)
+        self._columns = [_Column(qi) for qi in policy.quasi_identifiers.values()]
+        self._kept = (*policy.sensitive, *policy.publish)
+        #: By kind, whether rows of such a release leave for everybody.
+        self.leaves = np.zeros(len(Kind), dtype=bool)
+        self.leaves[[Kind.CLUSTER, Kind.REUSE]] = True
+        self.leaves[Kind.SUPPRESSED] = policy.on_suppress is OnSuppress.STAR
+
+    def published(self, departure: Departure) -> Iterator[dict[str, Any]]:
+        """The rows that leave for everybody, as dicts; one by one, since a list of them costs more than they do."""
+        releases = departure.releases
+        kept = self._kept
+        rows = _tuples(departure, kept)
+        boxes = list(
+            zip(*(c.values(releases.lo[:, d], releases.hi[:, d]) for d, c in enumerate(self._columns)), strict=True)
+        )
+        starts = releases.offsets.tolist()
+        places = releases.rows.tolist()
+        for i in np.flatnonzero(self.leaves[releases.kind]).tolist():
+            # With all its columns, so that no copy of it must grow.
+            # Its ranges are its own: the cache is not for who reads a row to change.
+            own = [dict(value) if isinstance(value, dict) else value for value in boxes[i]]
+            box = dict(zip(self._names, own, strict=True)) | dict.fromkeys(kept)
+            for place in places[starts[i] : starts[i + 1]]:
+                row = box.copy()
+                for name, value in zip(kept, rows[place]):  # noqa: B905 - as long as each other; `strict` costs
+                    row[name] = value
+                yield row
+
+    def suppressed(self, departure: Departure) -> list[dict[str, Any]]:
+        """The rows that no group was found for, with their exact values: for the owner alone."""
+        releases = departure.releases
+        hidden = _rows_of(releases, releases.kind == Kind.SUPPRESSED).tolist()
+        rows = _tuples(departure, self._kept) if hidden else []
+        suppressed = []
+        for place in hidden:
+            point = departure.qi[place]
+            row = {n: c.value(x, x) for n, c, x in zip(self._names, self._columns, point.tolist(), strict=True)}
+            row.update(zip(self._kept, rows[place], strict=True))
+            suppressed.append(row)
+        return suppressed
+
+    def published_batch(self, departure: Departure) -> pa.RecordBatch:
+        """The rows that leave for everybody, as Arrow."""
+        releases = departure.releases
+        leave = self.leaves[releases.kind]
+        release_of = np.repeat(np.flatnonzero(leave), releases.sizes[leave])
+        places = _rows_of(releases, leave)
+        return self._batch(departure, releases.lo[release_of], releases.hi[release_of], places)
+
+    def suppressed_batch(self, departure: Departure) -> pa.RecordBatch:
+        """The rows that no group was found for, with their exact values: for the owner alone."""
+        places = _rows_of(departure.releases, departure.releases.kind == Kind.SUPPRESSED)
+        return self._batch(departure, departure.qi[places], departure.qi[places], places)
+
+    def _batch(
+        self,
+        departure: Departure,
+        lo: NDArray[np.float64],
+        hi: NDArray[np.float64],
+        places: NDArray[np.int64],
+    ) -> pa.RecordBatch:
+        payload = departure.payload
+        if not isinstance(payload, Batch):
+            message = "published_batch: the rows must have come as Arrow."
+            raise TypeError(message)
+        arrays = {
+            name: column.array(lo[:, d], hi[:, d])
+            for d, (name, column) in enumerate(zip(self._names, self._columns, strict=True))
+        }
+        table = payload.table.take(pa.array(places)).combine_chunks()
+        for name in self._kept:
+            if name in table.schema.names:
+                column = table.column(name)
+                arrays[name] = column.chunk(0) if column.num_chunks else pa.array([], column.type)
+        return pa.RecordBatch.from_pydict(arrays)
+
+    def star(self) -> dict[str, Any]:
+        """What a suppressed row is published as, if it is: every quasi-identifier at its widest."""
+        return {name: column.widest() for name, column in zip(self._names, self._columns, strict=True)}
+
+    def schema(self, given: pa.Schema) -> pa.Schema:
+        """The schema of published batches, for rows of this one: what a sink wants to know beforehand."""
+        types = dict(self.fields())
+        types |= {name: given.field(name).type for name in self._kept if name in given.names}
+        return pa.schema(list(types.items()))
+
+    def fields(self) -> list[tuple[str, pa.DataType]]:
+        """The quasi-identifiers' published types."""
+        return [(n, c.type) for n, c in zip(self._names, self._columns, strict=True)]
+
+
+def published_schema(policy: Policy, given: pa.Schema) -> pa.Schema:
+    """The schema of published batches, for rows of this one: what a sink wants to know beforehand."""
+    return Publisher(policy).schema(given)
+
+
+class _Column:
+    """One quasi-identifier's published values; what was computed once is kept."""
+
+    def __init__(self, qi: QuasiIdentifier) -> None:
+        self._qi = qi
+        self._known: dict[tuple[float, float], Any] = {}
+        lo = qi.geometry.widest()[0]
+        point = 0.0 if math.isinf(lo) else lo
+        self.type = pa.infer_type([self.value(point, point)])
+
+    def widest(self) -> Any:
+        """What stands for the whole domain."""
+        return self.value(*self._qi.geometry.widest())
+
+    def value(self, lo: float, hi: float) -> Any:
+        """What stands for a span: a range is a struct of `lo` and `hi`."""
+        key = (lo, hi)
+        found = self._known.get(key)
+        if found is None:
+            found = self._qi.publish(lo, hi)
+            if isinstance(found, Range):
+                found = {"lo": found.lo, "hi": found.hi}
+            if len(self._known) >= _CACHE:
+                self._known.clear()
+            self._known[key] = found
+        return found
+
+    def values(self, lo: NDArray[np.float64], hi: NDArray[np.float64]) -> list[Any]:
+        return [self.value(a, b) for a, b in zip(lo.tolist(), hi.tolist(), strict=True)]
+
+    def array(self, lo: NDArray[np.float64], hi: NDArray[np.float64]) -> pa.Array:
+        """The same as Arrow; numbers without a Python object each."""
+        if type(self._qi) is Numeric:
+            return pa.StructArray.from_arrays([_ends(lo), _ends(hi)], ["lo", "hi"])
+        spans, codes = _distinct(lo, hi)
+        values = pa.array([self.value(a, b) for a, b in spans], self.type)
+        return values.take(pa.array(codes))
+
+
+def _ends(ends: NDArray[np.float64]) -> pa.Array:
+    """An end that is nowhere is null."""
+    nowhere = np.isinf(ends)
+    return pa.array(ends, mask=nowhere if nowhere.any() else None)
+
+
+def _distinct(lo: NDArray[np.float64], hi: NDArray[np.float64]) -> tuple[list[tuple[float, float]], NDArray[np.int64]]:
+    """The different spans, and which of them each is; rows of a release lie together, so runs are found first."""
+    if len(lo) == 0:
+        return [], np.zeros(0, dtype=np.int64)
+    starts = np.concatenate([[True], (lo[1:] != lo[:-1]) | (hi[1:] != hi[:-1])])
+    runs = np.flatnonzero(starts)
+    return list(zip(lo[runs].tolist(), hi[runs].tolist(), strict=True)), np.cumsum(starts) - 1
+
+
+def _rows_of(releases: Releases, chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
+    return releases.rows if chosen.all() else releases.rows[np.repeat(chosen, releases.sizes)]
+
+
+def _tuples(departure: Departure, names: tuple[str, ...]) -> list[tuple[Any, ...]]:
+    if not isinstance(departure.payload, Tuples):
+        message = "published: the rows must have come one by one."
+        raise TypeError(message)
+    return departure.payload.under(names)
+
+
+def release_records(releases: Releases, shard: int) -> Iterator[dict[str, Any]]:
+    """One record a release, for audit: no value of a person, and no box."""
+    columns = (releases.kind, releases.sizes, releases.persons, releases.loss)
+    for kind, rows, persons, loss in zip(*(column.tolist() for column in columns), strict=True):
+        yield {"shard": shard, "kind": _KINDS[kind], "rows": rows, "persons": persons, "loss": loss}

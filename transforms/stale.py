@@ -1,0 +1,37 @@
+"""A warning: Beam's local runner, with several workers, can answer from state that is not the latest."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from apache_beam.options.pipeline_options import DebugOptions, DirectOptions, WorkerOptions
+
+_LOCAL = ("apache_beam.runners.direct", "apache_beam.runners.portability.fn_api_runner")
+
+
+def warn_of_stale_state(pipeline: Any) -> None:
+    """Warn whoever runs a stateful step on the local runner with several workers and a cache of state.
+
+    All workers share one cache token there (Beam 2.77), so that a key which moves to another worker and back is
+    answered from what that worker remembers: rows are lost or published twice. Only processes without a cache are safe.
+    """
+    options = pipeline.options
+    direct = options.view_as(DirectOptions)
+    if not type(pipeline.runner).__module__.startswith(_LOCAL) or direct.direct_num_workers == 1:
+        return
+    if direct.direct_running_mode == "multi_processing" and not _has_cache(options):
+        return
+    warnings.warn(
+        "Anonymize: with direct_num_workers other than 1, Beam's local runner answers from stale state, and rows are "
+        "lost or published twice. Use one worker, or direct_running_mode=multi_processing without "
+        "max_cache_memory_usage_mb, or AnonymizeBounded, which needs no state.",
+        stacklevel=2,
+    )
+
+
+def _has_cache(options: Any) -> bool:
+    if options.view_as(WorkerOptions).max_cache_memory_usage_mb:
+        return True
+    size = options.view_as(DebugOptions).lookup_experiment("state_cache_size")
+    return bool(size) and size != "0"

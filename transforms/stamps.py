@@ -1,0 +1,44 @@
+"""The timestamps that published rows leave with.
+
+A row leaves with the moment of its release, never with its own event time. The moment itself is rounded up: with
+`delay_rows` it is the event time of the row whose arrival made others leave.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP
+from numpy.typing import NDArray
+
+from crenel.policy import Policy
+
+_SECOND = 1_000_000
+_TICKS = 16
+
+
+def tick_of(policy: Policy) -> int:
+    """Microseconds to whose multiples moments are rounded: a sixteenth of the delay, or a second."""
+    return max(policy.delay // _TICKS, 1) if policy.delay is not None else _SECOND
+
+
+def rounded(time: int, tick: int) -> int:
+    """The next multiple of a tick."""
+    return -(-time // tick) * tick
+
+
+def stamps(moment: NDArray[np.int64], earliest: int, latest: int, tick: int) -> list[int]:
+    """When releases leave, in microseconds.
+
+    Args:
+        moment: The engine's clock at each release.
+        earliest: Before it they would be late. No row's event time: it is taken as it is.
+        latest: The end of the window.
+        tick: What moments are rounded up to.
+    """
+    first = max(earliest, MIN_TIMESTAMP.micros)
+    return [min(max(rounded(at, tick), first), latest) for at in moment.tolist()]
+
+
+def clamped(time: int) -> int:
+    """A time in microseconds as far as Beam can tell it."""
+    return int(min(max(time, MIN_TIMESTAMP.micros), MAX_TIMESTAMP.micros))
