@@ -1,0 +1,133 @@
+"""What can be said against a policy without looking at data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from crenel.geometry import Interval
+from crenel.parameters import Reuse
+from crenel.pipelines import names
+from crenel.pipelines.report import Finding, Severity, listed
+from crenel.policy import OnSuppress, Policy
+from crenel.quasi_identifiers import Categorical
+
+__all__ = ["MANY", "advise"]
+
+#: More quasi-identifiers than this leave little of each.
+MANY = 8
+
+#: Fewer persons than this are seldom thought a crowd.
+_FEW_PERSONS = 5
+
+
+def advise(policy: Policy) -> list[Finding]:
+    """Everything that can be said against the policy."""
+    rules = (_quasi_identifiers, _as_they_are, _guarantees, _deadlines, _method)
+    return [finding for rule in rules for finding in rule(policy)]
+
+
+def _warn(text: str) -> Finding:
+    return Finding(Severity.WARNING, text)
+
+
+def _note(text: str) -> Finding:
+    return Finding(Severity.NOTE, text)
+
+
+def _quasi_identifiers(policy: Policy) -> Iterator[Finding]:
+    kinds = policy.quasi_identifiers
+    learned = [name for name, qi in kinds.items() if isinstance(qi.geometry, Interval) and qi.geometry.learned]
+    if learned:
+        star = policy.on_suppress is OnSuppress.STAR
+        yield _warn(
+            f"{listed(learned)}: no domain is declared, so that it is learned: a loss is relative "
+            "to what the stream has shown so far, and one absurd value makes all others look alike"
+            + ("; a suppressed row is published as [null, null]." if star else ".")
+        )
+    if len(kinds) > MANY:
+        yield _warn(
+            f"{len(kinds)} quasi-identifiers are many: persons alike in all of them are rare, so "
+            "that each is generalized far. Keep those that an outsider may know."
+        )
+    flat = [
+        name
+        for name, qi in kinds.items()
+        if isinstance(qi, Categorical) and qi.hierarchy.depth == 1 and len(qi.hierarchy) > 2
+    ]
+    if flat:
+        yield _warn(
+            f"{listed(flat)}: the hierarchy has a single level, so that values which differ are "
+            "published as its root. Group them."
+        )
+
+
+def _as_they_are(policy: Policy) -> Iterator[Finding]:
+    for name in (*policy.sensitive, *policy.publish):
+        word = names.identifier(name)
+        known = names.quasi_identifier(name)
+        if word is not None:
+            yield _warn(
+                f"{name} leaves as it is, and by its name ({word}) it may identify a person: "
+                "leave it out unless you know that it does not."
+            )
+        elif known is not None and name in policy.publish:
+            yield _warn(
+                f"{name} leaves as it is, and by its name ({known[0]}) an outsider may know it: "
+                "then it belongs under quasi_identifiers."
+            )
+
+
+def _guarantees(policy: Policy) -> Iterator[Finding]:
+    if policy.sensitive and policy.l is None and policy.t is None:
+        yield _warn(
+            f"{listed(policy.sensitive)}: neither l nor t is set, so that a group may all have the "
+            "same value, which is then known of each."
+        )
+    if policy.l is not None and 2 * policy.l > policy.k:
+        yield _warn(
+            f"l ({policy.l}) is close to k ({policy.k}): nearly every person of a group needs a "
+            "value of their own, which makes groups large or late."
+        )
+    if policy.t is not None and policy.t < 0.1:
+        yield _note(f"t ({policy.t:g}) is small: groups must be large to be that close.")
+    if policy.k < _FEW_PERSONS:
+        yield _note(f"k ({policy.k}) is small: {_FEW_PERSONS} and more are usual.")
+
+
+def _deadlines(policy: Policy) -> Iterator[Finding]:
+    if policy.delay_rows is not None and policy.delay_rows < 2 * policy.k:
+        yield _warn(
+            f"delay_rows ({policy.delay_rows:,}) is less than twice k ({policy.k}): a row has "
+            "hardly a choice of company, so that much is generalized away or suppressed."
+        )
+    if policy.delay_rows is None:
+        yield _warn("Only delay is set: memory depends on the rate. delay_rows would bound it.")
+    if policy.delay is not None and policy.event_time is None:
+        yield _note(
+            "event_time is not set: Beam's timestamps of the elements count, which many sources "
+            "set to the time of reading."
+        )
+    if policy.delay is not None and policy.disorder >= policy.delay:
+        yield _warn("disorder is not less than delay: rows are held at least twice as long.")
+    if policy.delay is None and policy.disorder:
+        yield _note("disorder is of no effect without delay.")
+
+
+def _method(policy: Policy) -> Iterator[Finding]:
+    parameters = policy.parameters
+    if getattr(parameters, "reorder", False):
+        yield _warn(
+            "reorder: rows leave in the order of the input. Who knows in which order persons came "
+            "finds each one's row by counting; and until a group's last row has left, fewer than "
+            "k persons are published under its generalization."
+        )
+    if getattr(parameters, "reuse", None) is Reuse.OFF:
+        yield _note("reuse is off: more rows are merged into wide groups, or suppressed.")
+    if policy.on_suppress is OnSuppress.DROP:
+        yield _note("on_suppress is drop: rows without company are missing in what is published.")
+    if policy.seed is None:
+        yield _note("No seed: a secret is drawn for each pipeline, as it should be in production.")
+    else:
+        yield _warn(
+            "A seed is set: who reads this file can undo what chance protects. Keep it secret, or leave the seed out."
+        )

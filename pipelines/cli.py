@@ -1,0 +1,123 @@
+"""The `crenel` command line.
+
+Each command is a module, listed in `COMMANDS`, with three things: `EXAMPLE` (text),
+`add_arguments(parser)` and `run(arguments)`, which returns the exit code. Its docstring is the
+command's description. It is imported when it is asked for: `crenel --help` loads neither Beam,
+nor Arrow, nor the compiler.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple, NoReturn
+
+from crenel.errors import PolicyError
+from crenel.pipelines.errors import CommandError
+
+__all__ = ["COMMANDS", "Command", "main"]
+
+#: Exit codes; see `docs/cli.md`.
+FINE, FOUND_PROBLEMS, WRONG_USAGE, BROKEN_PIPE, INTERRUPTED = 0, 1, 2, 141, 130
+
+
+class Command(NamedTuple):
+    """A command: where it is, and what it does in a line."""
+
+    module: str
+    summary: str
+
+
+#: The commands by their names, in the order of the help.
+COMMANDS: dict[str, Command] = {
+    "check": Command("crenel.pipelines.check", "explain a policy, and find what will go wrong"),
+    "init": Command("crenel.pipelines.init", "draft a policy from data"),
+    "run": Command("crenel.pipelines.run", "anonymize files"),
+    "demo": Command("crenel.pipelines.demo", "anonymize an example stream, and audit what was published"),
+}
+
+_EXAMPLE = """\
+  crenel init visits.csv --output policy.yaml
+  crenel check policy.yaml --data visits.csv"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit code. `argv` is without the program's name."""
+    given = sys.argv[1:] if argv is None else list(argv)
+    try:
+        code = _run(given)
+        sys.stdout.flush()
+    except (PolicyError, CommandError) as error:
+        for problem in error.problems:
+            print(f"crenel: {problem}", file=sys.stderr)
+        return WRONG_USAGE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Who read it has read enough. Python would flush once more at exit, and complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    return code
+
+
+def _run(argv: list[str]) -> int:
+    _never_fail_to_print()
+    top = _top_parser()
+    if not argv:
+        top.print_help(sys.stderr)
+        return WRONG_USAGE
+    asked = top.parse_args(argv)
+    module: Any = importlib.import_module(COMMANDS[asked.command].module)
+    parser = argparse.ArgumentParser(
+        prog=f"crenel {asked.command}",
+        description=(module.__doc__ or "").strip(),
+        epilog=f"example:\n{module.EXAMPLE}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    module.add_arguments(parser)
+    if not getattr(module, "PASSES_FLAGS", False):
+        return int(module.run(parser.parse_args(asked.arguments)))
+    arguments, flags = parser.parse_known_args(asked.arguments)
+    arguments.flags = flags
+    return int(module.run(arguments))
+
+
+def _top_parser() -> argparse.ArgumentParser:
+    listed = "\n".join(f"  {name:8}{command.summary}" for name, command in COMMANDS.items())
+    parser = argparse.ArgumentParser(
+        prog="crenel",
+        description="Publish a stream of personal records so that nobody in it can be singled out.",
+        epilog=f"commands (crenel COMMAND --help says more):\n{listed}\n\nexample:\n{_EXAMPLE}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the version, and exit")
+    parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of those below")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return parser
+
+
+class _Version(argparse.Action):
+    """Looks the version up only if it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        import crenel
+
+        print(f"crenel {crenel.__version__}")
+        parser.exit()
+
+
+def _never_fail_to_print() -> None:
+    # A column's name may have letters that the terminal has not.
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

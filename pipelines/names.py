@@ -1,0 +1,137 @@
+"""What a column's name tells of its role: a guess, for a draft or a warning."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = [
+    "direct_identifier",
+    "event_time",
+    "identifier",
+    "is_label",
+    "only_an_id",
+    "person",
+    "place_code",
+    "quasi_identifier",
+    "sensitive",
+    "words",
+]
+
+
+def _set(listed: str) -> frozenset[str]:
+    return frozenset(listed.split())
+
+
+_PERSONS = _set(
+    "person people individual patient customer client user member subscriber employee student "
+    "subject driver rider passenger citizen resident account participant visitor respondent "
+    "worker guest owner buyer seller voter pupil inmate donor cardholder consumer author"
+)
+_PERSON_ALONE = _set("pid uid ssn msisdn nino username login email")
+_ROW_IDS = _set("id uuid guid")
+_LABELS = _ROW_IDS | _set("key code hash ref")
+_NUMBERS = _set("no nr num number")
+_DIRECT = _set(
+    "name firstname lastname fullname surname forename nickname username login email mail phone "
+    "telephone tel mobile cell fax msisdn ssn nino passport license licence plate iban card "
+    "address addr street ip mac imei imsi device cookie url signature vin password token "
+    "fingerprint"
+)
+_QUASI_STRONG = _set(
+    "age sex gender zip zipcode postal postcode postalcode plz birth birthday birthdate dob "
+    "born yob birthyear city town county country state region province race ethnicity marital"
+)
+_QUASI_WEAK = _set(
+    "municipality district borough neighborhood neighbourhood location lat lon lng latitude "
+    "longitude place origin destination pickup dropoff station stop ethnic nationality nativity "
+    "citizenship native married education degree school occupation job profession employer "
+    "industry workclass language english height weight children family household relationship "
+    "hispanic vehicle weekday admission admitted discharge hired joined distance"
+)
+_PLACE_CODES = _set("zip zipcode postal postcode postalcode plz")
+_SENSITIVE_STRONG = _set(
+    "diagnosis diagnoses disease disorder illness condition icd medication drug treatment "
+    "therapy symptom hiv cancer diabetes outcome salary income wage wages earnings balance debt "
+    "religion politics party orientation conviction offence offense crime disability pregnancy"
+)
+_SENSITIVE_WEAK = _set(
+    "pregnancies glucose insulin blood pressure bmi cholesterol result score grade gpa credit "
+    "loan amount fare price cost tip total spend spending revenue payment dollars rating"
+)
+_TIMES = _set(
+    "event time timestamp ts datetime date created occurred at start started begin received "
+    "logged arrival arrived recorded observed visit visited"
+)
+
+
+def words(name: str) -> tuple[str, ...]:
+    """The words of a name, in small letters: `PickupLocationID` has pickup, location, id."""
+    apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", name)
+    found = re.findall(r"[^\W_]+", apart.lower())
+    return tuple(re.sub(r"(?<=[a-z])\d+$", "", word) for word in found)
+
+
+def person(name: str) -> str | None:
+    """The word by which a column tells persons apart, if one does."""
+    found = words(name)
+    if len(found) == 1:
+        stem = re.sub(r"(id|no|nr|key)$", "", found[0])
+        known = found[0] in _PERSONS | _PERSON_ALONE | _ROW_IDS or stem in _PERSONS
+        return found[0] if known else None
+    labelled = found and found[-1] in _LABELS | _NUMBERS
+    return next((word for word in found if labelled and word in _PERSONS), None)
+
+
+def only_an_id(name: str) -> bool:
+    """Whether the name says no more than that it is an identifier, of whatever."""
+    return words(name)[:2] in {(word,) for word in _ROW_IDS}
+
+
+def direct_identifier(name: str) -> str | None:
+    """The word by which a column names a person outright: a name, an address, a number."""
+    return _first(name, _DIRECT)
+
+
+def identifier(name: str) -> str | None:
+    """The word by which a column looks like an identifier, of a person or of a row."""
+    if is_label(name):
+        return words(name)[-1]
+    return direct_identifier(name) or person(name)
+
+
+def is_label(name: str) -> bool:
+    """Whether the values are labels, even where they are numbers: `location_id`."""
+    found = words(name)
+    return bool(found) and (found[-1] in _LABELS or person(name) is not None)
+
+
+def place_code(name: str) -> bool:
+    """Whether it is a code whose first characters are the larger place."""
+    return _first(name, _PLACE_CODES) is not None
+
+
+def quasi_identifier(name: str) -> tuple[str, bool] | None:
+    """The word by which an outsider may know the column, and whether it is one of the usual."""
+    return _graded(name, _QUASI_STRONG, _QUASI_WEAK)
+
+
+def sensitive(name: str) -> tuple[str, bool] | None:
+    """The word by which an outsider must not learn the column, and whether it is a clear one."""
+    return _graded(name, _SENSITIVE_STRONG, _SENSITIVE_WEAK)
+
+
+def event_time(name: str) -> str | None:
+    """The word by which a column says when something happened."""
+    return _first(name, _TIMES)
+
+
+def _first(name: str, known: frozenset[str]) -> str | None:
+    return next((word for word in words(name) if word in known), None)
+
+
+def _graded(name: str, strong: frozenset[str], weak: frozenset[str]) -> tuple[str, bool] | None:
+    word = _first(name, strong)
+    if word is not None:
+        return word, True
+    word = _first(name, weak)
+    return None if word is None else (word, False)

@@ -1,0 +1,299 @@
+"""What a sample of the data says about a policy. Counts and shares only, never a row's value."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from crenel import columns
+from crenel.checks import suggestion
+from crenel.columns import Floats, Ints
+from crenel.encode import Encoded, Encoder
+from crenel.geometry import Interval, Tree
+from crenel.pipelines import measures
+from crenel.pipelines.report import Finding, Line, Section, Severity, count, listed, percent, spoken
+from crenel.policy import Policy, format_duration
+from crenel.quasi_identifiers import QuasiIdentifier
+
+__all__ = ["HEAVY", "Sample"]
+
+#: A policy that rejects more than this share of the rows is not fit for them.
+HEAVY = 0.1
+
+#: Fewer persons tell nothing about what is rare.
+_ENOUGH = 20
+
+#: Where the middle 98% use less than this of a domain, outliers stretch it.
+_STRETCHED = 0.2
+
+_DAY = 86_400_000_000
+
+
+class Sample:
+    """A sample of the data, under a policy."""
+
+    def __init__(self, policy: Policy, table: Any) -> None:
+        self.policy = policy
+        self.table = table
+        self.findings: list[Finding] = []
+
+    def look(self) -> list[Section]:
+        """All that the sample says, in sections; `findings` has what is wrong."""
+        said: list[Section] = [Section("The sample", tuple(self._columns()))]
+        if not self._complete:
+            return said
+        parts = {
+            "Rows that would be rejected": self._rejections,
+            "Persons": self._persons,
+            "Quasi-identifiers": self._quasi_identifiers,
+            "Columns that leave as they are": self._as_they_are,
+            "Time": self._time,
+            "Company": self._company,
+        }
+        for title, part in parts.items():
+            if title == "Rows that would be rejected" or len(self._encoded.kept):
+                said.append(Section(title, tuple(part())))
+        return said
+
+    @cached_property
+    def _encoded(self) -> Encoded:
+        batch = {name: self.table[name] for name in self.table.column_names}
+        time = None
+        if self.policy.event_time is None:
+            time = np.zeros(self.table.num_rows, dtype=np.int64)
+        return Encoder(self.policy).encode(batch, time)
+
+    @cached_property
+    def _who(self) -> Ints:
+        """The kept rows' persons, from 0."""
+        return measures.places(self._encoded.rows.person)
+
+    @property
+    def _number_of_persons(self) -> int:
+        return int(self._who.max(initial=-1)) + 1
+
+    @cached_property
+    def _complete(self) -> bool:
+        """Whether all columns are there that a row is encoded by."""
+        policy = self.policy
+        needed = [policy.person, *policy.quasi_identifiers, *policy.sensitive]
+        needed += [policy.event_time] if policy.event_time else []
+        return set(needed) <= set(self.table.column_names)
+
+    def _problem(self, text: str) -> None:
+        self.findings.append(Finding(Severity.PROBLEM, text))
+
+    def _warn(self, text: str) -> None:
+        self.findings.append(Finding(Severity.WARNING, text))
+
+    def _columns(self) -> Iterator[Line]:
+        policy, there = self.policy, self.table.column_names
+        yield f"{count(self.table.num_rows, 'row')} of {count(len(there), 'column')}."
+        leaving = [*policy.quasi_identifiers, *policy.sensitive, *policy.publish]
+        named = [policy.person, *([policy.event_time] if policy.event_time else []), *leaving]
+        staying = [name for name in there if name not in leaving]
+        if staying:
+            yield f"These columns will not leave: {listed(staying)}."
+        for name in dict.fromkeys(named):
+            if name not in there:
+                guess = suggestion(name, [other for other in there if other not in named])
+                self._problem(f"{name}: the data have no such column. {guess.capitalize()}".strip())
+        if not self._complete:
+            yield "Nothing more can be said until its columns are those of the policy."
+
+    def _rejections(self) -> Iterator[Line]:
+        rows, rejected = self.table.num_rows, self._encoded.rejected
+        if not rejected:
+            yield "None."
+            return
+        share = len(rejected) / rows
+        yield f"{len(rejected):,} of {count(rows, 'row')} ({percent(share)}). What did not fit:"
+        found = Counter((one.field, one.reason) for one in rejected)
+        for (name, reason), number in found.most_common():
+            yield name, f"{reason}: {count(number, 'row')}"
+        text = f"{percent(share)} of the rows would be rejected."
+        if share > HEAVY:
+            self._problem(f"{text} Widen domains and hierarchies, or leave columns out.")
+        else:
+            self._warn(text)
+
+    def _persons(self) -> Iterator[Line]:
+        k, persons, rows = self.policy.k, self._number_of_persons, len(self._who)
+        yield f"{count(persons, 'person')} in {count(rows, 'row')}; k is {k}."
+        if persons < k:
+            self._problem(
+                f"The sample has {count(persons, 'person')}, fewer than k ({k}): nothing could be "
+                "published but suppressed rows."
+            )
+        elif persons < 2 * k:
+            self._warn(f"{count(persons, 'person')} are hardly more than k ({k}): one large group.")
+        alone = measures.unique_persons(self._encoded.rows.qi, self._who)
+        yield (
+            f"{count(alone, 'person')} ({percent(alone / persons)}) could be singled out as the "
+            "data are: nobody else has the same quasi-identifiers. That is what is anonymized."
+        )
+
+    def _quasi_identifiers(self) -> Iterator[Line]:
+        for place, (name, qi) in enumerate(self.policy.quasi_identifiers.items()):
+            yield name, self._use(name, qi, self._encoded.rows.qi[:, place])
+
+    def _use(self, name: str, qi: QuasiIdentifier, found: Floats) -> str:
+        geometry, distinct = qi.geometry, len(np.unique(found))
+        if distinct == 1:
+            self._warn(f"{name} has one value only: leave it out, or take a larger sample.")
+        if isinstance(geometry, Tree):
+            leaves = len(geometry.leaf)
+            return f"{distinct:,} of the hierarchy's {count(leaves, 'value')} are used"
+        if not isinstance(geometry, Interval):
+            return f"{count(distinct, 'different code')}"
+        lo, hi = (found.min(), found.max()) if geometry.learned else geometry.widest()
+        core = measures.middle(found, hi - lo)
+        if core < _STRETCHED and distinct > _ENOUGH:
+            whose = "range seen" if geometry.learned else "domain"
+            self._warn(
+                f"{name}: the middle 98% of the rows lie in {percent(core)} of the {whose}. A loss "
+                "is relative to it, so that they look nearly alike: "
+                + ("declare a domain." if geometry.learned else "a narrower domain is worth it.")
+            )
+        if geometry.learned:
+            return f"{count(distinct, 'different value')}; no domain is declared"
+        used = float(found.max() - found.min()) / (hi - lo)
+        return f"{percent(used)} of the domain is used, {percent(core)} by the middle 98% of rows"
+
+    def _as_they_are(self) -> Iterator[Line]:
+        for place, name in enumerate(self.policy.sensitive):
+            codes = measures.places(self._encoded.rows.sensitive[:, place])
+            yield name, self._sensitive(name, codes)
+        for name in self.policy.publish:
+            if name in self.table.column_names:
+                codes, _ = columns.factorize(self.table[name])
+                kept = measures.places(codes[self._encoded.kept])
+                yield name, f"{count(int(kept.max()) + 1, 'different value')}"
+                self._identifying(name, kept)
+
+    def _sensitive(self, name: str, codes: Ints) -> str:
+        sizes = np.bincount(codes)
+        most, l = float(sizes.max() / len(codes)), self.policy.l
+        bins = self.policy.sensitive[name].domain is not None
+        noun = "range" if bins else "value"
+        if l is not None and len(sizes) < l:
+            self._problem(
+                f"{name} has {count(len(sizes), noun)}, fewer than l ({l}): no group could ever be published."
+            )
+        elif most > 0.9:
+            self._warn(
+                f"{name}: {percent(most)} of the rows have the same {noun}; groups "
+                "with others are rare, and who guesses it is mostly right."
+            )
+        if not bins:
+            self._identifying(name, codes)
+        return f"{count(len(sizes), noun)}, the most frequent in {percent(most)} of the rows"
+
+    def _identifying(self, name: str, codes: Ints) -> None:
+        if self._number_of_persons < _ENOUGH:
+            return
+        share = float(measures.only_one(codes, self._who)[codes].mean())
+        if share > 0.5:
+            self._warn(
+                f"{name} leaves as it is, and {percent(share)} of the rows have a value that only "
+                "one person has: it is as good as a name to who knows it."
+            )
+
+    def _time(self) -> Iterator[Line]:
+        policy, time = self.policy, self._encoded.rows.time
+        if policy.event_time is None:
+            if policy.delay is not None:
+                yield "The policy names no event_time: nothing can be said about the delay."
+            return
+        first, last = _around(int(time.min()), int(time.max()))
+        yield f"Event times lie within {first} and {last}."
+        yield from self._disorder(time)
+        if policy.delay is not None:
+            window = policy.delay + policy.disorder
+            rows = measures.held(time, window)
+            if policy.delay_rows is not None:
+                rows = np.minimum(rows, policy.delay_rows)
+            yield (
+                f"A shard of all these rows would hold about {count(int(np.median(rows)), 'row')}, "
+                f"and {rows.max():,} at most."
+            )
+
+    def _disorder(self, time: Ints) -> Iterator[Line]:
+        policy, late = self.policy, measures.lateness(time)
+        behind = late > policy.disorder
+        if not late.any():
+            yield "They are in order."
+            return
+        worst = measures.round_duration(float(late.max()))
+        most = measures.round_duration(float(np.quantile(late, 0.999)))
+        yield (
+            f"{percent(float((late > 0).mean()))} of the rows are out of order, by less than "
+            f"{spoken(worst)}, nearly all by less than {spoken(most)}."
+        )
+        if policy.delay is None or not behind.any():
+            return
+        share = float(behind.mean())
+        after = int((late >= policy.delay + policy.disorder).sum())
+        lost = f"; {count(after, 'row')} would come after the deadline" if after else ""
+        if 2 * most > time.max() - time.min():
+            advice = "The file seems not to be in the order of the stream."
+        else:
+            advice = f"disorder: {format_duration(most)} would cover nearly all."
+        self._warn(
+            f"{percent(share)} of the rows are further out of order than disorder "
+            f"({format_duration(policy.disorder)}) says{lost}. {advice}"
+        )
+
+    def _company(self) -> Iterator[Line]:
+        policy, time = self.policy, self._encoded.rows.time
+        by_time = policy.delay is not None and policy.event_time is not None
+        if self._number_of_persons < policy.k or (policy.delay_rows is None and not by_time):
+            return
+        order = np.argsort(time, kind="stable") if by_time else np.arange(len(time))
+        until = measures.rows_until(self._who[order], policy.k)
+        start = np.flatnonzero(until >= 0)
+        rows = until[start]
+        fits = np.ones(len(start), dtype=bool)
+        if policy.delay_rows is not None:
+            half, most = (int(q) for q in np.quantile(rows, [0.5, 0.9]))
+            yield (
+                f"Half of the rows have {policy.k} persons after {count(half, 'later row')}, nine "
+                f"of ten after {most:,}; delay_rows is {policy.delay_rows:,}."
+            )
+            fits &= rows <= policy.delay_rows
+        if by_time and policy.delay is not None:
+            ordered = time[order]
+            waits = ordered[start + rows] - ordered[start]
+            half, most = (measures.round_duration(q) for q in np.quantile(waits, [0.5, 0.9]))
+            yield (
+                f"Half of the rows have {policy.k} persons within {spoken(half)}, nine of ten "
+                f"within {spoken(most)}; delay is {spoken(policy.delay)}."
+            )
+            fits &= waits <= policy.delay
+        self._judge(float(fits.mean()))
+        yield "If the stream has several shards, each has a part of this company only."
+
+    def _judge(self, share: float) -> None:
+        k = self.policy.k
+        if share == 0:
+            self._problem(
+                f"Never do {k} persons come before a row's deadline: nothing could be published "
+                "but suppressed rows. Wait longer, or lower k."
+            )
+        elif share < 0.9:
+            self._warn(
+                f"Only for {percent(share)} of the rows do {k} persons come before the deadline; "
+                "the others depend on reuse, or are suppressed. Wait longer, or lower k."
+            )
+
+
+def _around(first: int, last: int) -> tuple[str, str]:
+    """The range rounded outward to days, so that no moment of a row is told."""
+    epoch = dt.date(1970, 1, 1)
+    start, end = (dt.timedelta(days=days) for days in (first // _DAY, -(-last // _DAY)))
+    return (epoch + start).isoformat(), (epoch + end).isoformat()

@@ -1,0 +1,3 @@
+"""The tests of `crenel.pipelines`."""
+
+from __future__ import annotations

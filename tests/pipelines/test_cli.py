@@ -1,0 +1,176 @@
+"""The command line: usage, exit codes, and how it ends when things go wrong."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+import crenel
+from crenel.pipelines import check
+from crenel.pipelines.cli import COMMANDS, main
+
+POLICY = """\
+person: who
+quasi_identifiers: {age: {type: numeric, domain: [0, 100]}}
+k: 2
+delay_rows: 10
+"""
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    path = tmp_path / "policy.yaml"
+    path.write_text(POLICY)
+    return path
+
+
+def exit_code(*argv: str) -> int:
+    try:
+        return main(argv)
+    except SystemExit as left:
+        return int(left.code or 0)
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("--help") == 0
+    out = capsys.readouterr().out
+    assert all(f"  {name}" in out and command.summary in out for name, command in COMMANDS.items())
+    assert "example:" in out
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_has_help_with_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(name, "--help") == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"usage: crenel {name} ")
+    assert f"example:\n  crenel {name} " in out
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("--version") == 0
+    assert capsys.readouterr().out == f"crenel {crenel.__version__}\n"
+
+
+@pytest.mark.parametrize("argv", [[], ["chek"], ["check"], ["check", "a", "b"], ["init", "--wrong"], ["--wrong"]])
+def test_wrong_usage_is_2_and_on_standard_error(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code(*argv) == 2
+    said = capsys.readouterr()
+    assert "usage: crenel" in said.err
+    assert said.out == ""
+
+
+def test_a_fine_policy_is_0(policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("check", str(policy)) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert "at least 2 different persons" in " ".join(said.out.split())
+
+
+def test_every_mistake_of_a_policy_is_a_sentence_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "wrong.yaml"
+    path.write_text("person: 3\nquasi_identifiers: {age: {type: number}}\nk: one\ndelai: 1m\n")
+    assert exit_code("check", str(path)) == 2
+    said = capsys.readouterr()
+    lines = said.err.splitlines()
+    assert said.out == ""
+    assert all(line.startswith("crenel: policy") and line.endswith(".") for line in lines)
+    for field in ("policy.person", "policy.quasi_identifiers.age.type", "policy.k", "policy.delai"):
+        assert sum(f"crenel: {field} " in line for line in lines) == 1
+
+
+@pytest.mark.parametrize("content", ["", "k: [", "- a\n- b\n", "\x00\x01", "just text"])
+def test_what_is_no_policy_is_2(tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text(content)
+    assert exit_code("check", str(path)) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("crenel: policy")
+    assert "Traceback" not in err
+
+
+def test_files_that_are_not_there_are_2(policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    none = str(tmp_path / "none.csv")
+    for argv in (["check", none], ["check", str(policy), "--data", none], ["init", none]):
+        assert exit_code(*argv) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "there is no" in line
+
+
+@pytest.mark.parametrize("content", [b"", bytes(range(256)), b"who,age\n1\n"])
+def test_a_broken_sample_is_2(policy: Path, tmp_path: Path, content: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+    data = tmp_path / "data.csv"
+    data.write_bytes(content)
+    for argv in (["check", str(policy), "--data", str(data)], ["init", str(data)]):
+        assert exit_code(*argv) == 2
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert said.err.startswith("crenel: data.csv ")
+        assert said.err.count("\n") == 1
+
+
+def test_an_interrupt_is_130(policy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(arguments: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(check, "run", interrupted)
+    assert exit_code("check", str(policy)) == 130
+    assert capsys.readouterr().err == ""
+
+
+def script(*argv: str) -> list[str]:
+    return [str(Path(sysconfig.get_path("scripts")) / "crenel"), *argv]
+
+
+def test_the_installed_script_runs(policy: Path) -> None:
+    done = subprocess.run(script("check", str(policy)), capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("What leaves\n")
+
+
+def test_a_reader_that_leaves_early_hears_no_complaint(policy: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            script("check", str(policy)),
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_letters_the_terminal_has_not_are_printed_somehow(tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text(POLICY.replace("age", "größe"), encoding="utf-8")
+    done = subprocess.run(
+        script("check", str(path)),
+        capture_output=True,
+        check=False,
+        timeout=60,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"gr\\xf6\\xdfe" in done.stdout
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys\n"
+        "from crenel.pipelines.cli import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'apache_beam', 'numba', 'pyarrow', 'numpy', 'yaml', 'fastavro'}\n"
+        "print(*sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stderr.split() == []
