@@ -1,0 +1,232 @@
+"""Anonymize files: rows in, published rows out.
+
+CSV with a header, JSON lines (both may be .gz or .zst), Parquet or Avro, by the extension. Rows
+are put in the order of their event times, so that the result depends on the rows, the policy and
+its seed alone, not on how files were split. The outputs are there when all is done; if anything
+goes wrong, none is. Further flags are Beam's (--direct_num_workers=4).
+
+Exits with 0 if all is well, with 1 if there were rows and none could be published in a group, and
+with 2 if the policy or a file is broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from crenel.errors import PolicyError
+from crenel.pipelines.errors import CommandError
+
+__all__ = ["EXAMPLE", "add_arguments", "launcher", "quiet", "run"]
+
+EXAMPLE = "  crenel run policy.yaml --input 'visits/*.csv.gz' --output published.parquet --rejected rejected.jsonl"
+
+#: Flags that are not the command's own are Beam's.
+PASSES_FLAGS = True
+
+#: The exit code of a failure that is not the user's: a worker was killed, or crenel has a bug.
+FAILED = 70
+
+_FORMATS = ("csv", "tsv", "jsonl", "parquet", "avro")
+
+#: Seconds that workers have to notice that a run was given up.
+_GRACE = 5.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("policy", help="the policy's YAML file")
+    parser.add_argument(
+        "--input", metavar="IN", nargs="+", required=True, help="files, patterns of names, or - for standard input"
+    )
+    parser.add_argument("--output", metavar="OUT", required=True, help="the published rows; - for standard output")
+    parser.add_argument("--suppressed", metavar="F", help="for the owner: rows that no group was found for, exact")
+    parser.add_argument("--rejected", metavar="F", help="for the owner: rows that do not fit the policy, and why")
+    parser.add_argument("--releases", metavar="F", help="for the owner: a record for each release, without values")
+    parser.add_argument("--input-format", choices=_FORMATS, help="whatever the extension says; csv for -")
+    parser.add_argument("--output-format", choices=_FORMATS, help="whatever the extension says; csv for -")
+    parser.add_argument("--workers", metavar="N", type=_positive, help="processes; as many as are worth it by default")
+    parser.add_argument("--runner", metavar="NAME", default="local", help="where it runs: local (the default)")
+    parser.add_argument("--json", action="store_true", help="tell the result as JSON, on standard output if it is free")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Anonymize; 1 if nothing could be published."""
+    from crenel.policy import Policy
+
+    policy = Policy.from_yaml(arguments.policy)
+    with quiet():
+        from crenel.pipelines import job, summary
+
+        launch = launcher(arguments.runner, workers=arguments.workers, flags=arguments.flags)
+        request = job.Request(
+            policy=policy,
+            inputs=arguments.input,
+            published=job.Output.of(arguments.output, arguments.output_format),
+            suppressed=_owners(arguments.suppressed),
+            rejected=_owners(arguments.rejected),
+            releases=_owners(arguments.releases),
+            input_format=arguments.input_format,
+        )
+        watch = summary.watching if sys.stderr.isatty() else None
+        try:
+            outcome = job.run(request, launch, watch)
+        except (CommandError, PolicyError, BrokenPipeError):
+            raise
+        except Exception as error:
+            return _failed(error)
+    if arguments.json:
+        free = sys.stdout if arguments.output != "-" else sys.stderr
+        print(json.dumps(summary.as_dict(outcome)), file=free)
+    else:
+        sys.stderr.write(summary.as_text(policy, outcome))
+    return int(outcome.rows > 0 and outcome.published == 0)
+
+
+def _failed(error: Exception) -> int:
+    """A failure that is nobody's mistake. What an error says of itself may hold rows."""
+    runners: Any = importlib.import_module("crenel.runners")
+    if isinstance(error, runners.WorkerDied):
+        print(f"crenel: {error}", file=sys.stderr)
+        _insist(FAILED, lambda: time.sleep(1.0))
+        return FAILED
+    if os.environ.get("CRENEL_DEBUG"):
+        raise error
+    name = type(error).__name__
+    print(f"crenel: the run failed ({name}); with CRENEL_DEBUG=1 the error is shown, rows and all.", file=sys.stderr)
+    return FAILED
+
+
+def _owners(path: str | None) -> Any:
+    from crenel.pipelines.job import Output
+
+    if path == "-":
+        msg = "--suppressed, --rejected and --releases must be files: only --output may be -."
+        raise CommandError(msg)
+    return None if path is None else Output.of(path)
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
+
+
+def launcher(
+    name: str, *, workers: int | None = None, flags: Sequence[str] = ()
+) -> Callable[[Callable[[Any], None], int, int], int]:
+    """What launches a pipeline on the runner of this name, so that Ctrl-C is answered at once.
+
+    Raises:
+        CommandError: there is no such runner, or Beam does not know a flag.
+    """
+    # Runners are the layer above; they are found by name, as a user's own will be.
+    runners: Any = importlib.import_module("crenel.runners")
+    try:
+        runner = runners.find(name)
+    except KeyError as error:
+        raise CommandError(error.args[0]) from None
+    _check_flags(flags)
+
+    def launch(build: Callable[[Any], None], rows: int, shards: int) -> int:
+        job = runners.Job(build=build, rows=rows, shards=shards, workers=workers, flags=flags)
+        return _interruptible(lambda: runner.launch(job))
+
+    return launch
+
+
+def _check_flags(flags: Sequence[str]) -> None:
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    if not flags:
+        return
+    options = PipelineOptions(list(flags))
+    given = options.get_all_options(retain_unknown_options=True)
+    unknown = [f"--{name}" for name in given if name not in options.get_all_options()]
+    unknown += [flag for flag in flags[:1] if not flag.startswith("--")]
+    if unknown:
+        msg = f"{unknown[0]} is neither an option of crenel run (see --help) nor of Beam."
+        raise CommandError(msg)
+
+
+def _interruptible(work: Callable[[], int]) -> int:
+    """Do the work in a thread, so that this one is free to be interrupted."""
+    done: list[int] = []
+    failed: list[BaseException] = []
+
+    def target() -> None:
+        try:
+            done.append(work())
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=target, name="crenel run", daemon=True)
+    with _terminable():
+        thread.start()
+        try:
+            while thread.is_alive():
+                thread.join(0.2)
+        except (KeyboardInterrupt, SystemExit) as interruption:
+            # Workers notice soon that the run was given up, unless they are compiling.
+            code = interruption.code if isinstance(interruption, SystemExit) else 130
+            _insist(int(code or 0), lambda: _finished(thread))
+            raise
+    if failed:
+        raise failed[0]
+    return done[0]
+
+
+def _finished(thread: threading.Thread) -> None:
+    thread.join(_GRACE)
+    if not thread.is_alive():
+        threading.Event().wait()  # for ever: nothing has to be insisted on
+
+
+def _insist(code: int, wait: Callable[[], None]) -> None:
+    """Let the process exit although some of its threads do not, and cannot be told to."""
+
+    def insist() -> None:
+        wait()
+        sys.stderr.flush()
+        os._exit(code)
+
+    threading.Thread(target=insist, daemon=True).start()
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """Answer SIGTERM as Ctrl-C is answered: nothing half-written stays."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def terminate(number: int, _: Any) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep Beam's log to itself: what it says of a failure may hold rows."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)

@@ -1,0 +1,104 @@
+"""What is told of a run: while it runs, and at its end."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from crenel.pipelines import compiled
+from crenel.pipelines.report import count, percent
+from crenel.policy import OnSuppress, Policy
+
+if TYPE_CHECKING:
+    from crenel.pipelines.job import Outcome
+    from crenel.pipelines.work import Work
+
+__all__ = ["as_dict", "as_text", "watching"]
+
+_EVERY = 0.5
+
+
+@contextlib.contextmanager
+def watching(work: Work) -> Iterator[None]:
+    """Show a line of progress on standard error."""
+    over = threading.Event()
+    note = "" if compiled.is_compiled() else f" ({compiled.WAIT})"
+
+    def show() -> None:
+        while not over.wait(_EVERY):
+            _show(progress(work, note))
+
+    thread = threading.Thread(target=show, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        _show("")
+
+
+def progress(work: Work, note: str = "") -> str:
+    """How far a run is."""
+    read, left = work.ticked("read"), work.ticked("left")
+    if left:
+        return f"{left:,} of {count(read, 'row')} anonymized"
+    return f"{count(read, 'row')} read{note}"
+
+
+def _show(line: str) -> None:
+    # Back to the line's start, and what was there is erased.
+    sys.stderr.write(f"\r\x1b[K{line}")
+    sys.stderr.flush()
+
+
+def as_dict(outcome: Outcome) -> dict[str, Any]:
+    """A run's result for machines. The keys are part of the interface."""
+    return {
+        "files": outcome.files,
+        "rows": outcome.rows,
+        "published": outcome.published,
+        "suppressed": outcome.suppressed,
+        "sampled_out": outcome.sampled_out,
+        "rejected": outcome.rejected.total(),
+        "rejected_by": [
+            {"field": name, "reason": reason, "rows": rows} for (name, reason), rows in _rejections(outcome)
+        ],
+        "releases": outcome.releases,
+        "loss": None if outcome.loss is None else round(outcome.loss, 6),
+        "seconds": round(outcome.seconds, 3),
+        "workers": outcome.workers,
+    }
+
+
+def as_text(policy: Policy, outcome: Outcome) -> str:
+    """A run's result as a short table."""
+    lines = [("rows", f"{outcome.rows:,}", f"in {count(outcome.files, 'file')}")]
+    lines.append(("published", f"{outcome.published:,}", _share(outcome, outcome.published)))
+    star = policy.on_suppress is OnSuppress.STAR
+    said = f"{_share(outcome, outcome.suppressed)}; {'published as *' if star else 'not published'}"
+    lines.append(("suppressed", f"{outcome.suppressed:,}", said if outcome.suppressed else ""))
+    if outcome.sampled_out:
+        lines.append(("sampled out", f"{outcome.sampled_out:,}", _share(outcome, outcome.sampled_out)))
+    rejected = outcome.rejected.total()
+    lines.append(("rejected", f"{rejected:,}", _share(outcome, rejected) if rejected else ""))
+    lines += [(f"  {name}", f"{rows:,}", reason) for (name, reason), rows in _rejections(outcome)]
+    lines.append(("releases", f"{outcome.releases:,}", ""))
+    if outcome.loss is not None:
+        lines.append(("average loss", f"{outcome.loss:.3f}", "0: nothing was made coarser; 1: everything was"))
+    processes = f"in {outcome.workers} processes" if outcome.workers > 1 else ""
+    lines.append(("time", f"{outcome.seconds:.1f} s", processes))
+    wide = max(len(label) for label, _, _ in lines)
+    far = max(len(figure) for _, figure, _ in lines)
+    return "".join(f"{label:<{wide}}  {figure:>{far}}  {said}".rstrip() + "\n" for label, figure, said in lines)
+
+
+def _share(outcome: Outcome, rows: int) -> str:
+    return percent(rows / outcome.rows) if outcome.rows else ""
+
+
+def _rejections(outcome: Outcome) -> list[tuple[tuple[str, str], int]]:
+    return sorted(outcome.rejected.items(), key=lambda item: (-item[1], item[0]))
