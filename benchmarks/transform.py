@@ -1,0 +1,315 @@
+"""Cost of the transform: processor time per row, beside that of DoFns that only hold rows.
+
+    python -m benchmarks.transform            about ten minutes
+    python -m benchmarks.transform --quick    small, to see that it runs
+
+Rows drawn from Adult, on Beam's local runner, in this process:
+
+    a  a plain stateful DoFn: each row into a bag, a timer for each, as Beam's guide shows it
+    b  the same with packs: rows pickled by the 500 within a bundle, held, released by timer, taken apart
+    c  Anonymize with CASTLE, on dicts
+    d  the same on Arrow, Parquet read and write included
+
+a, b and c are net of their source, which is measured alone; d is not, nor of the runner's start. Times are of the
+processor, of this process and its children; medians of repetitions in turns (a, b, c, d, a, b, ...): on a noisy machine
+only the ratios mean something.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import logging
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from apache_beam.io.parquetio import ReadFromParquetBatched, WriteToParquetBatched
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
+from benchmarks import plain
+from benchmarks.datasets import CATEGORICAL, NUMERIC, adult_categories, data_folder
+from benchmarks.tables import finish, rounded, table
+from crenel.policy import Policy
+from crenel.quasi_identifiers import Numeric, QuasiIdentifier
+from crenel.transforms import Anonymize
+from crenel.transforms.published import Publisher
+
+#: What leaves as it is.
+PUBLISHED = ("workclass", "sex", "income")
+#: Two numbers and four categories.
+MIXED = ("age", "hours_per_week", *CATEGORICAL)
+#: Rows of a pack of b; and of the row groups that d reads, if nothing else is said.
+PACK, GROUP = 500, 10_000
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is done."""
+
+    rows: int = 300_000
+    k: int = 100
+    delta: int = 10_000
+    repetitions: int = 5
+
+
+class Bench:
+    """All that is measured; each part prints a table and returns its figures."""
+
+    def __init__(self, scale: Scale, folder: Path) -> None:
+        self.scale = scale
+        self.folder = folder
+        self.adult = _drawn(scale.rows)
+        self._policies: dict[Any, Policy] = {}
+
+    def cost(self) -> dict[str, Any]:
+        """All cases, one shard."""
+        cases: dict[str, tuple[str | None, Callable[[], Any]]] = {
+            "source": (None, self.source()),
+            "source, keyed": (None, self.source(keyed=True)),
+            "a": ("source, keyed", self.a()),
+            "b": ("source", self.b()),
+            "b, rows leave with their own timestamps": ("source", self.b(timed=True)),
+            "c": ("source", self.c()),
+            "d": (None, self.d()),
+            "c, event time a column": ("source", self.c(event_time="at")),
+            "source, 4 of 6 QIs categories": (None, self.source(names=MIXED)),
+            "c, 4 of 6 QIs categories": ("source, 4 of 6 QIs categories", self.c(names=MIXED)),
+            "d, 4 of 6 QIs categories": (None, self.d(names=MIXED)),
+            "Parquet in and out, no transform": (None, self.copy()),
+        }
+        return self._compare("Processor time per row, 1 shard", cases)
+
+    def shards(self) -> dict[str, Any]:
+        """The same by the number of shards; the delay is that of a shard."""
+        cases: dict[str, tuple[str | None, Callable[[], Any]]] = {
+            "source": (None, self.source()),
+            "source, keyed": (None, self.source(keyed=True)),
+        }
+        for n in (1, 8, 64):
+            cases |= {
+                f"a, {n} shards": ("source, keyed", self.a(shards=n)),
+                f"b, {n} shards": ("source", self.b(shards=n)),
+                f"c, {n} shards": ("source", self.c(shards=n)),
+                f"d, {n} shards": (None, self.d(shards=n)),
+            }
+        return self._compare("By shards, delta rows of each", cases, ("a, 1 shards", "b, 1 shards"))
+
+    def delta_over_shards(self) -> dict[str, Any]:
+        """By the number of shards, the delay divided by it: as many rows are held in all."""
+        cases: dict[str, tuple[str | None, Callable[[], Any]]] = {"source": (None, self.source())}
+        for n in (1, 8, 64):
+            delta = max(self.scale.delta // n, self.scale.k)
+            cases |= {
+                f"c, {n} shards": ("source", self.c(shards=n, delta=delta)),
+                f"d, {n} shards": (None, self.d(shards=n, delta=delta)),
+            }
+        return self._compare("By shards, delta rows of all", cases, ("c, 1 shards", "d, 1 shards"))
+
+    def groups(self) -> dict[str, Any]:
+        """Arrow by the rows of a row group, 1 and 8 shards."""
+        cases = {
+            f"d, {shards} shards, {group:,} rows a row group": (None, self.d(shards=shards, group=group))
+            for group in (1_000, GROUP, 100_000)
+            for shards in (1, 8)
+        }
+        return self._compare("By row groups", cases, (f"d, 1 shards, {GROUP:,} rows a row group",))
+
+    # --- The cases ---
+
+    def source(self, *, keyed: bool = False, names: Sequence[str] = NUMERIC) -> Callable[[], Any]:
+        return self._on_dicts(names=names, shards=1 if keyed else None)
+
+    def a(self, *, shards: int = 1) -> Callable[[], Any]:
+        buffer = plain.Buffer(self.scale.delta)
+        return self._on_dicts(
+            lambda source: source.with_output_types(plain.Keyed),
+            lambda rows: rows | "Buffer" >> beam.ParDo(buffer),
+            shards=shards,
+        )
+
+    def b(self, *, shards: int = 1, timed: bool = False) -> Callable[[], Any]:
+        delta = self.scale.delta
+
+        def packed(rows: Any) -> Any:
+            pack = beam.ParDo(plain.PackRows(shards, PACK, timed=timed)).with_output_types(plain.KeyedBytes)
+            held = rows | "Pack" >> pack | "Buffer" >> beam.ParDo(plain.BufferPacks(delta))
+            return held | "Explode" >> beam.ParDo(plain.ExplodeTimed(delta) if timed else plain.Explode())
+
+        return self._on_dicts(then=packed)
+
+    def c(self, *, names: Sequence[str] = NUMERIC, **how: Any) -> Callable[[], Any]:
+        policy = self.policy(names=names, **how)
+        return self._on_dicts(
+            lambda source: source.with_output_types(dict), lambda rows: rows | Anonymize(policy), names
+        )
+
+    def d(self, *, names: Sequence[str] = NUMERIC, group: int = GROUP, **how: Any) -> Callable[[], Any]:
+        policy = self.policy(names=names, **how)
+        kept = [self.adult.schema.field(name) for name in PUBLISHED]
+        schema = pa.schema([*(pa.field(name, kind) for name, kind in Publisher(policy).fields()), *kept])
+
+        def anonymize(tables: Any) -> Any:
+            return tables | Anonymize(policy) | "AsTable" >> beam.Map(plain.as_table)
+
+        return self._on_parquet(self._parquet(names, group), anonymize, schema)
+
+    def copy(self) -> Callable[[], Any]:
+        path = self._parquet(NUMERIC, GROUP)
+        return self._on_parquet(path, lambda tables: tables, pq.read_schema(path))
+
+    def policy(
+        self,
+        *,
+        names: Sequence[str] = NUMERIC,
+        shards: int = 1,
+        event_time: str | None = None,
+        delta: int | None = None,
+    ) -> Policy:
+        return Policy(
+            person="person",
+            event_time=event_time,
+            quasi_identifiers={name: self._quasi_identifier(name) for name in names},
+            publish=PUBLISHED,
+            k=self.scale.k,
+            delay_rows=delta or self.scale.delta,
+            shards=shards,
+            seed=0,
+        )
+
+    def _quasi_identifier(self, name: str) -> QuasiIdentifier:
+        if name in CATEGORICAL:
+            return adult_categories(name)
+        values = self.adult[name].to_numpy()
+        return Numeric(domain=(float(values.min()), float(values.max())))
+
+    def _on_dicts(
+        self,
+        typed: Callable[[Any], Any] = lambda source: source,
+        then: Callable[[Any], Any] = lambda rows: rows,
+        names: Sequence[str] = NUMERIC,
+        shards: int | None = None,
+    ) -> Callable[[], Any]:
+        path = self._parquet(names, GROUP)
+        groups = list(range(pq.ParquetFile(path).num_row_groups))
+
+        def build(p: beam.Pipeline) -> None:
+            source = typed(beam.ParDo(plain.Rows(path, shards)))
+            rows = p | beam.Create(groups) | "Rows" >> source
+            _ = then(rows) | "Discard" >> beam.ParDo(plain.Discard())
+
+        return lambda: _run(build)
+
+    def _on_parquet(self, path: str, then: Callable[[Any], Any], schema: pa.Schema) -> Callable[[], Any]:
+        out = str(self.folder / "out")
+
+        def build(p: beam.Pipeline) -> None:
+            tables = p | ReadFromParquetBatched(path)
+            _ = then(tables) | WriteToParquetBatched(out, schema, file_name_suffix=".parquet")
+
+        return lambda: _run(build)
+
+    def _parquet(self, names: Sequence[str], group: int) -> str:
+        path = self.folder / f"adult-{names[-1]}-{group}.parquet"
+        if not path.exists():
+            chosen = self.adult.select(["person", "at", *names, *PUBLISHED])
+            pq.write_table(chosen, path, row_group_size=group)
+        return str(path)
+
+    # --- Measuring ---
+
+    def _compare(
+        self,
+        title: str,
+        cases: Mapping[str, tuple[str | None, Callable[[], Any]]],
+        bases: Sequence[str] = ("a", "b"),
+    ) -> dict[str, Any]:
+        """Measure the cases in turns; print their medians, net of their sources, and the ratios to the bases."""
+        rounds = []
+        for i in range(self.scale.repetitions + 1):
+            rounds.append({name: _cpu(work) / self.scale.rows for name, (_, work) in cases.items()})
+            print(f"  {title}: {'warm-up' if i == 0 else i}", file=sys.stderr)
+        first, *rounds = rounds
+        medians = {name: 1e6 * median(times[name] for times in rounds) for name in cases}
+        net = {name: medians[name] - (medians[source] if source else 0.0) for name, (source, _) in cases.items()}
+        rows = [
+            [name, 1e6 * first[name], medians[name], net[name], *(net[name] / net[base] for base in bases)]
+            for name in cases
+        ]
+        header = ["", "first run, us", "us", "net, us", *(f"net / ({base})" for base in bases)]
+        print(f"\n{title}\n\n{table(header, rows)}", flush=True)
+        return {
+            name: {
+                "us": rounded(medians[name]),
+                "net_us": rounded(net[name]),
+                **{f"to {base}": rounded(net[name] / net[base]) for base in bases},
+            }
+            for name in cases
+        }
+
+
+def _drawn(rows: int) -> pa.Table:
+    """Rows drawn from Adult with replacement, each of a person of its own: ten columns and a time."""
+    whole = pq.read_table(data_folder() / "adult_30162.parquet", columns=[*NUMERIC, *CATEGORICAL, *PUBLISHED])
+    chosen = np.random.default_rng(0).integers(whole.num_rows, size=rows)
+    drawn = whole.take(pa.array(chosen)).combine_chunks()
+    person = np.arange(rows)
+    return drawn.append_column("person", pa.array(person)).append_column("at", pa.array(person.astype(np.float64)))
+
+
+def _run(build: Callable[[beam.Pipeline], None]) -> Any:
+    with beam.Pipeline(runner=FnApiRunner()) as p:
+        build(p)
+    return p.result
+
+
+def _cpu(work: Callable[[], Any]) -> float:
+    """Seconds of the processor, children included."""
+    gc.collect()
+    start = _used()
+    work()
+    return _used() - start
+
+
+def _used() -> float:
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.transform", description=(__doc__ or "").split("\n", maxsplit=1)[0]
+    )
+    parser.add_argument("--quick", action="store_true", help="small, to see that it runs")
+    parser.add_argument("--rows", type=int, help="rows of the stream")
+    parser.add_argument("--repetitions", type=int, help="beside the first run, which is shown apart")
+    parser.add_argument("--only", help="some of: " + ", ".join(PARTS))
+    said = parser.parse_args(sys.argv[1:] if given is None else given)
+    chosen = said.only.split(",") if said.only else list(PARTS)
+    if not set(chosen) <= set(PARTS):
+        parser.error(f"--only must be some of {', '.join(PARTS)}, not {said.only}")
+    logging.getLogger().setLevel(logging.ERROR)
+    small = Scale(rows=2_000, k=5, delta=100, repetitions=1) if said.quick else Scale()
+    scale = Scale(said.rows or small.rows, small.k, small.delta, said.repetitions or small.repetitions)
+    print(f"{scale.rows:,} rows of Adult, 6 QIs, k={scale.k}, delta={scale.delta:,}, {scale.repetitions} repetitions")
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(scale, Path(folder))
+        figures = {part: getattr(bench, part)() for part in chosen}
+    finish({"benchmark": "transform", "quick": said.quick, "beam": beam.__version__, **figures})
+    return 0
+
+
+PARTS = ("cost", "shards", "delta_over_shards", "groups")
+
+if __name__ == "__main__":
+    sys.exit(main())
