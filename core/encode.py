@@ -61,9 +61,8 @@ class Encoder:
 
     Args:
         policy: Which columns, and how.
-        secret: Keys the hash of persons. All encoders of one stream must have the same: a
-        person's hash is then
-            the same in every batch, process and run.
+        secret: Keys the hash of persons. All encoders of one stream must have the same: a person's hash is then the
+            same in every batch, process and run.
     """
 
     def __init__(self, policy: Policy, *, secret: bytes = b"") -> None:
@@ -77,12 +76,10 @@ class Encoder:
         """Encode a batch.
 
         Args:
-            batch: Columns by their names, all of one length: sequences, numpy arrays or Arrow
-            arrays. A
-                column that the policy names and that is not there rejects all rows.
-            time: Event times in microseconds, where the policy names no column for them. They may
-            be left out
-                where only arrivals count (`delay_rows`).
+            batch: Columns by their names, all of one length: sequences, numpy arrays or Arrow arrays. A column that
+                the policy names and that is not there rejects all rows.
+            time: Event times in microseconds, where the policy names no column for them. They may be left out where
+                only arrivals count (`delay_rows`).
         """
         count = _length(self.policy, batch, time)
         work = _Work(batch, count)

@@ -143,8 +143,10 @@ def test_a_key_moves_between_processes(expected: list[Any], monkeypatch: pytest.
 def test_memory_is_used_if_it_is_of_this_state(monkeypatch: pytest.MonkeyPatch) -> None:
     state, worker = State(), Worker(POLICY)
     through(state, [worker], PACKS[:3], end=False)
-    monkeypatch.setattr(hold.Hold, "_rebuilt", None)
+    before = state.token.value
+    monkeypatch.setattr(hold.Hold, "_rebuilt", None)  # to rebuild would fail
     worker.push(state, PACKS[3])
+    assert state.token.value != before
 
 
 def test_memory_that_ran_ahead_of_its_state_never_answers(expected: list[Any]) -> None:
