@@ -69,7 +69,8 @@ METHODS: dict[str, type] = {"castle": CastleParameters}
 def register_method_parameters(name: str, parameters: type) -> None:
     """Make a method known to policies.
 
-    Its parameters are a frozen dataclass with a default for each field.
+    Its parameters are a frozen dataclass with a default for each field. If it has a method `check(policy, problems)`,
+    that is asked about the fields of a policy that are right by themselves.
     """
     if not dataclasses.is_dataclass(parameters):
         msg = f"parameters of {name!r} must be a dataclass, not {parameters!r}."

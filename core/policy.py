@@ -10,17 +10,16 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from fractions import Fraction
 from os import PathLike
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from crenel import quasi_identifiers as qi_types
 from crenel.checks import Problems, a_number, an_integer, one_of, short, suggestion
+from crenel.durations import A_DURATION, UNITS, a_duration, format_duration
 from crenel.errors import PolicyError
 from crenel.parameters import METHODS
 from crenel.quasi_identifiers import QuasiIdentifier
@@ -30,20 +29,8 @@ __all__ = ["FrozenDict", "OnSuppress", "Policy", "PolicyError", "Sensitive", "Sh
 
 _Value = TypeVar("_Value")
 
-#: Microseconds of each unit of a duration.
-_UNITS = {
-    "d": 86_400_000_000,
-    "h": 3_600_000_000,
-    "m": 60_000_000,
-    "s": 1_000_000,
-    "ms": 1_000,
-    "us": 1,
-}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?) ?(us|ms|s|m|h|d)", re.ASCII)
-_A_DURATION = "a duration such as '500ms', '30s', '10m', '2h' or '1d'"
-
-#: Durations and deadlines are added in 64 bits.
-_LONGEST = 2**62
+#: Moments in a delay at which rows leave for reasons of time.
+_TICKS = 16
 
 
 class OnSuppress(Enum):
@@ -197,6 +184,14 @@ class Policy:
         for name, value in clean.items():
             object.__setattr__(self, name, value)
 
+    @property
+    def tick(self) -> int:
+        """Microseconds that deadlines and published moments are multiples of: a sixteenth of the delay, or a second.
+
+        Who sees a row leave alone at its deadline would otherwise know its event time.
+        """
+        return max(self.delay // _TICKS, 1) if self.delay is not None else UNITS["s"]
+
     @classmethod
     def from_yaml(cls, path: str | PathLike[str]) -> Policy:
         """Read a YAML file; the hierarchies' files are relative to it."""
@@ -222,7 +217,7 @@ class Policy:
             if isinstance(given.get(name), int) and given.get(name) != 0:
                 # 10 what? Python objects count microseconds, and no reader of a file would guess
                 # so.
-                problems.must(name, _A_DURATION, given[name])
+                problems.must(name, A_DURATION, given[name])
                 given = {**given, name: "1s"}  # so that no other check speaks of it
         defaults = {**_DEFAULTS, "person": _ABSENT, "quasi_identifiers": _ABSENT, "k": _ABSENT}
         known_given = {key: value for key, value in given.items() if key in known}
@@ -313,6 +308,8 @@ class _Check:
         self._guarantees(clean, wrong)
         self._deadlines(clean, wrong)
         self._locality(clean, wrong)
+        if not wrong and hasattr(clean["parameters"], "check"):
+            clean["parameters"].check(clean, self.problems)
         return clean
 
     def _details(self, start: int) -> list[tuple[str, str]]:
@@ -412,13 +409,13 @@ class _Check:
         return a_number(self.problems, "t", value, "a number above 0 and below 1", 0, 1)
 
     def delay(self, value: Any) -> int | None:
-        return None if value is None else self._duration("delay", value, at_least=1)
+        return None if value is None else a_duration(self.problems, "delay", value, at_least=1)
 
     def delay_rows(self, value: Any) -> int | None:
         return None if value is None else an_integer(self.problems, "delay_rows", value, 1, 1)
 
     def disorder(self, value: Any) -> int:
-        return 0 if value is None else self._duration("disorder", value, at_least=0)
+        return 0 if value is None else a_duration(self.problems, "disorder", value, at_least=0)
 
     def method(self, value: Any) -> str:
         if not isinstance(value, str) or value not in METHODS:
@@ -513,14 +510,6 @@ class _Check:
             self.problems.add(path, f": {error}")
         return None
 
-    def _duration(self, path: str, value: Any, at_least: int) -> int:
-        micros = _micros(value)
-        if micros is None or not at_least <= micros <= _LONGEST:
-            rule = _A_DURATION if micros is None else f"{_A_DURATION}, at least {at_least} microsecond"
-            self.problems.must(path, rule if at_least else _A_DURATION, value)
-            return at_least
-        return micros
-
     def _roles(self) -> None:
         """A column has one role; only the event time may be a quasi-identifier besides."""
         roles: dict[str, list[str]] = {}
@@ -565,33 +554,6 @@ class _Check:
         if both and getattr(clean["parameters"], "reorder", False):
             rule = "must not be true with both delay and delay_rows; keep one."
             self.problems.add("parameters.reorder", rule)
-
-
-def parse_duration(text: str) -> int | None:
-    """The microseconds of a text such as `10m`; None if it is no duration."""
-    match = _DURATION.fullmatch(text.strip())
-    if match is None:
-        return None
-    micros = Fraction(match[1]) * _UNITS[match[2]]
-    return int(micros) if micros.denominator == 1 else None
-
-
-def format_duration(micros: int) -> str:
-    """The text of a duration, in the largest unit that it is a whole number of."""
-    if micros == 0:
-        return "0s"
-    unit = next(name for name, size in _UNITS.items() if micros % size == 0)
-    return f"{micros // _UNITS[unit]}{unit}"
-
-
-def _micros(value: Any) -> int | None:
-    if isinstance(value, dt.timedelta):
-        return value // dt.timedelta(microseconds=1)
-    if isinstance(value, str):
-        return parse_duration(value)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    return None
 
 
 def _shard_by_spec(shard_by: ShardBy | tuple[str, ...]) -> str | list[str]:

@@ -12,7 +12,7 @@ WAIT = "compiling the engine, once: up to a minute"
 
 def is_compiled() -> bool:
     """Whether numba would find the kernels in its cache; True if it cannot be told."""
-    from crenel.engine import kernels
+    from crenel.engine.kernels import castle as kernels
 
     try:
         run: Any = kernels.run

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import yaml
 
+from crenel.durations import format_duration
 from crenel.pipelines import measures
 from crenel.pipelines.profiles import Kind, Profile
 from crenel.pipelines.report import count, percent, spoken
 from crenel.pipelines.roles import Choice, Roles
-from crenel.policy import format_duration
 
 __all__ = ["draft"]
 

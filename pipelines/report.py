@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-from crenel.policy import format_duration
+from crenel.durations import format_duration
 
 __all__ = [
     "Finding",

@@ -13,11 +13,12 @@ import numpy as np
 from crenel import columns
 from crenel.checks import suggestion
 from crenel.columns import Floats, Ints
+from crenel.durations import format_duration
 from crenel.encode import Encoded, Encoder
 from crenel.geometry import Interval, Tree
 from crenel.pipelines import measures
 from crenel.pipelines.report import Finding, Line, Section, Severity, count, listed, percent, spoken
-from crenel.policy import Policy, format_duration
+from crenel.policy import Policy
 from crenel.quasi_identifiers import QuasiIdentifier
 
 __all__ = ["HEAVY", "Sample"]

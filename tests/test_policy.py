@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import crenel
+from crenel.durations import format_duration, parse_duration
 from crenel.errors import PolicyError, Rejected
 from crenel.hierarchy import Hierarchy
 from crenel.parameters import METHODS, CastleParameters, Reuse, register_method_parameters
@@ -24,8 +25,6 @@ from crenel.policy import (
     OnSuppress,
     Policy,
     Sensitive,
-    format_duration,
-    parse_duration,
 )
 from crenel.quasi_identifiers import Categorical, Datetime, Numeric, Prefix
 

@@ -19,7 +19,7 @@ from crenel.policy import Policy
 from crenel.transforms.holder import Departure
 from crenel.transforms.payloads import Form
 from crenel.transforms.published import Publisher, release_records
-from crenel.transforms.stamps import stamps, tick_of
+from crenel.transforms.stamps import stamps
 
 NAMESPACE = "crenel"
 PUBLISHED, SUPPRESSED, RELEASES, REJECTED = "published", "suppressed", "releases", "rejected"
@@ -43,7 +43,7 @@ class Emitter:
         self._ranges = frozenset(policy.quasi_identifiers)
         self._has_deadlines = policy.delay is not None
         #: What moments are rounded up to.
-        self.tick = tick_of(policy)
+        self.tick = policy.tick
         self._counts = {
             Kind.CLUSTER: Metrics.counter(NAMESPACE, "published"),
             Kind.REUSE: Metrics.counter(NAMESPACE, "published"),

@@ -10,16 +10,6 @@ import numpy as np
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP
 from numpy.typing import NDArray
 
-from crenel.policy import Policy
-
-_SECOND = 1_000_000
-_TICKS = 16
-
-
-def tick_of(policy: Policy) -> int:
-    """Microseconds to whose multiples moments are rounded: a sixteenth of the delay, or a second."""
-    return max(policy.delay // _TICKS, 1) if policy.delay is not None else _SECOND
-
 
 def rounded(time: int, tick: int) -> int:
     """The next multiple of a tick."""

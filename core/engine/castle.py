@@ -6,16 +6,17 @@ done, and what was chosen where the paper is silent, is in `docs/castle.md`.
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from crenel.avro import Schemas, packed, unpacked
-from crenel.engine import kernels
 from crenel.engine.contract import Engine, Releases, SnapshotError
-from crenel.geometry import Geometry, Interval, Radix, Tree
+from crenel.engine.kernels import castle as kernels
+from crenel.engine.kernels import common
+from crenel.engine.space import check_rows, fingerprint, own, set_domains, space_of
+from crenel.engine.written import room, taken
 from crenel.parameters import CastleParameters, Reuse
 from crenel.policy import Policy
 from crenel.rows import Rows
@@ -24,10 +25,7 @@ from crenel.rows import Rows
 _CHUNK = 4096
 #: Rows that room is made for before they come.
 _MOST_EXPECTED = 1 << 16
-#: Moments in a delay at which rows leave for reasons of time.
-_TICKS = 16
 _SCHEMAS = Schemas("crenel.engine", ("castle.1.avsc",))
-_KINDS = {Interval: kernels.INTERVAL, Tree: kernels.TREE, Radix: kernels.RADIX}
 
 
 class Castle(Engine):
@@ -47,8 +45,8 @@ class Castle(Engine):
         self._codes: list[dict[int, int] | None] = [
             {} if policy.t is not None and column.size is None else None for column in policy.sensitive.values()
         ]
-        self._space = _space([qi.geometry for qi in policy.quasi_identifiers.values()], _shares(policy))
-        self._fingerprint = _fingerprint(policy, self._space)
+        self._space = space_of(policy)
+        self._fingerprint = fingerprint(policy, self._space)
         #: Room for the rows that will be held, as far as that is known and not too much.
         expected = min(policy.delay_rows or 0, _MOST_EXPECTED)
         self._state = self._empty_state(key, capacity=expected + _CHUNK)
@@ -69,7 +67,7 @@ class Castle(Engine):
 
     def push(self, rows: Rows) -> Releases:
         """Take rows that arrive in this order; return what became due."""
-        self._check(rows)
+        check_rows(self._policy, self._space, rows)
         sensitive = self._dense(rows.sensitive)
         parts = [Releases.empty(self._dimensions)]
         for start in range(0, len(rows), _CHUNK):
@@ -99,36 +97,6 @@ class Castle(Engine):
         return len(self._policy.quasi_identifiers)
 
     # --- Rows in, releases out ---
-
-    def _check(self, rows: Rows) -> None:
-        """Refuse rows that are not in the space: the kernels look up leaves and values without asking again."""
-        expected = (self._dimensions, len(self._codes))
-        got = (rows.qi.shape[1], rows.sensitive.shape[1])
-        if got != expected:
-            message = (
-                f"Castle: rows must have {expected[0]} quasi-identifiers and {expected[1]} sensitive columns, "
-                f"not {got[0]} and {got[1]}."
-            )
-            raise ValueError(message)
-        if len(rows) == 0:
-            return
-        dimensions = self._space.dimensions
-        lo, hi = rows.qi.min(axis=0), rows.qi.max(axis=0)
-        # NaN compares as outside.
-        inside = (lo >= dimensions["widest_lo"]) & (hi <= dimensions["widest_hi"]) & np.isfinite(lo) & np.isfinite(hi)
-        for d in np.flatnonzero(inside & (dimensions["kind"] != kernels.INTERVAL)):
-            inside[d] = np.array_equal(rows.qi[:, d], np.floor(rows.qi[:, d]))
-        names = [*self._policy.quasi_identifiers]
-        wrong = [names[d] for d in np.flatnonzero(~inside)]
-        wrong += [
-            name
-            for j, (name, column) in enumerate(self._policy.sensitive.items())
-            if column.size is not None
-            and not 0 <= rows.sensitive[:, j].min() <= rows.sensitive[:, j].max() < column.size
-        ]
-        if wrong:
-            message = f"Castle: rows must be inside the declared domains; they are not in {', '.join(wrong)}."
-            raise ValueError(message)
 
     def _dense(self, sensitive: NDArray[np.int64]) -> NDArray[np.int64]:
         """With t, number the values of columns that were not declared, in order of appearance."""
@@ -163,25 +131,10 @@ class Castle(Engine):
         none = np.zeros(0, dtype=np.int64)
         return Rows(np.zeros((0, self._dimensions)), none, np.zeros((0, len(self._codes)), dtype=np.int64), none)
 
-    def _run(self, rows: Rows, *, now: int = kernels.EARLIEST, over: bool = False) -> Releases:
+    def _run(self, rows: Rows, *, now: int = common.EARLIEST, over: bool = False) -> Releases:
         """Run the kernel, and take what it wrote."""
-        kernels.run(self._state, _own(rows.qi), _own(rows.person), _own(rows.sensitive), _own(rows.time), now, over)
-        numbers, out = self._state.numbers, self._state.out
-        releases, leaving = int(numbers["out_releases"][0]), int(numbers["out_rows"][0])
-        numbers["out_releases"] = numbers["out_rows"] = 0
-        written = out.releases[:releases]
-        return Releases(
-            rows=out.rows[:leaving].copy(),
-            offsets=np.concatenate([np.zeros(1, dtype=np.int64), written["end"]]),
-            kind=written["kind"].astype(np.int8),
-            lo=out.lo[:releases].copy(),
-            hi=out.hi[:releases].copy(),
-            loss=written["loss"].copy(),
-            persons=written["persons"].copy(),
-            moment=written["moment"].copy(),
-            arrivals=written["arrivals"].copy(),
-            group=written["group"].copy(),
-        )
+        kernels.run(self._state, own(rows.qi), own(rows.person), own(rows.sensitive), own(rows.time), now, over)
+        return taken(self._state.out, self._state.numbers)
 
     # --- Snapshots ---
 
@@ -232,13 +185,13 @@ class Castle(Engine):
             clusters=int(held["cluster"].max(initial=-1)) + 1,
             values=width,
         )
-        _set_domains(s.space, unpacked(record["domain_lo"]), unpacked(record["domain_hi"]))
+        set_domains(s.space, unpacked(record["domain_lo"]), unpacked(record["domain_hi"]))
         s.closeness.stream[:] = unpacked(record["histogram"], "<i8").reshape(s.closeness.stream.shape)
         kernels.rebuild(s, **held)
         for name in ("draws", "arrivals", "released", "clock"):
             s.numbers[name] = record[name]
-        if record["draws"] % kernels.WORDS:
-            kernels.chacha20_block(s.random, record["draws"] // kernels.WORDS)
+        if record["draws"] % common.WORDS:
+            common.chacha20_block(s.random, record["draws"] // common.WORDS)
         self._restore_recent(unpacked(record["recent"]))
         self._restore_reusable(record)
 
@@ -366,14 +319,14 @@ class Castle(Engine):
         return kernels.State(
             numbers=numbers,
             space=space,
-            counts=np.zeros(table, dtype=kernels.ENTRY),
+            counts=np.zeros(table, dtype=common.ENTRY),
             buffer=_buffer(capacity, self._dimensions, len(self._codes)),
             clusters=_clusters(max(clusters, int(numbers["beta"][0])), self._dimensions, tracked),
             reusable=_reusable(self._parameters.max_reusable, self._dimensions, closeness.stream.shape),
             recent=np.zeros(int(numbers["mu"][0])),
             closeness=closeness,
-            random=kernels.Random(key=unpacked(key, "<u4"), block=np.zeros(kernels.WORDS, dtype=np.uint32)),
-            out=_out(capacity, self._dimensions),
+            random=common.Random(key=unpacked(key, "<u4"), block=np.zeros(common.WORDS, dtype=np.uint32)),
+            out=room(capacity, self._dimensions),
         )
 
     @property
@@ -407,80 +360,16 @@ def _numbers(policy: Policy) -> NDArray[Any]:
     numbers["l"] = policy.l or 0
     numbers["t"] = -1.0 if policy.t is None else policy.t
     numbers["delay"] = -1 if policy.delay is None else policy.delay
-    numbers["tick"] = max((policy.delay or 0) // _TICKS, 1)
+    numbers["tick"] = policy.tick
     numbers["delay_rows"] = policy.delay_rows or 0
     numbers["disorder"] = policy.disorder
     numbers["beta"] = parameters.beta
     numbers["mu"] = parameters.mu
     numbers["reuse"] = parameters.reuse is Reuse.UNIFORM
     numbers["tracked"] = 1 + (len(policy.sensitive) if policy.l else 0)
-    numbers["clock"] = kernels.EARLIEST
-    numbers["oldest"] = numbers["newest"] = kernels.NONE
+    numbers["clock"] = common.EARLIEST
+    numbers["oldest"] = numbers["newest"] = common.NONE
     return numbers
-
-
-def _shares(policy: Policy) -> list[float]:
-    """Each quasi-identifier's part in the loss."""
-    weights = [qi.weight for qi in policy.quasi_identifiers.values()]
-    total = 0.0
-    for weight in weights:
-        total += weight
-    return [weight / total for weight in weights]
-
-
-def _space(geometries: list[Geometry], shares: list[float]) -> kernels.Space:
-    dimensions = np.zeros(len(geometries), dtype=kernels.DIMENSION)
-    nodes, leaves = [np.zeros(0, dtype=kernels.NODE)], [np.zeros(0, dtype=np.int64)]
-    for dimension, geometry, share in zip(dimensions, geometries, shares, strict=True):
-        dimension["kind"] = _KINDS[type(geometry)]
-        dimension["share"] = share
-        dimension["widest_lo"], dimension["widest_hi"] = geometry.widest()
-        if isinstance(geometry, Radix):
-            dimension["base"] = geometry.base
-        if isinstance(geometry, Interval):
-            dimension["learned"] = geometry.learned
-        if isinstance(geometry, Tree):
-            dimension["leaf_offset"] = sum(map(len, leaves))
-            leaves.append(geometry.leaf.astype(np.int64) + sum(map(len, nodes)))
-            nodes.append(_nodes(geometry, sum(map(len, nodes))))
-    learned = dimensions["learned"] != 0
-    space = kernels.Space(dimensions=dimensions, nodes=np.concatenate(nodes), leaf=np.concatenate(leaves))
-    _set_domains(
-        space,
-        np.where(learned, np.inf, dimensions["widest_lo"]),
-        np.where(learned, -np.inf, dimensions["widest_hi"]),
-    )
-    return space
-
-
-def _nodes(tree: Tree, offset: int) -> NDArray[Any]:
-    nodes = np.zeros(len(tree.parent), dtype=kernels.NODE)
-    nodes["parent"] = tree.parent
-    nodes["parent"] += offset
-    nodes["first"] = tree.first
-    nodes["last"] = tree.last
-    return nodes
-
-
-def _set_domains(space: kernels.Space, lo: NDArray[np.float64], hi: NDArray[np.float64]) -> None:
-    dimensions = space.dimensions
-    dimensions["domain_lo"] = lo
-    dimensions["domain_hi"] = hi
-    width = hi - lo
-    dimensions["scale"] = 0.0
-    np.divide(dimensions["share"], width, out=dimensions["scale"], where=width > 0.0)
-
-
-def _fingerprint(policy: Policy, space: kernels.Space) -> bytes:
-    """What must not change under a snapshot: what its numbers mean."""
-    digest = hashlib.blake2b(digest_size=16)
-    for name in policy.quasi_identifiers:
-        digest.update(f"{name}\0".encode())
-    digest.update(packed(space.dimensions) + packed(space.nodes) + packed(space.leaf))
-    for name, column in policy.sensitive.items():
-        digest.update(f"{name}\0{column.size}\0{column.ordered}\0".encode())
-    digest.update(b"t" if policy.t is not None else b"")
-    return digest.digest()
 
 
 def _buffer(capacity: int, dimensions: int, columns: int) -> kernels.Buffer:
@@ -497,7 +386,7 @@ def _clusters(beta: int, dimensions: int, tracked: int) -> kernels.Clusters:
     shape = (dimensions, beta)
     return kernels.Clusters(
         table=np.empty(beta, dtype=kernels.CLUSTERS),
-        boxes=kernels.Boxes(np.empty(shape), np.empty(shape), np.zeros(shape, dtype=np.int64)),
+        boxes=common.Boxes(np.empty(shape), np.empty(shape), np.zeros(shape, dtype=np.int64)),
         distinct=np.zeros((beta, tracked), dtype=np.int64),
         held_distinct=np.zeros(tracked, dtype=np.int64),
         active=np.arange(beta, dtype=np.int64),
@@ -512,17 +401,3 @@ def _reusable(size: int, dimensions: int, histogram: tuple[int, ...]) -> kernels
         hi=np.empty((size, dimensions)),
         histogram=np.zeros((size, *histogram), dtype=np.int64),
     )
-
-
-def _out(capacity: int, dimensions: int) -> kernels.Out:
-    return kernels.Out(
-        rows=np.empty(capacity, dtype=np.int64),
-        releases=np.empty(capacity, dtype=kernels.RELEASE),
-        lo=np.empty((capacity, dimensions)),
-        hi=np.empty((capacity, dimensions)),
-    )
-
-
-def _own(array: NDArray[Any]) -> NDArray[Any]:
-    """An array that may be written to: to numba another is of another type, and would be compiled for again."""
-    return np.require(array, requirements=["C", "W"])

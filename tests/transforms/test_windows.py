@@ -17,7 +17,6 @@ from apache_beam.transforms.window import (
 )
 
 from crenel.transforms import Anonymize, hold
-from crenel.transforms.stamps import tick_of
 from tests.transforms.streams import SECOND, Left, Stamped, anonymize, check, policy, rows, run, stream
 
 HOUR = 3600
@@ -126,7 +125,7 @@ def test_the_timer_stops(firings: list[int]) -> None:
     out = run(stream([GIVEN[:50], FIRST + 5_000, FIRST + 90_000]), anonymize(), runner="BundleBasedDirectRunner")
     assert len(out.published) == 50
     # No more often than there are ticks between the first deadline and the last.
-    assert len(firings) <= 50 * 10 / (tick_of(policy()) / SECOND) + 20
+    assert len(firings) <= 50 * 10 / (policy().tick / SECOND) + 20
 
 
 # --- Disorder ---
@@ -235,7 +234,7 @@ def test_a_drain_lets_everything_go() -> None:
 @pytest.mark.parametrize("windows", [FixedWindows(HOUR), GlobalWindows()], ids=name)
 def test_no_timestamp_is_an_event_time(changes: dict[str, Any], windows: Any) -> None:
     odd = [{**row, "seen": row["seen"] + 0.123457 + 0.000100 * i} for i, row in enumerate(GIVEN[:400])]
-    tick = tick_of(policy(**changes))
+    tick = policy(**changes).tick
     parts: list[Any] = []
     for start in range(0, len(odd), 80):
         parts += [odd[start : start + 80], int(odd[min(start + 80, len(odd) - 1)]["seen"]) - 1]

@@ -1,7 +1,4 @@
-"""The hot loops, compiled by numba: plain loops over the arrays of one `State`.
-
-All of them are in this one file because numba's on-disk cache notices a change only in the file of the function it
-cached: a kernel that called into another file would go on running that file's old code.
+"""CASTLE's hot loops: plain loops over the arrays of one `State`.
 
 A state is made of parts, and a function takes only the parts it needs: numba hands each array over as seven words, so
 that what runs for every row must not be given everything.
@@ -13,22 +10,46 @@ are kept, so that the two can be read side by side.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple
 
-import numba
 import numpy as np
-from numpy.typing import NDArray
 
-_Function = TypeVar("_Function")
-Array = NDArray[Any]
-#: One element of a structured array, by its fields' names.
-Record = Any
-
-INTERVAL, TREE, RADIX = 0, 1, 2
-CLUSTER, REUSE, SUPPRESSED, SAMPLED_OUT = 0, 1, 2, 3
-NONE = -1
-EARLIEST, LATEST = -(2**63), 2**63 - 1
-WORDS = 16
+from crenel.engine.kernels.common import (
+    CLUSTER,
+    LATEST,
+    NONE,
+    REUSE,
+    SUPPRESSED,
+    Array,
+    Boxes,
+    Out,
+    Random,
+    Space,
+    below,
+    copy_into,
+    count_down,
+    count_up,
+    enlargement_by_box,
+    enlargements,
+    enlargements_by,
+    erase_entry,
+    find_entry,
+    grow_box,
+    inlined,
+    inner,
+    inside,
+    join_boxes,
+    kernel,
+    learn_domains,
+    loss_of,
+    loss_with,
+    move_box,
+    point_box,
+    put_entry,
+    saturating_add,
+    shuffle,
+    write_release,
+)
 
 # What is one number: first what the policy fixes (0 or negative: not asked for), then what changes from row to row.
 NUMBERS = np.dtype(
@@ -63,22 +84,6 @@ NUMBERS = np.dtype(
         ("tau", "f8"),
     ]
 )
-DIMENSION = np.dtype(
-    [
-        ("kind", "i8"),
-        ("base", "f8"),
-        ("share", "f8"),  # weight / sum of weights
-        ("scale", "f8"),  # share / width of the domain
-        ("learned", "i8"),
-        ("domain_lo", "f8"),
-        ("domain_hi", "f8"),
-        ("widest_lo", "f8"),
-        ("widest_hi", "f8"),
-        ("leaf_offset", "i8"),
-    ]
-)
-NODE = np.dtype([("parent", "i8"), ("first", "f8"), ("last", "f8")])
-ENTRY = np.dtype([("tag", "i8"), ("value", "i8"), ("count", "i8")])
 SLOT = np.dtype(
     [
         ("number", "i8"),
@@ -94,36 +99,6 @@ SLOT = np.dtype(
 )
 CLUSTERS = np.dtype([("head", "i8"), ("tail", "i8"), ("born", "i8"), ("place", "i8")])
 REUSABLE = np.dtype([("group", "i8"), ("persons", "i8")])
-RELEASE = np.dtype(
-    [
-        ("kind", "i8"),
-        ("loss", "f8"),
-        ("persons", "i8"),
-        ("moment", "i8"),
-        ("arrivals", "i8"),
-        ("group", "i8"),
-        ("end", "i8"),
-    ]
-)
-
-
-class Space(NamedTuple):
-    """The quasi-identifiers; all trees lie in one array of nodes."""
-
-    dimensions: Any  # DIMENSION
-    nodes: Any  # NODE
-    leaf: Any  # leaf -> node, from leaf_offset on
-
-
-class Boxes(NamedTuple):
-    """Boxes, a column each: the ends of their spans, and the tree nodes these are of.
-
-    A quasi-identifier is a row, so that one row of the stream is compared with many boxes by vector instructions.
-    """
-
-    lo: Any
-    hi: Any
-    node: Any
 
 
 class Buffer(NamedTuple):
@@ -164,22 +139,6 @@ class Closeness(NamedTuple):
     stream: Any  # histogram of the stream, [column, value]
 
 
-class Random(NamedTuple):
-    """The generator."""
-
-    key: Any
-    block: Any
-
-
-class Out(NamedTuple):
-    """What leaves."""
-
-    rows: Any
-    releases: Any  # RELEASE
-    lo: Any
-    hi: Any
-
-
 class State(NamedTuple):
     """Everything a CASTLE engine is."""
 
@@ -195,341 +154,21 @@ class State(NamedTuple):
     out: Out
 
 
-def kernel(function: _Function) -> _Function:
-    """Compile `function` when it is first called, and keep the result on disk."""
-    return cast(_Function, numba.njit(cache=True, nogil=True)(function))
-
-
-def inner(function: _Function) -> _Function:
-    """The same, for what only kernels call: without the way in from Python, which takes as long to compile."""
-    options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    return cast(_Function, numba.njit(cache=True, nogil=True, **options)(function))
-
-
-def inlined(function: _Function) -> _Function:
-    """The same, copied into its callers.
-
-    For glue: numba optimizes all that a function calls once more with each that calls it. And for what takes all of the
-    state for each row, which is dear to hand over.
-    """
-    return cast(_Function, numba.njit(cache=True, nogil=True, inline="always")(function))
-
-
-@inner
-def _copy(source: Array, target: Array) -> None:
-    """Copy one row, as a slice assignment would, which takes a second to compile wherever it stands."""
-    for d in range(source.size):
-        target[d] = source[d]
-
-
-# --- The generator: ChaCha20's keystream -----------------------------------------------------------------------------
-
-
-@inner
-def _quarter_round(x: Array, a: int, b: int, c: int, d: int) -> None:
-    x[a] = x[a] + x[b]
-    v = x[d] ^ x[a]
-    x[d] = (v << 16) | (v >> 16)
-    x[c] = x[c] + x[d]
-    v = x[b] ^ x[c]
-    x[b] = (v << 12) | (v >> 20)
-    x[a] = x[a] + x[b]
-    v = x[d] ^ x[a]
-    x[d] = (v << 8) | (v >> 24)
-    x[c] = x[c] + x[d]
-    v = x[b] ^ x[c]
-    x[b] = (v << 7) | (v >> 25)
-
-
-@kernel
-def chacha20_block(random: Random, counter: int) -> None:
-    """Write block number `counter` of the keystream (nonce 0) into the generator's block."""
-    start = np.empty(WORDS, dtype=np.uint32)
-    start[0], start[1], start[2], start[3] = 0x61707865, 0x3320646E, 0x79622D32, 0x6B206574
-    _copy(random.key, start[4:12])
-    start[12] = counter & 0xFFFFFFFF
-    start[13] = counter >> 32
-    start[14] = start[15] = 0
-    block = random.block
-    _copy(start, block)
-    for _ in range(10):
-        _quarter_round(block, 0, 4, 8, 12)
-        _quarter_round(block, 1, 5, 9, 13)
-        _quarter_round(block, 2, 6, 10, 14)
-        _quarter_round(block, 3, 7, 11, 15)
-        _quarter_round(block, 0, 5, 10, 15)
-        _quarter_round(block, 1, 6, 11, 12)
-        _quarter_round(block, 2, 7, 8, 13)
-        _quarter_round(block, 3, 4, 9, 14)
-    for i in range(WORDS):
-        block[i] = block[i] + start[i]
-
-
-@inner
-def below(random: Random, numbers: Array, n: int) -> int:
-    """A number from 0 to n - 1, exactly uniform."""
-    counters = numbers[0]
-    threshold = (2**32 - n) % n
-    while True:
-        word = counters.draws % WORDS
-        if word == 0:
-            chacha20_block(random, counters.draws // WORDS)
-        counters.draws += 1
-        product = np.int64(random.block[word]) * n
-        if (product & 0xFFFFFFFF) >= threshold:
-            return product >> 32
-
-
-@inner
-def _shuffle(random: Random, numbers: Array, items: Array) -> None:
-    for i in range(items.size - 1, 0, -1):
-        j = below(random, numbers, i + 1)
-        items[i], items[j] = items[j], items[i]
-
-
-# --- The space: spans, loss, enlargement -----------------------------------------------------------------------------
-
-
-@inner
-def _widen(space: Space, d: int, lo: float, hi: float, node: int, x_lo: float, x_hi: float) -> tuple[float, float, int]:
-    """The span of quasi-identifier `d` that holds [lo, hi] (a span, of tree node `node`) and [x_lo, x_hi]."""
-    if x_lo >= lo and x_hi <= hi:
-        return lo, hi, node
-    dimension = space.dimensions[d]
-    if dimension.kind == INTERVAL:
-        return min(lo, x_lo), max(hi, x_hi), node
-    if dimension.kind == TREE:
-        nodes = space.nodes
-        while nodes[node].first > x_lo or nodes[node].last < x_hi:
-            node = nodes[node].parent
-        return nodes[node].first, nodes[node].last, node
-    size = hi - lo + 1.0
-    while x_lo < lo or x_hi > hi:
-        size *= dimension.base
-        lo = np.floor(lo / size) * size
-        hi = lo + size - 1.0
-    return lo, hi, node
-
-
-@inner
-def _point(space: Space, row: Array, boxes: Boxes, at: int) -> None:
-    """Make box `at` that of one row."""
-    lo, hi, node = boxes.lo, boxes.hi, boxes.node
-    for d in range(row.size):
-        lo[d, at] = hi[d, at] = row[d]
-        dimension = space.dimensions[d]
-        if dimension.kind == TREE:
-            node[d, at] = space.leaf[dimension.leaf_offset + np.int64(row[d])]
-
-
-@inner
-def _grow(space: Space, row: Array, boxes: Boxes, at: int) -> None:
-    """Let box `at` hold one more row."""
-    lo, hi, node = boxes.lo, boxes.hi, boxes.node
-    for d in range(row.size):
-        x = row[d]
-        if x < lo[d, at] or x > hi[d, at]:
-            lo[d, at], hi[d, at], node[d, at] = _widen(space, d, lo[d, at], hi[d, at], node[d, at], x, x)
-
-
-@inner
-def _join(space: Space, boxes: Boxes, at: int, other: int) -> None:
-    """Let box `at` hold another box."""
-    lo, hi, node = boxes.lo, boxes.hi, boxes.node
-    for d in range(lo.shape[0]):
-        lo[d, at], hi[d, at], node[d, at] = _widen(
-            space, d, lo[d, at], hi[d, at], node[d, at], lo[d, other], hi[d, other]
-        )
-
-
-@inner
-def _move(boxes: Boxes, source: int, target: int) -> None:
-    """Put box `source` in the place of another."""
-    for d in range(boxes.lo.shape[0]):
-        boxes.lo[d, target] = boxes.lo[d, source]
-        boxes.hi[d, target] = boxes.hi[d, source]
-        boxes.node[d, target] = boxes.node[d, source]
-
-
-@inner
-def _loss(space: Space, lo: Array, hi: Array) -> float:
-    total = 0.0
-    for d in range(lo.size):
-        total += space.dimensions[d].scale * (hi[d] - lo[d])
-    return total
-
-
-@inner
-def _loss_with(space: Space, boxes: Boxes, at: int, row: Array) -> float:
-    """The loss of box `at` after taking the row."""
-    los, his, node = boxes.lo, boxes.hi, boxes.node
-    total = 0.0
-    for d in range(row.size):
-        lo, hi, _ = _widen(space, d, los[d, at], his[d, at], node[d, at], row[d], row[d])
-        total += space.dimensions[d].scale * (hi - lo)
-    return total
-
-
-@inner
-def _enlargements(space: Space, boxes: Boxes, row: Array, enlargement: Array) -> None:
-    """How much the loss of each box grows if it takes the row: of the first ones, as `enlargement` has room for."""
-    n = enlargement.size
-    for i in range(n):
-        enlargement[i] = 0.0
-    for d in range(row.size):
-        x = row[d]
-        scale = space.dimensions[d].scale
-        lo, hi, node = boxes.lo[d], boxes.hi[d], boxes.node[d]
-        if space.dimensions[d].kind == INTERVAL:
-            for i in range(n):
-                enlargement[i] += scale * ((max(hi[i], x) - min(lo[i], x)) - (hi[i] - lo[i]))
-        elif space.dimensions[d].kind == TREE:  # as _widen does, which would cost three times as much here
-            nodes = space.nodes
-            for i in range(n):
-                if x < lo[i] or x > hi[i]:
-                    at = node[i]
-                    while nodes[at].first > x or nodes[at].last < x:
-                        at = nodes[at].parent
-                    enlargement[i] += scale * ((nodes[at].last - nodes[at].first) - (hi[i] - lo[i]))
-        else:
-            for i in range(n):
-                if x < lo[i] or x > hi[i]:
-                    new_lo, new_hi, _ = _widen(space, d, lo[i], hi[i], node[i], x, x)
-                    enlargement[i] += scale * ((new_hi - new_lo) - (hi[i] - lo[i]))
-
-
-@inner
-def _enlargements_by(space: Space, boxes: Boxes, at: int, columns: Array, rows: Array, enlargement: Array) -> None:
-    """How much the loss of box `at` grows if it takes each of `rows`, which are columns of `columns`."""
-    n = enlargement.size
-    for i in range(n):
-        enlargement[i] = 0.0
-    for d in range(columns.shape[0]):
-        column = columns[d]
-        scale = space.dimensions[d].scale
-        lo, hi, node = boxes.lo[d, at], boxes.hi[d, at], boxes.node[d, at]
-        width = hi - lo
-        if space.dimensions[d].kind == INTERVAL:
-            for i in range(n):
-                x = column[rows[i]]
-                enlargement[i] += scale * ((max(hi, x) - min(lo, x)) - width)
-        elif space.dimensions[d].kind == TREE:
-            nodes = space.nodes
-            for i in range(n):
-                x = column[rows[i]]
-                if x < lo or x > hi:
-                    ancestor = node
-                    while nodes[ancestor].first > x or nodes[ancestor].last < x:
-                        ancestor = nodes[ancestor].parent
-                    enlargement[i] += scale * ((nodes[ancestor].last - nodes[ancestor].first) - width)
-        else:
-            for i in range(n):
-                x = column[rows[i]]
-                if x < lo or x > hi:
-                    new_lo, new_hi, _ = _widen(space, d, lo, hi, node, x, x)
-                    enlargement[i] += scale * ((new_hi - new_lo) - width)
-
-
-@inner
-def _enlargement_by_box(space: Space, boxes: Boxes, at: int, other: int) -> float:
-    los, his = boxes.lo, boxes.hi
-    total = 0.0
-    for d in range(los.shape[0]):
-        lo, hi = los[d, at], his[d, at]
-        new_lo, new_hi, _ = _widen(space, d, lo, hi, boxes.node[d, at], los[d, other], his[d, other])
-        total += space.dimensions[d].scale * ((new_hi - new_lo) - (hi - lo))
-    return total
-
-
-@inner
-def _learn(space: Space, row: Array) -> None:
-    """Let undeclared domains hold the row."""
-    for d in range(row.size):
-        dimension = space.dimensions[d]
-        if dimension.learned and (row[d] < dimension.domain_lo or row[d] > dimension.domain_hi):
-            dimension.domain_lo = min(dimension.domain_lo, row[d])
-            dimension.domain_hi = max(dimension.domain_hi, row[d])
-            width = dimension.domain_hi - dimension.domain_lo
-            dimension.scale = dimension.share / width if width > 0.0 else 0.0
-
-
 # --- Counting distinct values ----------------------------------------------------------------------------------------
-
-
-@inner
-def _home(counts: Array, tag: int, value: int) -> int:
-    """Where (tag, value) should be in the table."""
-    mixed = np.uint64(value) * np.uint64(0x9E3779B97F4A7C15)
-    mixed ^= np.uint64(tag) * np.uint64(0xC2B2AE3D27D4EB4F)
-    mixed ^= mixed >> np.uint64(29)
-    mixed *= np.uint64(0xBF58476D1CE4E5B9)
-    return np.int64(mixed >> np.uint64(32)) & (counts.size - 1)
-
-
-@inner
-def _find(counts: Array, tag: int, value: int) -> int:
-    """Where (tag, value) is in the table, or where it would be put."""
-    place = _home(counts, tag, value)
-    while counts[place].count != 0:
-        if counts[place].value == value and counts[place].tag == tag:
-            break
-        place = (place + 1) & (counts.size - 1)
-    return place
-
-
-@inner
-def _put(counts: Array, place: int, tag: int, value: int, count: int) -> None:
-    counts[place].tag = tag
-    counts[place].value = value
-    counts[place].count = count
-
-
-@inner
-def _erase(counts: Array, place: int) -> None:
-    """Empty a place, moving back those behind it that would no longer be found."""
-    mask = counts.size - 1
-    gap = place
-    probe = (gap + 1) & mask
-    while counts[probe].count != 0:
-        tag, value = counts[probe].tag, counts[probe].value
-        if ((probe - _home(counts, tag, value)) & mask) >= ((probe - gap) & mask):
-            _put(counts, gap, tag, value, counts[probe].count)
-            gap = probe
-        probe = (probe + 1) & mask
-    counts[gap].count = 0
-
-
-@inner
-def _count_up(counts: Array, tag: int, value: int) -> bool:
-    """Count one more; true if it is the first."""
-    place = _find(counts, tag, value)
-    _put(counts, place, tag, value, counts[place].count + 1)
-    return counts[place].count == 1
-
-
-@inner
-def _count_down(counts: Array, tag: int, value: int) -> bool:
-    """Count one less; true if it was the last."""
-    place = _find(counts, tag, value)
-    if counts[place].count == 1:
-        _erase(counts, place)
-        return True
-    counts[place].count -= 1
-    return False
 
 
 @inner
 def _count_row_up(counts: Array, distinct: Array, first_tag: int, person: int, sensitive: Array) -> None:
     """Count a row's person, and with l its sensitive values, under the tags from `first_tag` on."""
     for j in range(distinct.size):
-        if _count_up(counts, first_tag + j, person if j == 0 else sensitive[j - 1]):
+        if count_up(counts, first_tag + j, person if j == 0 else sensitive[j - 1]):
             distinct[j] += 1
 
 
 @inner
 def _count_row_down(counts: Array, distinct: Array, first_tag: int, person: int, sensitive: Array) -> None:
     for j in range(distinct.size):
-        if _count_down(counts, first_tag + j, person if j == 0 else sensitive[j - 1]):
+        if count_down(counts, first_tag + j, person if j == 0 else sensitive[j - 1]):
             distinct[j] -= 1
 
 
@@ -596,8 +235,8 @@ def _hold(s: State, number: int, qi: Array, person: int, sensitive: Array, deadl
     n.free -= 1
     slot = s.buffer.free[n.free]
     n.held += 1
-    _copy(qi, s.buffer.qi[slot])
-    _copy(sensitive, s.buffer.sensitive[slot])
+    copy_into(qi, s.buffer.qi[slot])
+    copy_into(sensitive, s.buffer.sensitive[slot])
     row = slots[slot]
     row.number = number
     row.person = person
@@ -661,7 +300,7 @@ def _new_cluster(s: State, slot: int) -> int:
     n.born += 1
     for j in range(n.tracked):
         s.clusters.distinct[cluster, j] = 0
-    _point(s.space, s.buffer.qi[slot], s.clusters.boxes, entry.place)
+    point_box(s.space, s.buffer.qi[slot], s.clusters.boxes, entry.place)
     return cluster
 
 
@@ -673,7 +312,7 @@ def _delete_cluster(clusters: Clusters, numbers: Array, cluster: int) -> None:
     clusters.active[place] = last
     clusters.table[last].place = place
     clusters.active[n.clusters] = cluster
-    _move(clusters.boxes, n.clusters, place)
+    move_box(clusters.boxes, n.clusters, place)
 
 
 @inner
@@ -709,9 +348,9 @@ def _take_out(s: State, slot: int) -> None:
         _delete_cluster(s.clusters, s.numbers, cluster)
         return
     at = entry.head
-    _point(s.space, s.buffer.qi[at], s.clusters.boxes, entry.place)
+    point_box(s.space, s.buffer.qi[at], s.clusters.boxes, entry.place)
     while at != NONE:
-        _grow(s.space, s.buffer.qi[at], s.clusters.boxes, entry.place)
+        grow_box(s.space, s.buffer.qi[at], s.clusters.boxes, entry.place)
         at = slots[at].next
 
 
@@ -719,7 +358,7 @@ def _take_out(s: State, slot: int) -> None:
 def _absorb(s: State, cluster: int, other: int) -> None:
     """Merge `other` into `cluster`; members stay in order of arrival."""
     slots, table = s.buffer.slots, s.clusters.table
-    _join(s.space, s.clusters.boxes, table[cluster].place, table[other].place)
+    join_boxes(s.space, s.clusters.boxes, table[cluster].place, table[other].place)
     slot = table[other].head
     while slot != NONE:
         _leave(s.counts, s.buffer, s.clusters, other, slot)
@@ -752,7 +391,7 @@ def _best_selection(space: Space, clusters: Clusters, numbers: Array, row: Array
     n = numbers[0]
     boxes, active = clusters.boxes, clusters.active
     enlargement = clusters.enlargement[: n.clusters]
-    _enlargements(space, boxes, row, enlargement)
+    enlargements(space, boxes, row, enlargement)
     smallest = np.inf
     for i in range(enlargement.size):
         smallest = min(smallest, enlargement[i])
@@ -763,7 +402,7 @@ def _best_selection(space: Space, clusters: Clusters, numbers: Array, row: Array
             continue
         if _prefer(clusters, active[i], any_loss):
             any_loss = active[i]
-        if _prefer(clusters, active[i], within_tau) and _loss_with(space, boxes, i, row) <= n.tau:
+        if _prefer(clusters, active[i], within_tau) and loss_with(space, boxes, i, row) <= n.tau:
             within_tau = active[i]
     if within_tau != NONE:
         return within_tau
@@ -858,43 +497,15 @@ def _write_row(s: State, slot: int) -> None:
 
 
 @inner
-def _write_release(
-    out: Out, numbers: Array, kind: int, lo: Array, hi: Array, loss: float, persons: int, group: int
-) -> None:
-    """Close a release, whose rows were just written; `group` NONE is the release's own number."""
-    n = numbers[0]
-    _copy(lo, out.lo[n.out_releases])
-    _copy(hi, out.hi[n.out_releases])
-    release = out.releases[n.out_releases]
-    release.kind = kind
-    release.loss = loss
-    release.persons = persons
-    release.moment = n.clock
-    release.arrivals = n.arrivals
-    release.group = n.released if group == NONE else group
-    release.end = n.out_rows
-    n.out_releases += 1
-    n.released += 1
-
-
-@inner
 def _suppress(s: State, slot: int) -> None:
     dimensions = s.space.dimensions
     lo, hi = np.empty(dimensions.size), np.empty(dimensions.size)
     for d in range(dimensions.size):
         lo[d], hi[d] = dimensions[d].widest_lo, dimensions[d].widest_hi
     _write_row(s, slot)
-    _write_release(s.out, s.numbers, SUPPRESSED, lo, hi, 1.0, 1, NONE)
+    write_release(s.out, s.numbers, SUPPRESSED, lo, hi, 1.0, 1, NONE)
     _take_out(s, slot)
     _drop(s, slot)
-
-
-@inner
-def _inside(lo: Array, hi: Array, row: Array) -> bool:
-    for d in range(row.size):
-        if row[d] < lo[d] or row[d] > hi[d]:
-            return False
-    return True
 
 
 @inner
@@ -917,7 +528,7 @@ def _reuse(s: State, slot: int) -> bool:
     found = 0
     for i in range(n.reusable):
         place = (n.reusable_oldest + i) % size
-        if _inside(s.reusable.lo[place], s.reusable.hi[place], row) and _stays_within_t(s, place, slot):
+        if inside(s.reusable.lo[place], s.reusable.hi[place], row) and _stays_within_t(s, place, slot):
             candidates[found] = place
             found += 1
     if found == 0:
@@ -926,7 +537,7 @@ def _reuse(s: State, slot: int) -> bool:
     lo, hi = s.reusable.lo[place], s.reusable.hi[place]
     entry = s.reusable.table[place]
     _write_row(s, slot)
-    _write_release(s.out, s.numbers, REUSE, lo, hi, _loss(s.space, lo, hi), entry.persons, entry.group)
+    write_release(s.out, s.numbers, REUSE, lo, hi, loss_of(s.space, lo, hi), entry.persons, entry.group)
     _add_to_histogram(s.reusable.histogram[place], s.buffer.sensitive[slot])
     _take_out(s, slot)
     _drop(s, slot)
@@ -962,10 +573,10 @@ def _keep_reusable(s: State, lo: Array, hi: Array, persons: int, group: int, his
             n.reusable -= 1
         place = (n.reusable_oldest + n.reusable) % size
         n.reusable += 1
-    _copy(lo, s.reusable.lo[place])
-    _copy(hi, s.reusable.hi[place])
+    copy_into(lo, s.reusable.lo[place])
+    copy_into(hi, s.reusable.hi[place])
     for j in range(histogram.shape[0]):
-        _copy(histogram[j], s.reusable.histogram[place, j])
+        copy_into(histogram[j], s.reusable.histogram[place, j])
     s.reusable.table[place].persons = persons
     s.reusable.table[place].group = group
 
@@ -997,10 +608,10 @@ def _persons(s: State, members: Array, person_of: Array, following: Array) -> in
     for i in range(members.size):
         person = s.buffer.slots[members[i]].person
         following[i] = NONE
-        place = _find(s.counts, tag, person)
+        place = find_entry(s.counts, tag, person)
         if s.counts[place].count == 0:
             persons += 1
-            _put(s.counts, place, tag, person, persons)
+            put_entry(s.counts, place, tag, person, persons)
             person_of[i] = persons - 1
         else:
             person_of[i] = s.counts[place].count - 1
@@ -1008,14 +619,14 @@ def _persons(s: State, members: Array, person_of: Array, following: Array) -> in
         last[person_of[i]] = i
     for i in range(members.size):
         if following[i] == NONE:
-            _erase(s.counts, _find(s.counts, tag, s.buffer.slots[members[i]].person))
+            erase_entry(s.counts, find_entry(s.counts, tag, s.buffer.slots[members[i]].person))
     return persons
 
 
 @inner
 def _nearest(space: Space, boxes: Boxes, row: Array, enlargement: Array) -> int:
     """The sub-cluster of smallest enlargement, the first made of several."""
-    _enlargements(space, boxes, row, enlargement)
+    enlargements(space, boxes, row, enlargement)
     best = 0
     for p in range(1, enlargement.size):
         if enlargement[p] < enlargement[best]:
@@ -1091,15 +702,15 @@ def _split(s: State, members: Array, part: Array, boxes: Boxes) -> int:
     while buckets >= k:
         chosen = below(s.random, s.numbers, buckets)
         seed = front[chosen]
-        _point(s.space, qi[members[seed]], boxes, parts)
-        _enlargements_by(s.space, boxes, parts, columns, front[:buckets], enlargement[:buckets])
+        point_box(s.space, qi[members[seed]], boxes, parts)
+        enlargements_by(s.space, boxes, parts, columns, front[:buckets], enlargement[:buckets])
         _neighbours(enlargement[:buckets], chosen, distance, place)
         part[seed] = parts
         front[chosen] = following[seed]
         for b in place:
             i = front[b]
             part[i] = parts
-            _grow(s.space, qi[members[i]], boxes, parts)
+            grow_box(s.space, qi[members[i]], boxes, parts)
             front[b] = following[i]
         buckets = _compact(front, buckets)
         parts += 1
@@ -1108,7 +719,7 @@ def _split(s: State, members: Array, part: Array, boxes: Boxes) -> int:
         while i != NONE:
             row = qi[members[i]]
             part[i] = _nearest(s.space, boxes, row, enlargement[:parts])
-            _grow(s.space, row, boxes, part[i])
+            grow_box(s.space, row, boxes, part[i])
             i = following[i]
     return parts
 
@@ -1149,23 +760,23 @@ def _generate_buckets(
         best_size = np.int64(LATEST)
         i = first
         while i != NONE:
-            known = counts[_find(counts, tag, sensitive[members[i], column])].count
+            known = counts[find_entry(counts, tag, sensitive[members[i], column])].count
             i_size = size[known - 1] if known > 0 else 0
             if i_size < best_size:
                 best, best_size = i, i_size
             i = following[i]
         code = sensitive[members[best], column]
-        place = _find(counts, tag, code)
+        place = find_entry(counts, tag, code)
         if counts[place].count == 0:
             value[buckets] = code
             buckets += 1
-            _put(counts, place, tag, code, buckets)
+            put_entry(counts, place, tag, code, buckets)
         bucket = counts[place].count - 1
         size[bucket] += 1
         representative[person] = best
         bucket_of[person] = bucket
     for b in range(buckets):
-        _erase(counts, _find(counts, tag, value[b]))
+        erase_entry(counts, find_entry(counts, tag, value[b]))
     return buckets
 
 
@@ -1217,7 +828,7 @@ def _split_l(s: State, cluster: int, members: Array, part: Array, boxes: Boxes) 
         b = alive[below(s.random, s.numbers, buckets)]
         r = start[b] + below(s.random, s.numbers, size[b])
         part[rows[r]] = parts
-        _point(s.space, qi[members[rows[r]]], boxes, parts)
+        point_box(s.space, qi[members[rows[r]]], boxes, parts)
         rows[r] = NONE
         size[b] = _compact(rows[start[b] :], size[b])
         left -= 1
@@ -1226,11 +837,11 @@ def _split_l(s: State, cluster: int, members: Array, part: Array, boxes: Boxes) 
             bucket = rows[start[b] :]
             take = (k * size[b] + total - 1) // total
             bucket_enlargement = enlargement[: size[b]]
-            _enlargements_by(s.space, boxes, parts, columns, bucket, bucket_enlargement)
+            enlargements_by(s.space, boxes, parts, columns, bucket, bucket_enlargement)
             _neighbours(bucket_enlargement, NONE, distance[:take], place[:take])
             for i in place[:take]:
                 part[bucket[i]] = parts
-                _grow(s.space, qi[members[bucket[i]]], boxes, parts)
+                grow_box(s.space, qi[members[bucket[i]]], boxes, parts)
                 bucket[i] = NONE
             size[b] = _compact(bucket, size[b])
             left -= take
@@ -1243,10 +854,10 @@ def _split_l(s: State, cluster: int, members: Array, part: Array, boxes: Boxes) 
         for i in rows[start[b] : start[b] + size[b]]:
             row = qi[members[i]]
             part[i] = _nearest(s.space, boxes, row, enlargement[:parts])
-            _grow(s.space, row, boxes, part[i])
+            grow_box(s.space, row, boxes, part[i])
     for i in range(members.size):
         part[i] = part[representative[person_of[i]]]
-        _grow(s.space, qi[members[i]], boxes, part[i])
+        grow_box(s.space, qi[members[i]], boxes, part[i])
     return parts
 
 
@@ -1258,11 +869,11 @@ def _part_ready(s: State, members: Array, part: Array, p: int) -> bool:
     for j in range(1, s.numbers[0].tracked):
         distinct = 0
         for i in range(members.size):
-            if part[i] == p and _count_up(s.counts, tag, sensitive[members[i], j - 1]):
+            if part[i] == p and count_up(s.counts, tag, sensitive[members[i], j - 1]):
                 distinct += 1
         for i in range(members.size):
             if part[i] == p:
-                _count_down(s.counts, tag, sensitive[members[i], j - 1])
+                count_down(s.counts, tag, sensitive[members[i], j - 1])
         if distinct < s.numbers[0].l:
             return False
     if s.numbers[0].t < 0.0:
@@ -1288,18 +899,18 @@ def _repair(s: State, members: Array, part: Array, boxes: Boxes, parts: int) -> 
         smallest = np.inf
         for other in range(parts):
             if other != p:
-                enlargement = _enlargement_by_box(s.space, boxes, p, other)
+                enlargement = enlargement_by_box(s.space, boxes, p, other)
                 if enlargement < smallest:
                     smallest = enlargement
                     best = other
-        _join(s.space, boxes, best, p)
+        join_boxes(s.space, boxes, best, p)
         for i in range(members.size):
             if part[i] == p:
                 part[i] = best
             if part[i] > p:
                 part[i] -= 1
         for other in range(p, parts - 1):
-            _move(boxes, other + 1, other)
+            move_box(boxes, other + 1, other)
         parts -= 1
         p = 0  # with t, a sub-cluster that was ready may have taken in one that was not
     return parts
@@ -1312,17 +923,17 @@ def _release_part(s: State, slots: Array, lo: Array, hi: Array) -> None:
     persons = 0
     histogram = np.zeros_like(s.closeness.stream)
     for slot in slots:
-        if _count_up(s.counts, tag, s.buffer.slots[slot].person):
+        if count_up(s.counts, tag, s.buffer.slots[slot].person):
             persons += 1
         _add_to_histogram(histogram, s.buffer.sensitive[slot])
     for slot in slots:
-        _count_down(s.counts, tag, s.buffer.slots[slot].person)
-    _shuffle(s.random, s.numbers, slots)
+        count_down(s.counts, tag, s.buffer.slots[slot].person)
+    shuffle(s.random, s.numbers, slots)
     for slot in slots:
         _write_row(s, slot)
-    loss = _loss(s.space, lo, hi)
+    loss = loss_of(s.space, lo, hi)
     group = s.numbers[0].released
-    _write_release(s.out, s.numbers, CLUSTER, lo, hi, loss, persons, group)
+    write_release(s.out, s.numbers, CLUSTER, lo, hi, loss, persons, group)
     _update_tau(s.recent, s.numbers, loss)
     if loss < s.numbers[0].tau:
         _keep_reusable(s, lo, hi, persons, group, histogram)
@@ -1359,8 +970,8 @@ def _output_cluster(s: State, cluster: int) -> None:
             parts = _split(s, members, part, boxes)
     if parts == 0:
         parts = 1
-        _copy(s.clusters.boxes.lo[:, s.clusters.table[cluster].place], boxes.lo[:, 0])
-        _copy(s.clusters.boxes.hi[:, s.clusters.table[cluster].place], boxes.hi[:, 0])
+        copy_into(s.clusters.boxes.lo[:, s.clusters.table[cluster].place], boxes.lo[:, 0])
+        copy_into(s.clusters.boxes.hi[:, s.clusters.table[cluster].place], boxes.hi[:, 0])
     elif n.tracked > 2 or n.t >= 0.0:
         parts = _repair(s, members, part, boxes, parts)
     for slot in members:
@@ -1374,8 +985,8 @@ def _output_cluster(s: State, cluster: int) -> None:
             if part[i] == p:
                 slots[size] = members[i]
                 size += 1
-        _copy(boxes.lo[:, p], lo)
-        _copy(boxes.hi[:, p], hi)
+        copy_into(boxes.lo[:, p], lo)
+        copy_into(boxes.hi[:, p], hi)
         _release_part(s, slots[:size], lo, hi)
     for slot in members:
         _drop(s, slot)
@@ -1407,7 +1018,7 @@ def _merge_clusters(s: State, cluster: int) -> None:
             other = s.clusters.active[i]
             if other == cluster:
                 continue
-            enlargement = _enlargement_by_box(s.space, s.clusters.boxes, table[cluster].place, i)
+            enlargement = enlargement_by_box(s.space, s.clusters.boxes, table[cluster].place, i)
             if enlargement < smallest or (enlargement == smallest and table[other].born < table[best].born):
                 smallest = enlargement
                 best = other
@@ -1439,14 +1050,6 @@ def _expire_until(s: State, now: int) -> None:
     n.clock = max(n.clock, now)
 
 
-@inner
-def saturating_add(a: int, b: int) -> int:
-    """The sum, or the limit that it is beyond."""
-    if b >= 0:
-        return a + b if a <= LATEST - b else LATEST
-    return a + b if a >= EARLIEST - b else EARLIEST
-
-
 @inlined
 def _place(s: State, slot: int) -> None:
     """Put a held row into the best cluster, or into one of its own."""
@@ -1455,7 +1058,7 @@ def _place(s: State, slot: int) -> None:
     if cluster == NONE:
         cluster = _new_cluster(s, slot)
     else:
-        _grow(s.space, row, s.clusters.boxes, s.clusters.table[cluster].place)
+        grow_box(s.space, row, s.clusters.boxes, s.clusters.table[cluster].place)
     _append(s.buffer.slots, s.clusters.table, cluster, slot)
     _enter(s.counts, s.buffer, s.clusters, cluster, slot)
 
@@ -1465,7 +1068,7 @@ def _arrive(s: State, qi: Array, person: int, sensitive: Array, time: int) -> No
     """Algorithm 1, for one row, with deadlines in event time beside those in arrivals."""
     n = s.numbers[0]
     _expire_until(s, max(n.clock, saturating_add(time, -n.disorder)))
-    _learn(s.space, qi)
+    learn_domains(s.space, qi)
     _add_to_histogram(s.closeness.stream, sensitive)
     number = n.arrivals
     n.arrivals += 1
@@ -1549,7 +1152,7 @@ def rebuild(
             s.clusters.table[at].born = cluster[i]
             clusters = max(clusters, cluster[i] + 1)
         else:
-            _grow(s.space, s.buffer.qi[slot], s.clusters.boxes, s.clusters.table[at].place)
+            grow_box(s.space, s.buffer.qi[slot], s.clusters.boxes, s.clusters.table[at].place)
         _append(s.buffer.slots, s.clusters.table, at, slot)
         _enter(s.counts, s.buffer, s.clusters, at, slot)
     s.numbers[0].born = clusters

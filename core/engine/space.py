@@ -1,0 +1,125 @@
+"""What a policy means to the kernels: its quasi-identifiers as arrays, and rows that are fit for them."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crenel.avro import packed
+from crenel.engine.kernels import common
+from crenel.geometry import Interval, Radix, Tree
+from crenel.policy import Policy
+from crenel.rows import Rows
+
+_KINDS = {Interval: common.INTERVAL, Tree: common.TREE, Radix: common.RADIX}
+
+
+def space_of(policy: Policy) -> common.Space:
+    """The quasi-identifiers of a policy. A domain that is not declared is empty as yet."""
+    geometries = [qi.geometry for qi in policy.quasi_identifiers.values()]
+    dimensions = np.zeros(len(geometries), dtype=common.DIMENSION)
+    nodes, leaves = [np.zeros(0, dtype=common.NODE)], [np.zeros(0, dtype=np.int64)]
+    for dimension, geometry, share in zip(dimensions, geometries, _shares(policy), strict=True):
+        dimension["kind"] = _KINDS[type(geometry)]
+        dimension["share"] = share
+        dimension["widest_lo"], dimension["widest_hi"] = geometry.widest()
+        if isinstance(geometry, Radix):
+            dimension["base"] = geometry.base
+        if isinstance(geometry, Interval):
+            dimension["learned"] = geometry.learned
+        if isinstance(geometry, Tree):
+            dimension["leaf_offset"] = sum(map(len, leaves))
+            leaves.append(geometry.leaf.astype(np.int64) + sum(map(len, nodes)))
+            nodes.append(_nodes(geometry, sum(map(len, nodes))))
+    learned = dimensions["learned"] != 0
+    space = common.Space(dimensions=dimensions, nodes=np.concatenate(nodes), leaf=np.concatenate(leaves))
+    set_domains(
+        space,
+        np.where(learned, np.inf, dimensions["widest_lo"]),
+        np.where(learned, -np.inf, dimensions["widest_hi"]),
+    )
+    return space
+
+
+def _shares(policy: Policy) -> list[float]:
+    """Each quasi-identifier's part in the loss."""
+    weights = [qi.weight for qi in policy.quasi_identifiers.values()]
+    total = 0.0
+    for weight in weights:
+        total += weight
+    return [weight / total for weight in weights]
+
+
+def _nodes(tree: Tree, offset: int) -> NDArray[Any]:
+    nodes = np.zeros(len(tree.parent), dtype=common.NODE)
+    nodes["parent"] = tree.parent
+    nodes["parent"] += offset
+    nodes["first"] = tree.first
+    nodes["last"] = tree.last
+    return nodes
+
+
+def set_domains(space: common.Space, lo: NDArray[np.float64], hi: NDArray[np.float64]) -> None:
+    """Make these the domains, to which widths are compared."""
+    dimensions = space.dimensions
+    dimensions["domain_lo"] = lo
+    dimensions["domain_hi"] = hi
+    width = hi - lo
+    dimensions["scale"] = 0.0
+    np.divide(dimensions["share"], width, out=dimensions["scale"], where=width > 0.0)
+
+
+def fingerprint(policy: Policy, space: common.Space) -> bytes:
+    """What must not change under a snapshot: what its numbers mean."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name in policy.quasi_identifiers:
+        digest.update(f"{name}\0".encode())
+    digest.update(packed(space.dimensions) + packed(space.nodes) + packed(space.leaf))
+    for name, column in policy.sensitive.items():
+        digest.update(f"{name}\0{column.size}\0{column.ordered}\0".encode())
+    digest.update(b"t" if policy.t is not None else b"")
+    return digest.digest()
+
+
+def check_rows(policy: Policy, space: common.Space, rows: Rows) -> None:
+    """Refuse rows that are not in the space: the kernels look up leaves and values without asking again.
+
+    Raises
+    ------
+    ValueError
+        If there are such; the message names the columns.
+    """
+    expected = (len(policy.quasi_identifiers), len(policy.sensitive))
+    got = (rows.qi.shape[1], rows.sensitive.shape[1])
+    if got != expected:
+        message = (
+            f"{policy.method}: rows must have {expected[0]} quasi-identifiers and {expected[1]} sensitive columns, "
+            f"not {got[0]} and {got[1]}."
+        )
+        raise ValueError(message)
+    if len(rows) == 0:
+        return
+    dimensions = space.dimensions
+    lo, hi = rows.qi.min(axis=0), rows.qi.max(axis=0)
+    # NaN compares as outside.
+    inside = (lo >= dimensions["widest_lo"]) & (hi <= dimensions["widest_hi"]) & np.isfinite(lo) & np.isfinite(hi)
+    for d in np.flatnonzero(inside & (dimensions["kind"] != common.INTERVAL)):
+        inside[d] = np.array_equal(rows.qi[:, d], np.floor(rows.qi[:, d]))
+    names = [*policy.quasi_identifiers]
+    wrong = [names[d] for d in np.flatnonzero(~inside)]
+    wrong += [
+        name
+        for j, (name, column) in enumerate(policy.sensitive.items())
+        if column.size is not None and not 0 <= rows.sensitive[:, j].min() <= rows.sensitive[:, j].max() < column.size
+    ]
+    if wrong:
+        message = f"{policy.method}: rows must be inside the declared domains; they are not in {', '.join(wrong)}."
+        raise ValueError(message)
+
+
+def own(array: NDArray[Any]) -> NDArray[Any]:
+    """An array that may be written to: to numba another is of another type, and would be compiled for again."""
+    return np.require(array, requirements=["C", "W"])
