@@ -33,6 +33,10 @@ ADULT = NUMERIC + CATEGORICAL
 UCI, SFU = 30_162, 45_222
 
 
+#: Quasi-identifiers of the census: a number and four categories.
+CENSUS = ("age", "education_level", "marital", "occupation", "race")
+
+
 class NoDataError(FileNotFoundError):
     """The data sets are nowhere."""
 
@@ -120,6 +124,22 @@ def adult_categories(name: str, folder: Path | None = None) -> Categorical:
     """A categorical column of Adult with ARX's hierarchy."""
     path = (folder or data_folder()) / "hierarchies" / "adult_arx" / f"{name}.csv"
     return Categorical(hierarchy=Hierarchy.from_csv(path))
+
+
+def census(*, folder: Path | None = None) -> Stream:
+    """The census of 2018 (ACS, public employees), in the order of its file, one person a row."""
+    import pyarrow.parquet as pq
+
+    folder = folder or data_folder()
+    table = pq.read_table(folder / "census_acs2018_gov.parquet", columns=list(CENSUS))
+    columns: dict[str, Any] = {name: table[name].combine_chunks() for name in table.column_names}
+    columns["education_level"] = columns["education_level"].cast("string")
+    quasi_identifiers: dict[str, QuasiIdentifier] = {"age": Numeric(domain=(16, 99))}
+    for name in CENSUS[1:]:
+        quasi_identifiers[name] = Categorical(
+            hierarchy=Hierarchy.from_csv(folder / "hierarchies" / "census" / f"{name}.csv")
+        )
+    return Stream(_encoded(quasi_identifiers, columns, np.arange(table.num_rows)), quasi_identifiers, name="census")
 
 
 def power_law(*, alpha: float, rows: int, dimensions: int = 6, values: int = 1_000, seed: int = 0) -> Stream:

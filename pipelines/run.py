@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--input-format", choices=_FORMATS, help="whatever the extension says; csv for -")
     parser.add_argument("--output-format", choices=_FORMATS, help="whatever the extension says; csv for -")
     parser.add_argument("--workers", metavar="N", type=_positive, help="processes; as many as are worth it by default")
-    parser.add_argument("--runner", metavar="NAME", default="local", help="where it runs: local (the default)")
+    parser.add_argument("--runner", metavar="NAME", default="local", help="where it runs: local (the default), prism")
     parser.add_argument("--json", action="store_true", help="tell the result as JSON, on standard output if it is free")
 
 
@@ -138,6 +138,8 @@ def launcher(
     except KeyError as error:
         raise CommandError(error.args[0]) from None
     _check_flags(flags)
+    if hasattr(runner, "check"):
+        runner.check(flags)
 
     def launch(build: Callable[[Any], None], rows: int, shards: int) -> int:
         job = runners.Job(build=build, rows=rows, shards=shards, workers=workers, flags=flags)

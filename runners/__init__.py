@@ -14,7 +14,11 @@ from typing import Any, Protocol, cast
 __all__ = ["RUNNERS", "Job", "Runner", "WorkerDied", "find"]
 
 #: The runners by their names, each the module that launches a pipeline there.
-RUNNERS: dict[str, str] = {"local": "crenel.runners.local"}
+RUNNERS: dict[str, str] = {
+    "local": "crenel.runners.local",
+    "prism": "crenel.runners.prism",
+    "dataflow": "crenel.runners.dataflow",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +44,11 @@ class WorkerDied(RuntimeError):
 
 
 class Runner(Protocol):
-    """What the module of a runner has."""
+    """What the module of a runner has.
+
+    One that needs more than is installed with crenel also has `check(flags)`, which raises `CommandError` before
+    anything is started.
+    """
 
     def launch(self, job: Job) -> int:
         """Run a job to its end; return the number of workers it had.

@@ -1,0 +1,278 @@
+"""What shards cost: in loss, by their number and by what deals rows out; and in state, bytes written and time.
+
+    python -m benchmarks.scale            all of it, the plot into docs/scale.png: about ten minutes
+    python -m benchmarks.scale --quick    small, to see that it runs; writes nothing
+
+Loss is simulated without Beam. A stream of a thousand rows a second has a deadline in event time; its rows are dealt out
+as the transform deals them, and all shards are told the time after every half second. So the more shards, the fewer
+rows each has inside the deadline, and the fewer the larger the part of the rows that goes elsewhere. Every shard of every
+run is audited.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from benchmarks import memory
+from benchmarks.datasets import NUMERIC, ROOT, SFU, Stream, adult, census
+from benchmarks.runs import PACK, BrokenPromiseError
+from benchmarks.tables import finish, rounded, table
+from crenel.audit.guarantees import audit
+from crenel.engine import Kind, Releases, create
+from crenel.policy import Policy
+from crenel.rows import Rows
+from crenel.transforms.holder import Holder
+from crenel.transforms.packs import Pack, Packer
+from crenel.transforms.published import Publisher
+from crenel.transforms.sharding import Sharder
+
+SHARDS = (1, 2, 4, 8, 16, 32)
+WAYS = ("person", "locality")
+#: Microseconds from one row to the next.
+STEP = 1_000
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is done."""
+
+    seeds: int = 3
+    shards: Sequence[int] = SHARDS
+    #: k, and rows of the whole stream inside the deadline.
+    crowds: Sequence[tuple[int, int]] = ((10, 10_000), (50, 10_000), (100, 10_000), (50, 40_000))
+    #: At most so many rows of a stream; and those that time is measured over.
+    rows: int = 1_000_000
+    timed: int = 300_000
+    held: Sequence[int] = (1_000, 10_000, 50_000)
+
+
+FULL = Scale()
+QUICK = Scale(1, (1, 4), ((5, 400),), 2_000, 20_000, (500,))
+
+
+@dataclass(frozen=True)
+class Point:
+    """One number of shards: means of the seeds."""
+
+    loss: float
+    suppressed: float
+    #: The share of the rows that the fullest shard has.
+    fullest: float
+
+
+def sharding(scale: Scale) -> dict[str, Any]:
+    """Loss and suppressed rows by data set, guarantee, way and number of shards."""
+    figures: dict[str, Any] = {}
+    for stream in (adult(NUMERIC, rows=SFU), census()):
+        stream = _timed(stream.first(scale.rows))
+        for k, inside in scale.crowds:
+            name = f"{stream.name}, k={k}, {inside:,} rows inside the deadline"
+            points = {way: [_point(stream, k, inside, way, n, scale) for n in scale.shards] for way in WAYS}
+            _show(name, scale.shards, k, inside, points)
+            figures[name] = {
+                "k": k,
+                "inside": inside,
+                "shards": list(scale.shards),
+                **{
+                    way: {field: [rounded(getattr(point, field)) for point in line] for field in Point.__annotations__}
+                    for way, line in points.items()
+                },
+            }
+    return figures
+
+
+def _timed(stream: Stream) -> Stream:
+    return replace(stream, rows=replace(stream.rows, time=np.arange(len(stream.rows), dtype=np.int64) * STEP))
+
+
+def _point(stream: Stream, k: int, inside: int, way: str, shards: int, scale: Scale) -> Point:
+    found = []
+    for seed in range(scale.seeds):
+        policy = Policy(
+            person="person",
+            quasi_identifiers=stream.quasi_identifiers,
+            k=k,
+            delay=inside * STEP,
+            shards=shards,
+            shard_by=way,
+            seed=seed,
+        )
+        # Which person is where depends on the seed, too.
+        mixed = np.random.default_rng(seed).permutation(len(stream.rows)).astype(np.int64)
+        found.append(simulate(policy, replace(stream.rows, person=mixed)))
+    return Point(*(fmean(getattr(point, name) for point in found) for name in Point.__annotations__))
+
+
+def simulate(policy: Policy, rows: Rows) -> Point:
+    """A stream through its shards, each an engine.
+
+    Raises:
+        BrokenPromiseError: the audit of a shard found a breach.
+    """
+    shard = Sharder(policy).shards(rows, {}, np.arange(len(rows)))
+    engines = [create(policy, shard=str(i).encode()) for i in range(policy.shards)]
+    left: list[list[Releases]] = [[] for _ in engines]
+    told: list[list[tuple[int, int]]] = [[] for _ in engines]
+    pushed = [0] * policy.shards
+    for start in range(0, len(rows), PACK):
+        stop = min(start + PACK, len(rows))
+        now = int(rows.time[stop - 1])
+        for i, engine in enumerate(engines):
+            mine = start + np.flatnonzero(shard[start:stop] == i)
+            if len(mine):
+                left[i].append(engine.push(rows.take(mine)))
+                pushed[i] += len(mine)
+            left[i].append(engine.advance(now))
+            told[i].append((pushed[i], now))
+    loss = suppressed = 0.0
+    for i, engine in enumerate(engines):
+        releases = Releases.concat([*left[i], engine.flush()])
+        report = audit(policy, rows.take(np.flatnonzero(shard == i)), releases, calls=told[i])
+        if not report.ok:
+            raise BrokenPromiseError("\n".join(report.problems() + report.unchecked()))
+        loss += float((releases.loss * releases.sizes).sum())
+        suppressed += float(releases.sizes[releases.kind == Kind.SUPPRESSED].sum())
+    fullest = np.bincount(shard, minlength=policy.shards).max() / len(rows)
+    return Point(loss / len(rows), suppressed / len(rows), float(fullest))
+
+
+def _show(
+    name: str, shards: Sequence[int], k: int, inside: int, points: Mapping[str, Sequence[Point]]
+) -> None:
+    header = ["shards", "persons inside / k"]
+    header += [f"{way}: {what}" for way in WAYS for what in ("loss", "to 1 shard", "suppressed", "fullest")]
+    lines = [
+        [
+            f"{n}",
+            inside / n / k,
+            *(
+                value
+                for way in WAYS
+                for value in (
+                    points[way][i].loss,
+                    points[way][i].loss / points[way][0].loss,
+                    points[way][i].suppressed,
+                    points[way][i].fullest,
+                )
+            ),
+        ]
+        for i, n in enumerate(shards)
+    ]
+    print(f"\n{name}\n\n{table(header, lines)}", flush=True)
+
+
+# --- What one shard costs ---
+
+
+def cost(scale: Scale) -> dict[str, Any]:
+    """State, bytes that a bundle writes, and time, of one shard with 6 quasi-identifiers and a published word."""
+    state = {str(held): _state(held) for held in scale.held}
+    print(f"\nState by rows held\n\n{table(['rows held', 'snapshot, bytes', 'bytes a row'], _lines(state))}")
+    packs = {str(size): _pack(size, scale.timed) for size in (10, 50, 200, 1_000)}
+    header = ["rows of a pack", "bytes written", "bytes a row", "us a row"]
+    print(f"\nA bundle's pack: what is appended to the log, and processor time\n\n{table(header, _lines(packs))}")
+    return {"state": state, "packs": packs}
+
+
+def _lines(figures: Mapping[str, Mapping[str, float]]) -> list[list[Any]]:
+    return [[f"{int(name):,}", *values.values()] for name, values in figures.items()]
+
+
+def _state(held: int) -> dict[str, float]:
+    """The snapshot of a shard that holds so many rows."""
+    policy = memory.policy(k=100, delay_rows=held)
+    packer, holder = Packer(policy, b""), Holder(policy, b"", b"0")
+    for number in range(2 * held // memory.BATCH + 2):
+        _through(holder, _packed(packer, memory.batch(number)))
+    size = len(holder.snapshot())
+    return {"snapshot": float(size), "row": rounded(size / holder.held)}
+
+
+def _pack(size: int, rows: int) -> dict[str, float]:
+    """Packs of so many rows through one shard: decoded, held, published."""
+    policy = memory.policy()
+    packer, publisher = Packer(policy, b""), Publisher(policy)
+    given = pa.Table.from_batches(memory.batches(0, 5))
+    count = min(max(200, rows // size), 2_000)
+    batches = [given.slice(i * size % len(given), size).combine_chunks().to_batches()[0] for i in range(count)]
+    packs = [pack for batch in batches if len(batch) == size for pack in _packed(packer, batch)]
+    times = []
+    for _ in range(3):
+        holder = Holder(policy, b"", b"0")
+        start = time.process_time()
+        for left in _through(holder, packs):
+            publisher.published_batch(left)
+        times.append((time.process_time() - start) / (len(packs) * size) * 1e6)
+    written = fmean(map(len, packs))
+    return {"written": rounded(written), "row": rounded(written / size), "us": rounded(median(times))}
+
+
+def _packed(packer: Packer, batch: pa.RecordBatch) -> list[bytes]:
+    times = np.zeros(batch.num_rows, dtype=np.int64)
+    return [pack.to_bytes() for _, pack in packer.pack_arrow(batch, times).packs]
+
+
+def _through(holder: Holder, packs: Sequence[bytes]) -> list[Any]:
+    return [left for pack in packs for left in holder.push(Pack.from_bytes(pack))]
+
+
+# --- The plot ---
+
+
+def plot(figures: Mapping[str, Any], path: Path) -> None:
+    """Loss to that of one shard, by how many times k persons a shard has inside the deadline."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 3.4), layout="constrained")
+    axes = figure.subplots(1, len(WAYS), sharey=True)
+    for axis, way in zip(axes, WAYS, strict=True):
+        for name, found in figures.items():
+            ratio = [found["inside"] / n / found["k"] for n in found["shards"]]
+            loss = found[way]["loss"]
+            is_adult = "Adult" in name
+            label = f"{'Adult' if is_adult else 'census'}, k={found['k']}, {found['inside']:,} rows"
+            style = {"marker": "o" if is_adult else "s", "linestyle": "-" if is_adult else "--", "markersize": 3}
+            axis.plot(ratio, [value / loss[0] for value in loss], label=label, linewidth=1, **style)
+        axis.set_xscale("log")
+        axis.set_title(f"shard_by: {way}", fontsize=9)
+        axis.set_xlabel("persons of a shard inside the deadline / k", fontsize=8)
+        axis.axhline(1.0, color="0.7", linewidth=0.8, zorder=0)
+        axis.tick_params(labelsize=7)
+    axes[0].set_ylabel("loss, to that of one shard", fontsize=8)
+    axes[0].legend(fontsize=6)
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+
+
+PARTS = {"sharding": sharding, "cost": cost}
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.scale", description=(__doc__ or "").split("\n", maxsplit=1)[0]
+    )
+    parser.add_argument("--quick", action="store_true", help="small, to see that it runs")
+    parser.add_argument("--only", help="some of: " + ", ".join(PARTS))
+    parser.add_argument("--out", type=Path, default=ROOT / "docs", help="the folder of the plot")
+    said = parser.parse_args(sys.argv[1:] if given is None else given)
+    chosen = said.only.split(",") if said.only else list(PARTS)
+    if not set(chosen) <= set(PARTS):
+        parser.error(f"--only must be some of {', '.join(PARTS)}, not {said.only}")
+    figures = {part: PARTS[part](QUICK if said.quick else FULL) for part in chosen}
+    if "sharding" in figures and not said.quick:
+        plot(figures["sharding"], said.out / "scale.png")
+    finish({"benchmark": "scale", "quick": said.quick, **figures})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
