@@ -17,6 +17,36 @@ settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--prism", action="store_true", help="run the transform's pipelines on Prism; built if need be")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.prism:
+        _have_prism()
+
+
+def _have_prism() -> None:
+    """Let pipelines run on Prism. pytest's own process is the first to come here: the others find it built."""
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    from crenel.pipelines.errors import CommandError
+    from crenel.runners import prism
+    from tests.transforms import streams
+
+    try:
+        streams.ON_PRISM = prism.binary(PipelineOptions([]))
+    except CommandError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        mark = item.get_closest_marker("not_on_prism")
+        if config.option.prism and mark is not None:
+            item.add_marker(pytest.mark.skip(reason=f"not on Prism: {mark.args[0]}"))
+
+
 @pytest.fixture(scope="session")
 def data_dir() -> Path:
     """The folder of public data sets: $CRENEL_DATA, or shared/data beside the repository."""

@@ -21,7 +21,7 @@ from crenel.transforms.emit import PUBLISHED, REJECTED, RELEASES, SUPPRESSED
 from crenel.transforms.hold import Hold
 from crenel.transforms.pack import REJECTED_FIELDS, Pack, PackBounded
 from crenel.transforms.published import RELEASE_FIELDS, Publisher
-from crenel.transforms.stale import warn_of_stale_state
+from crenel.transforms.stale import keep_keys_whole, warn_of_stale_state
 
 __all__ = ["Anonymize", "Anonymized"]
 
@@ -104,6 +104,7 @@ class Anonymize(beam.PTransform):
 
     def _hold(self, packs: pvalue.PCollection) -> Any:
         warn_of_stale_state(packs.pipeline)
+        keep_keys_whole(packs.pipeline)
         hold = Hold(self._policy, self._secret, self._uid, self._record)
         return packs | "Hold" >> with_outputs(hold, SUPPRESSED, RELEASES, main=PUBLISHED)
 

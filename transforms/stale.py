@@ -1,4 +1,4 @@
-"""A warning: Beam's local runner, with several workers, can answer from state that is not the latest."""
+"""Runners that do not keep state right unless they are told how: Beam's local runner, and Prism."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from apache_beam.options.pipeline_options import DebugOptions, DirectOptions, WorkerOptions
 
+_PRISM = "apache_beam.runners.portability.prism_runner"
 _LOCAL = ("apache_beam.runners.direct", "apache_beam.runners.portability.fn_api_runner")
 
 
@@ -28,6 +29,17 @@ def warn_of_stale_state(pipeline: Any) -> None:
         "max_cache_memory_usage_mb, or AnonymizeBounded, which needs no state.",
         stacklevel=2,
     )
+
+
+def keep_keys_whole(pipeline: Any) -> None:
+    """Ask Prism not to split bundles of a stateful step.
+
+    It splits a bundle that is slow, and then takes the key for free although the first part still works on it (Beam
+    2.77): two bundles of one key run at once, and what the one writes to the state is lost. Beam's `DirectRunner` may
+    choose Prism, too.
+    """
+    if type(pipeline.runner).__module__.startswith((_PRISM, *_LOCAL)):
+        pipeline.options.view_as(DebugOptions).add_experiment("prism_disable_sdf_split")
 
 
 def _has_cache(options: Any) -> bool:

@@ -100,6 +100,9 @@ class Outcome(NamedTuple):
         return metric.committed
 
 
+#: Where Prism is, if pipelines are to run there and nowhere else.
+ON_PRISM: str | None = None
+
 NAMES = ("published", "suppressed", "rejected", "releases")
 _KEPT: dict[str, list[Any]] = {}
 
@@ -137,6 +140,8 @@ def run(
     """Run rows through a transform, in this process, and keep all that comes out."""
     _KEPT.clear()
     _KEPT.update({name: [] for name in NAMES})
+    if ON_PRISM is not None:
+        runner, options = "PrismRunner", {**(options or {}), "prism_location": ON_PRISM}
     pipeline = TestPipeline(runner=runner, options=PipelineOptions([], **(options or {})), blocking=True)
     if not isinstance(source, beam.PTransform):
         source = beam.Create(source, reshuffle=False)

@@ -1,0 +1,3 @@
+"""Tests of the runners."""
+
+from __future__ import annotations
