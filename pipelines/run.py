@@ -26,6 +26,7 @@ from typing import Any
 
 from crenel.errors import PolicyError
 from crenel.pipelines.errors import CommandError
+from crenel.policy import Policy
 
 __all__ = ["EXAMPLE", "add_arguments", "launcher", "quiet", "run"]
 
@@ -38,6 +39,9 @@ PASSES_FLAGS = True
 FAILED = 70
 
 _FORMATS = ("csv", "tsv", "jsonl", "parquet", "avro")
+
+#: What the addresses of Pub/Sub begin with.
+_PUBSUB = "pubsub://"
 
 #: Seconds that workers have to notice that a run was given up.
 _GRACE = 5.0
@@ -56,19 +60,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--input-format", choices=_FORMATS, help="whatever the extension says; csv for -")
     parser.add_argument("--output-format", choices=_FORMATS, help="whatever the extension says; csv for -")
     parser.add_argument("--workers", metavar="N", type=_positive, help="processes; as many as are worth it by default")
-    parser.add_argument("--runner", metavar="NAME", default="local", help="where it runs: local (the default), prism")
+    parser.add_argument("--runner", metavar="NAME", default="local", help="where it runs: local (the default), prism, dataflow")
     parser.add_argument("--json", action="store_true", help="tell the result as JSON, on standard output if it is free")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Anonymize; 1 if nothing could be published."""
-    from crenel.policy import Policy
-
     policy = Policy.from_yaml(arguments.policy)
     with quiet():
         from crenel.pipelines import job, summary
 
         launch = launcher(arguments.runner, workers=arguments.workers, flags=arguments.flags)
+        if arguments.input[0].startswith(_PUBSUB):
+            return _stream(arguments, policy, launch)
         request = job.Request(
             policy=policy,
             inputs=arguments.input,
@@ -91,6 +95,23 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         sys.stderr.write(summary.as_text(policy, outcome))
     return int(outcome.rows > 0 and outcome.published == 0)
+
+
+def _stream(arguments: argparse.Namespace, policy: Policy, launch: Callable[..., int]) -> int:
+    """Messages instead of files."""
+    from crenel.pipelines import pubsub
+
+    if arguments.runner != "dataflow" or arguments.releases or len(arguments.input) > 1:
+        msg = "pubsub:// is for --runner dataflow, with one --input and no --releases."
+        raise CommandError(msg)
+    topics = pubsub.Topics(
+        source=arguments.input[0],
+        published=arguments.output,
+        suppressed=arguments.suppressed,
+        rejected=arguments.rejected,
+    )
+    launch(lambda pipeline: pubsub.build(pipeline, policy, topics), 0, policy.shards)
+    return 0
 
 
 def _failed(error: Exception) -> int:
