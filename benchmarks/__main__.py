@@ -1,16 +1,17 @@
-"""Runs the benchmarks: `python -m benchmarks [engine | castle_paper | transform | memory] [options]`; else all."""
+"""Runs one of the benchmarks (`python -m benchmarks scale [options]`), or all."""
 
 from __future__ import annotations
 
 import sys
 
-from benchmarks import castle_paper, engine, memory, transform
+from benchmarks import castle_paper, engine, memory, scale, transform
 
 ALL = {
     "engine": engine.main,
     "castle_paper": castle_paper.main,
     "transform": transform.main,
     "memory": memory.main,
+    "scale": scale.main,
 }
 
 

@@ -3,10 +3,9 @@
     python -m benchmarks.scale            all of it, the plot into docs/scale.png: about ten minutes
     python -m benchmarks.scale --quick    small, to see that it runs; writes nothing
 
-Loss is simulated without Beam. A stream of a thousand rows a second has a deadline in event time; its rows are dealt out
-as the transform deals them, and all shards are told the time after every half second. So the more shards, the fewer
-rows each has inside the deadline, and the fewer the larger the part of the rows that goes elsewhere. Every shard of every
-run is audited.
+Loss is simulated without Beam. A stream of a thousand rows a second has a deadline in event time; its rows are dealt
+out as the transform deals them, and all shards are told the time after every half second. So the more shards, the
+fewer rows each has inside the deadline. Every shard of every run is audited.
 """
 
 from __future__ import annotations
@@ -73,8 +72,7 @@ class Point:
 def sharding(scale: Scale) -> dict[str, Any]:
     """Loss and suppressed rows by data set, guarantee, way and number of shards."""
     figures: dict[str, Any] = {}
-    for stream in (adult(NUMERIC, rows=SFU), census()):
-        stream = _timed(stream.first(scale.rows))
+    for stream in map(_timed, (adult(NUMERIC, rows=SFU).first(scale.rows), census().first(scale.rows))):
         for k, inside in scale.crowds:
             name = f"{stream.name}, k={k}, {inside:,} rows inside the deadline"
             points = {way: [_point(stream, k, inside, way, n, scale) for n in scale.shards] for way in WAYS}
@@ -146,9 +144,7 @@ def simulate(policy: Policy, rows: Rows) -> Point:
     return Point(loss / len(rows), suppressed / len(rows), float(fullest))
 
 
-def _show(
-    name: str, shards: Sequence[int], k: int, inside: int, points: Mapping[str, Sequence[Point]]
-) -> None:
+def _show(name: str, shards: Sequence[int], k: int, inside: int, points: Mapping[str, Sequence[Point]]) -> None:
     header = ["shards", "persons inside / k"]
     header += [f"{way}: {what}" for way in WAYS for what in ("loss", "to 1 shard", "suppressed", "fullest")]
     lines = [
@@ -230,26 +226,26 @@ def _through(holder: Holder, packs: Sequence[bytes]) -> list[Any]:
 
 
 def plot(figures: Mapping[str, Any], path: Path) -> None:
-    """Loss to that of one shard, by how many times k persons a shard has inside the deadline."""
+    """Loss to that of one shard, by the number of shards."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 3.4), layout="constrained")
     axes = figure.subplots(1, len(WAYS), sharey=True)
     for axis, way in zip(axes, WAYS, strict=True):
         for name, found in figures.items():
-            ratio = [found["inside"] / n / found["k"] for n in found["shards"]]
             loss = found[way]["loss"]
             is_adult = "Adult" in name
             label = f"{'Adult' if is_adult else 'census'}, k={found['k']}, {found['inside']:,} rows"
             style = {"marker": "o" if is_adult else "s", "linestyle": "-" if is_adult else "--", "markersize": 3}
-            axis.plot(ratio, [value / loss[0] for value in loss], label=label, linewidth=1, **style)
-        axis.set_xscale("log")
+            axis.plot(found["shards"], [value / loss[0] for value in loss], label=label, linewidth=1, **style)
+        axis.set_xscale("log", base=2)
+        axis.set_xticks(found["shards"], [str(n) for n in found["shards"]])
         axis.set_title(f"shard_by: {way}", fontsize=9)
-        axis.set_xlabel("persons of a shard inside the deadline / k", fontsize=8)
+        axis.set_xlabel("shards", fontsize=8)
         axis.axhline(1.0, color="0.7", linewidth=0.8, zorder=0)
         axis.tick_params(labelsize=7)
     axes[0].set_ylabel("loss, to that of one shard", fontsize=8)
-    axes[0].legend(fontsize=6)
+    axes[-1].legend(fontsize=6)
     figure.savefig(path, dpi=110, metadata={"Software": None})
 
 

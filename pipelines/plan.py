@@ -35,7 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("policy", help="the policy's YAML file")
     parser.add_argument("--rate", required=True, metavar="N/s", help="rows of the whole stream: 50000/s, 3M/h, 200/m")
-    parser.add_argument("--persons", metavar="N", help="how many persons the stream is about; every row another if not said")
+    parser.add_argument(
+        "--persons", metavar="N", help="how many persons the stream is about; every row another if not said"
+    )
     parser.add_argument("--json", action="store_true", help="tell the result as JSON")
 
 
@@ -105,9 +107,12 @@ def _meaning(shards: Shards) -> str:
 
 def _costs(plan: Plan) -> Iterator[Line]:
     yield "processor", f"{max(plan.cores, 0.1):,.1f} cores for crenel's steps, each busy {MEASURED.busy:.0%}"
-    yield "held", (
-        f"up to {_bytes(plan.held_bytes)}, {_bytes(plan.shard_bytes)} a shard; stored with the log, up to "
-        f"{_bytes(plan.stored_bytes)}"
+    yield (
+        "held",
+        (
+            f"up to {_bytes(plan.held_bytes)}, {_bytes(plan.shard_bytes)} a shard; stored with the log, up to "
+            f"{_bytes(plan.stored_bytes)}"
+        ),
     )
     yield "written", f"{_bytes(plan.written_bytes)} a second to the state"
 
@@ -117,10 +122,9 @@ def _assumed(policy: Policy, persons: int | None) -> Iterator[Line]:
         yield "persons", "every row inside the deadline is of another person (--persons says otherwise)"
     else:
         yield "persons", f"{persons:,}, all equally active"
-    yield "time", (
-        f"{MEASURED.row_us:g} us for a row in its shard and {MEASURED.pack_us:g} us for a pack, {MEASURED.spread_us:g} us "
-        f"before and after; a bundle of {MEASURED.bundle:,} rows. Reading, writing and the runner come on top"
-    )
+    shard = f"{MEASURED.row_us:g} us for a row in its shard and {MEASURED.pack_us:g} us for a pack"
+    rest = f"{MEASURED.spread_us:g} us for a row before and after; bundles of {MEASURED.bundle:,} rows"
+    yield "time", f"{shard}, {rest}. Reading, writing and the runner itself come on top"
     if policy.shard_by is ShardBy.LOCALITY:
         yield "loss", "not changed by shards, as on Adult and the census"
         yield "balance", f"{MEASURED.fullest:.0%} of the rows are in the fullest shard"
@@ -133,41 +137,58 @@ def _assumed(policy: Policy, persons: int | None) -> Iterator[Line]:
 
 
 def _findings(policy: Policy, plan: Plan, persons: int | None) -> Iterator[Finding]:
+    yield from _crowd(policy, plan)
+    yield from _speed(policy, plan)
+    yield from _size(plan)
+    if persons is None:
+        text = "If persons come again within the deadline, there are fewer: say how many with --persons."
+        yield Finding(Severity.NOTE, text)
+
+
+def _crowd(policy: Policy, plan: Plan) -> Iterator[Finding]:
     asked = plan.asked
     if asked.crowd < 1:
-        yield Finding(
-            Severity.PROBLEM,
-            f"A shard meets {_number(asked.persons)} persons inside the deadline, fewer than k ({policy.k}): hardly a row "
-            f"can be published in a group. {_longer(policy, plan)}",
+        text = (
+            f"A shard meets {_number(asked.persons)} persons inside the deadline, fewer than k ({policy.k}): hardly a "
+            f"row can be published in a group. {_longer(policy, plan)}"
         )
+        yield Finding(Severity.PROBLEM, text)
     elif asked.crowd < MEASURED.crowd:
-        yield Finding(
-            Severity.WARNING,
-            f"A shard meets {_number(asked.crowd)} times k persons inside the deadline; with fewer than {MEASURED.crowd:g} "
-            f"times, rows are suppressed, and groups are coarse. {_longer(policy, plan)}",
+        text = (
+            f"A shard meets {_number(asked.crowd)} times k persons inside the deadline; with fewer than "
+            f"{MEASURED.crowd:g} times, rows are suppressed, and groups are coarse. {_longer(policy, plan)}"
         )
+        yield Finding(Severity.WARNING, text)
+
+
+def _speed(policy: Policy, plan: Plan) -> Iterator[Finding]:
+    asked, advised = plan.asked, plan.advised
     if asked.busy > MEASURED.busy:
         worst = Severity.PROBLEM if asked.busy >= 1 else Severity.WARNING
         yield Finding(worst, f"The fullest shard would be busy {asked.busy:.0%} of the time. {_more(policy, plan)}")
+    if advised is None:
+        return
+    if advised.shards > max(plan.most, 1):
+        text = (
+            f"Keeping up takes {count(advised.shards, 'shard')}, and {count(plan.most, 'shard')} would have their "
+            "crowds: shard_by: locality, a longer delay or a smaller k bring them together."
+        )
+        yield Finding(Severity.WARNING, text)
+    small = plan.held_bytes / advised.shards <= MEASURED.largest
+    if advised.shards < asked.shards and asked.busy <= MEASURED.busy and small:
+        less = 1 - advised.loss / asked.loss
+        better = f", and lose {percent(less)} less information" if less > 0 else ""
+        yield Finding(Severity.NOTE, f"{count(advised.shards, 'shard')} would keep up{better}.")
+
+
+def _size(plan: Plan) -> Iterator[Finding]:
     if plan.shard_bytes > MEASURED.largest:
-        pause = plan.rows / asked.shards * MEASURED.snapshot_us / 1e6
-        yield Finding(
-            Severity.WARNING,
-            f"A shard holds up to {_bytes(plan.shard_bytes)}, and writes or reads all of it at times, which takes it some "
-            f"{_time(pause)}: a deadline of {_number(asked.crowd)} times k persons is longer than it need be.",
+        pause = plan.rows / plan.asked.shards * MEASURED.snapshot_us / 1e6
+        text = (
+            f"A shard holds up to {_bytes(plan.shard_bytes)}, and writes or reads all of it at times, which takes it "
+            f"some {_time(pause)}: a deadline of {_number(plan.asked.crowd)} times k persons is longer than it need be."
         )
-    if plan.advised is not None and plan.advised.shards > max(plan.most, 1):
-        yield Finding(
-            Severity.WARNING,
-            f"Keeping up takes {count(plan.advised.shards, 'shard')}, and {count(plan.most, 'shard')} would have their "
-            "crowds: shard_by: locality, a longer delay or a smaller k bring them together.",
-        )
-    if asked.shards > 1 and plan.advised is not None and plan.advised.shards < asked.shards and asked.busy <= MEASURED.busy:
-        fewer = plan.advised
-        better = f", and lose {percent(1 - fewer.loss / asked.loss)} less information" if fewer.loss < asked.loss else ""
-        yield Finding(Severity.NOTE, f"{count(fewer.shards, 'shard')} would keep up{better}.")
-    if persons is None:
-        yield Finding(Severity.NOTE, "If persons come again within the deadline, there are fewer: say how many with --persons.")
+        yield Finding(Severity.WARNING, text)
 
 
 def _longer(policy: Policy, plan: Plan) -> str:

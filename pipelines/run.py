@@ -60,7 +60,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--input-format", choices=_FORMATS, help="whatever the extension says; csv for -")
     parser.add_argument("--output-format", choices=_FORMATS, help="whatever the extension says; csv for -")
     parser.add_argument("--workers", metavar="N", type=_positive, help="processes; as many as are worth it by default")
-    parser.add_argument("--runner", metavar="NAME", default="local", help="where it runs: local (the default), prism, dataflow")
+    parser.add_argument(
+        "--runner", metavar="NAME", default="local", help="where it runs: local (the default), prism, dataflow"
+    )
     parser.add_argument("--json", action="store_true", help="tell the result as JSON, on standard output if it is free")
 
 

@@ -17,14 +17,14 @@ _CHOICES = tuple(2**i for i in range(13))
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """What was measured, all of it by `python -m benchmarks.scale` unless something else is said. One place to change."""
+    """What was measured, by `python -m benchmarks.scale` unless something else is said."""
 
     #: Processor time of a shard, in microseconds: for a row, and for a pack of rows.
     row_us: float = 4.6
     pack_us: float = 255.0
 
-    #: The same before the rows come to their shard, and after: encoding dicts, unpacking (`benchmarks.transform`, c less
-    #: the engine). Stateless, so it spreads over all workers.
+    #: The same before the rows come to their shard, and after: encoding dicts, unpacking (`benchmarks.transform`, c
+    #: less the engine). Stateless, so it spreads over all workers.
     spread_us: float = 5.7
 
     #: Rows of a bundle: Flink's default in streaming. A bundle has a pack for each shard.
@@ -40,15 +40,16 @@ class Calibration:
     log_snapshots: int = 2
     shortest_log: int = 1 << 20
 
-    #: Microseconds to write a held row in a snapshot and to read it again (`benchmarks.engine`); and the most bytes that a
-    #: shard should have to write at once. The second is not measured: a custom.
+    #: Microseconds to write a held row in a snapshot and to read it again (`benchmarks.engine`); and the most bytes
+    #: that a shard should have to write at once. The second is not measured: a custom.
     snapshot_us: float = 1.0
     largest: int = 100_000_000
 
     #: `shard_by: person`: loss grows with the number of shards to this power (2 shards 1.2, 32 shards 2.7 times).
     loss_power: float = 0.29
 
-    #: A shard has so many times k persons inside the deadline; with fewer, 1% of the rows and more are suppressed.
+    #: A shard has so many times k persons inside the deadline; with as many, up to 0.5% of the rows were
+    #: suppressed, with 6 times k up to 1.4%.
     crowd: float = 25.0
 
     #: `shard_by: locality`: the share of the rows in the fullest shard, from 8 shards on. Adult 0.75, the census 0.36.

@@ -25,7 +25,7 @@ from apache_beam.runners.portability.prism_runner import PrismJobServer, PrismRu
 from crenel.pipelines.errors import CommandError
 from crenel.runners import Job
 
-__all__ = ["binary", "cached", "check", "launch"]
+__all__ = ["binary", "cached", "check", "go", "launch"]
 
 _MODULE = "github.com/apache/beam/sdks/v2/go/cmd/prism"
 
@@ -106,7 +106,7 @@ def binary(options: PipelineOptions) -> str:
         return str(named)
     there = cached()
     if not there.is_file():
-        _build(_go(), there)
+        _build(go(), there)
     return str(there)
 
 
@@ -114,31 +114,36 @@ def cached() -> Path:
     """Where a built Prism is kept, for this version of Beam."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     name = "prism.exe" if os.name == "nt" else "prism"
-    return Path(home) / "crenel" / "prism" / beam.__version__ / name
+    return Path(home, "crenel", "prism", str(beam.__version__), name)
 
 
-def _go() -> str:
+def go() -> str:
+    """Where Go is, of a version that can build Prism.
+
+    Raises:
+        CommandError: there is none.
+    """
     # The interpreter's own folder last: a virtual environment need not be active.
     path = os.pathsep.join([os.environ.get("PATH", ""), sysconfig.get_path("scripts")])
-    go = shutil.which("go", path=path)
-    if go is None:
+    found = shutil.which("go", path=path)
+    if found is None:
         msg = f"--runner prism builds Prism with Go, which is not here: {_GET_GO}."
         raise CommandError(msg)
-    said = subprocess.run([go, "version"], capture_output=True, text=True, check=False)
-    found = re.search(r"go(\d+)\.(\d+)", said.stdout)
-    if found is None or (int(found[1]), int(found[2])) < _OLDEST_GO:
+    said = subprocess.run([found, "version"], capture_output=True, text=True, check=False)
+    version = re.search(r"go(\d+)\.(\d+)", said.stdout)
+    if version is None or (int(version[1]), int(version[2])) < _OLDEST_GO:
         wanted = ".".join(map(str, _OLDEST_GO))
-        msg = f"--runner prism builds Prism with Go {wanted} or newer, and {go} is older: {_GET_GO}."
+        msg = f"--runner prism builds Prism with Go {wanted} or newer, and {found} is older: {_GET_GO}."
         raise CommandError(msg)
-    return go
+    return found
 
 
-def _build(go: str, target: Path) -> None:
+def _build(program: str, target: Path) -> None:
     print(f"crenel: building Prism {beam.__version__}, once; this takes some minutes.", file=sys.stderr)
     target.parent.mkdir(parents=True, exist_ok=True)
     # Beside the target, and moved there when it is whole: another process may be building, too.
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        command = [go, "install", f"{_MODULE}@v{beam.__version__}"]
+        command = [program, "install", f"{_MODULE}@v{beam.__version__}"]
         done = subprocess.run(
             command, env=_environment(folder), cwd=folder, capture_output=True, text=True, check=False
         )

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import castle_paper, engine
+from benchmarks import castle_paper, engine, scale
 from benchmarks.tables import table
 
 
@@ -50,11 +50,27 @@ def test_the_engine(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert figures["oracle"]["ratio"] > 0
 
 
+def test_shards(data_dir: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert data_dir
+    assert scale.main(["--quick"]) == 0
+    figures = last_line(capsys)
+    for found in figures["sharding"].values():
+        assert len(found["person"]["loss"]) == len(found["locality"]["loss"]) == len(found["shards"])
+        # One shard is one shard, whatever deals the rows out.
+        assert found["person"]["loss"][0] == found["locality"]["loss"][0]
+    assert figures["cost"]["packs"]["10"]["row"] > figures["cost"]["packs"]["1000"]["row"]
+    pytest.importorskip("matplotlib", reason="plots need the extra `benchmarks`")
+    scale.plot(figures["sharding"], tmp_path / "scale.png")
+    assert (tmp_path / "scale.png").stat().st_size < 100_000
+
+
 def test_an_unknown_part_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         engine.main(["--only", "everything"])
     with pytest.raises(SystemExit):
         castle_paper.main(["--figures", "9"])
+    with pytest.raises(SystemExit):
+        scale.main(["--only", "everything"])
     assert "must be some of" in capsys.readouterr().err
 
 

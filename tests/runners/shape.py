@@ -51,7 +51,9 @@ def transform() -> dict[str, Any]:
 def dataflow_job() -> dict[str, Any]:
     """The job that would be submitted to Dataflow, by a dry run."""
     made = dry_run()
-    return shape(made.proto_pipeline, own=("Parse", "Anonymize", "Encode ", "All rejected"), outer=("Read", "Commit ", "Write "))
+    return shape(
+        made.proto_pipeline, own=("Parse", "Anonymize", "Encode ", "All rejected"), outer=("Read", "Commit ", "Write ")
+    )
 
 
 def dry_run(flags: tuple[str, ...] = FLAGS) -> Any:

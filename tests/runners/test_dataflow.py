@@ -31,7 +31,9 @@ from tests.runners.shape import FLAGS, SHAPES
 ROOT = Path(__file__).resolve().parents[2]
 TEMPLATE = ROOT / "runners" / "dataflow"
 
-POLICY = "person: who\nquasi_identifiers: {sex: {type: categorical, hierarchy: sex.csv}}\nk: 2\ndelay_rows: 9\nversion: 1\n"
+POLICY = (
+    "person: who\nquasi_identifiers: {sex: {type: categorical, hierarchy: sex.csv}}\nk: 2\ndelay_rows: 9\nversion: 1\n"
+)
 
 
 @pytest.fixture
@@ -168,20 +170,31 @@ def test_files_are_not_for_dataflow(google: None) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"source": "pubsub://projects/no-such-project/topics/published"}, "--input must be pubsub://projects/PROJECT/subscriptions/NAME"),
+        (
+            {"source": "pubsub://projects/no-such-project/topics/published"},
+            "--input must be pubsub://projects/PROJECT/subscriptions/NAME",
+        ),
         ({"published": "pubsub://visits"}, "--output must be pubsub://projects/PROJECT/topics/NAME"),
         ({"rejected": "rejected.jsonl"}, "--rejected must be"),
         ({"rejected": "pubsub://projects/no-such-project/topics/published"}, "the outputs must be different topics"),
     ],
 )
 def test_addresses(changes: dict[str, str], words: str) -> None:
-    fine = {"source": "pubsub://projects/no-such-project/subscriptions/visits", "published": "pubsub://projects/no-such-project/topics/published"}
+    fine = {
+        "source": "pubsub://projects/no-such-project/subscriptions/visits",
+        "published": "pubsub://projects/no-such-project/topics/published",
+    }
     with pytest.raises(CommandError, match=words):
         pubsub.Topics(**(fine | changes))
 
 
 def test_pubsub_is_for_dataflow(policy_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = ["--input", "pubsub://projects/no-such-project/subscriptions/visits", "--output", "pubsub://projects/no-such-project/topics/published"]
+    given = [
+        "--input",
+        "pubsub://projects/no-such-project/subscriptions/visits",
+        "--output",
+        "pubsub://projects/no-such-project/topics/published",
+    ]
     assert main(["run", str(policy_file), *given]) == 2
     assert capsys.readouterr().err.startswith("crenel: pubsub:// is for --runner dataflow")
 
@@ -229,7 +242,11 @@ def test_the_entry_submits_and_exits(google: None, policy_file: Path, monkeypatc
     from apache_beam.options.pipeline_options import GoogleCloudOptions
 
     monkeypatch.setattr(GoogleCloudOptions, "_warn_if_soft_delete_policy_enabled", lambda *_: None)
-    own = ["--input=projects/no-such-project/subscriptions/visits", "--output=projects/no-such-project/topics/published", "--runner=DataflowRunner"]
+    own = [
+        "--input=projects/no-such-project/subscriptions/visits",
+        "--output=projects/no-such-project/topics/published",
+        "--runner=DataflowRunner",
+    ]
     assert template([f"--policy={policy_file}", *own, *FLAGS]) == 0
 
 

@@ -81,9 +81,7 @@ def test_files_leave_as_they_do_from_the_local_runner(on_prism: None, files: Pat
 
 
 @pytest.mark.prism
-def test_a_broken_file_is_told_in_a_sentence(
-    on_prism: None, files: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_broken_file_is_told_in_a_sentence(on_prism: None, files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (files / "b.csv").write_text("who,at,age,zipcode,number\n1,2,3,4,5\n1,2\n")
     out = files / "out.csv"
     given = ["run", str(files / "policy.yaml"), "--input", str(files / "*.csv"), "--output", str(out)]
