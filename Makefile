@@ -24,7 +24,7 @@ test: $(VENV)/dev ## Run all tests (PYTEST_ARGS=... adds options)
 	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
 
 # What needs a runner's own timers, windows and bundles.
-PRISM_TESTS := tests/runners/test_prism.py $(addprefix tests/transforms/test_,windows.py promises.py metrics.py)
+PRISM_TESTS := tests/runners/test_prism.py $(addprefix tests/transforms/test_,windows.py promises.py metrics.py bounded.py)
 
 prism-test: $(VENV)/prism ## Run the transform's tests on Prism, which is built if need be
 	$(BIN)/python -m pytest -n 2 --prism $(PRISM_TESTS) $(PYTEST_ARGS)

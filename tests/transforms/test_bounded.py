@@ -137,6 +137,7 @@ def test_what_is_no_bounded_stream_is_refused() -> None:
         )
 
 
+@pytest.mark.not_on_prism("it does no bundle twice")
 def test_bundles_that_are_replayed_leave_once() -> None:
     of, given = policy(), rows(100)
     outcome = run(given, AnonymizeBounded(of), options={"direct_runner_bundle_repeat": 1})
@@ -171,6 +172,7 @@ def test_types_that_differ_meet() -> None:
     assert concat(mixed)["a"].to_pylist() == ["1", "one", "{'n': 1}"]
 
 
+@pytest.mark.not_on_prism("about the local runner")
 @pytest.mark.filterwarnings("ignore:Anonymize. with direct_num_workers")
 def test_the_local_runner_takes_no_state_into_several_processes() -> None:
     def build(pipeline: beam.Pipeline) -> None:
