@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, ClassVar
 
-from crenel.checks import Problems, a_boolean, an_integer, one_of
+from crenel import differential
+from crenel.checks import Problems, a_boolean, a_number, an_integer, as_number, one_of, short, suggestion
+from crenel.frozen import FrozenDict
+from crenel.geometry import Interval, Radix, Tree
 
-__all__ = ["METHODS", "CastleParameters", "Reuse", "register_method_parameters"]
+__all__ = [
+    "METHODS",
+    "CastleGuardParameters",
+    "CastleParameters",
+    "Cover",
+    "Reuse",
+    "SdgsParameters",
+    "register_method_parameters",
+]
 
 
 class Reuse(Enum):
@@ -46,24 +59,231 @@ class CastleParameters:
 
     def __post_init__(self) -> None:
         problems = Problems()
+        clean = self._checked(problems)
+        problems.raise_if_any("parameters")
+        for name, value in clean.items():
+            object.__setattr__(self, name, value)
+
+    def _checked(self, problems: Problems) -> dict[str, Any]:
         # YAML reads a bare `off` as False.
         reuse: Any = self.reuse
         if reuse is False:
             reuse = "off"
-        clean: dict[str, Any] = {
+        return {
             "beta": an_integer(problems, "beta", self.beta, 1),
             "mu": an_integer(problems, "mu", self.mu, 1),
             "reuse": one_of(problems, "reuse", reuse, Reuse),
             "max_reusable": an_integer(problems, "max_reusable", self.max_reusable, 0),
             "reorder": a_boolean(problems, "reorder", self.reorder),
         }
+
+
+@dataclass(frozen=True, kw_only=True)
+class CastleGuardParameters(CastleParameters):
+    """The parameters of `castleguard`: those of `castle`, and what it samples and perturbs by."""
+
+    #: Boxes are over perturbed values, and need not contain a row's own; rows are left out at random.
+    perturbs: ClassVar[bool] = True
+    samples: ClassVar[bool] = True
+
+    #: The chance that a row is kept: the paper's beta. The others are neither published nor suppressed.
+    beta_sample: float = 0.5
+
+    #: The range of a quasi-identifier over the scale of its Laplace noise: more is less noise.
+    phi: float = 100.0
+
+    #: The epsilon that delta is stated for; None: the least, -ln(1 - beta_sample).
+    epsilon: float | None = None
+
+    #: Sensitive columns that leave with noise, and the budget (an epsilon) of each.
+    perturb_sensitive: Mapping[str, float] = FrozenDict()
+
+    def _checked(self, problems: Problems) -> dict[str, Any]:
+        return super()._checked(problems) | {
+            "beta_sample": _chance(problems, self.beta_sample),
+            "phi": a_number(problems, "phi", self.phi, "a number above 0", 0, math.inf),
+            "epsilon": _epsilon(problems, self.epsilon, self.beta_sample),
+            "perturb_sensitive": _budgets(problems, self.perturb_sensitive),
+        }
+
+    def check(self, policy: Mapping[str, Any], problems: Problems) -> None:
+        """Note what does not fit the rest of the policy."""
+        _no_closeness(policy, problems)
+        for name in self.perturb_sensitive:
+            path = f"parameters.perturb_sensitive.{name}"
+            column = policy["sensitive"].get(name)
+            if column is None:
+                known = suggestion(name, policy["sensitive"])
+                problems.add(path, f"must name a sensitive column; {known}they are: {_listed(policy['sensitive'])}.")
+            elif column.size is None:
+                problems.add(path, f"needs the values or the domain of sensitive.{name}: noise is drawn from these.")
+            if isinstance(policy["shard_by"], tuple) and name in policy["shard_by"]:
+                problems.add("shard_by", f"must not name {name!r}, which is perturbed: its shard would show it.")
+
+
+class Cover(Enum):
+    """What a cell of `sdgs` has in common, and so what its guarantee covers."""
+
+    #: All that leaves: the quasi-identifiers' cell and the sensitive values.
+    ALL = "all"
+
+    #: The quasi-identifiers' cell alone: sensitive and published columns are not covered.
+    QUASI_IDENTIFIERS = "quasi_identifiers"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SdgsParameters:
+    """The parameters of `sdgs`: sampling, and a grid that does not depend on the data."""
+
+    samples: ClassVar[bool] = True
+
+    #: The chance that a person is kept in a window: the paper's beta.
+    beta_sample: float = 0.5
+
+    #: The epsilon that delta is stated for; None: the least, -ln(1 - beta_sample).
+    epsilon: float | None = None
+
+    #: For each quasi-identifier how fine the grid is: bins of a domain, levels below a hierarchy's root, characters of
+    #: a prefix. Where it is not said: 10 bins, 1 level, half of the characters.
+    grid: Mapping[str, int] = FrozenDict()
+
+    #: What the rows of a cell have in common.
+    cover: Cover = Cover.ALL
+
+    def __post_init__(self) -> None:
+        problems = Problems()
+        clean: dict[str, Any] = {
+            "beta_sample": _chance(problems, self.beta_sample),
+            "epsilon": _epsilon(problems, self.epsilon, self.beta_sample),
+            "grid": _fineness(problems, self.grid),
+            "cover": one_of(problems, "cover", self.cover, Cover),
+        }
         problems.raise_if_any("parameters")
         for name, value in clean.items():
             object.__setattr__(self, name, value)
 
+    def fineness(self, name: str, geometry: Interval | Radix | Tree) -> int:
+        """How fine the grid is in this quasi-identifier."""
+        if isinstance(geometry, Interval):
+            usual = 10
+        else:
+            usual = 1 if isinstance(geometry, Tree) else max(geometry.length // 2, 1)
+        return self.grid.get(name, usual)
+
+    def check(self, policy: Mapping[str, Any], problems: Problems) -> None:
+        """Note what does not fit the rest of the policy."""
+        _no_closeness(policy, problems)
+        if policy["on_suppress"].value != "drop":
+            problems.add(
+                "on_suppress",
+                "must be 'drop' with the method sdgs: a row published as * would show what fewer than k persons have.",
+            )
+        if policy["shards"] > 1 and getattr(policy["shard_by"], "value", None) != "person":
+            problems.add(
+                "shard_by",
+                "must be 'person' with the method sdgs: a person would count once in each of several shards.",
+            )
+        self._check_grid(policy["quasi_identifiers"], problems)
+        if self.cover is Cover.ALL:
+            self._check_cover(policy, problems)
+
+    def _check_grid(self, columns: Mapping[str, Any], problems: Problems) -> None:
+        for name in self.grid:
+            if name not in columns:
+                known = suggestion(name, columns)
+                problems.add(
+                    f"parameters.grid.{name}", f"must name a quasi-identifier; {known}they are: {_listed(columns)}."
+                )
+        for name, column in columns.items():
+            geometry = column.geometry
+            if isinstance(geometry, Interval):
+                if geometry.learned:
+                    rule = "must be declared with the method sdgs: its grid must not depend on the data."
+                    problems.add(f"quasi_identifiers.{name}.domain", rule)
+                least, most, what = 1, 1_000_000, "bins"
+            elif isinstance(geometry, Radix):
+                least, most, what = 0, geometry.length, "characters"
+            else:
+                least, most, what = 0, depth(geometry), "levels below the root"
+            fineness = self.fineness(name, geometry)
+            if not least <= fineness <= most:
+                problems.must(f"parameters.grid.{name}", f"a number of {what} from {least} to {most}", fineness)
+
+    def _check_cover(self, policy: Mapping[str, Any], problems: Problems) -> None:
+        otherwise = "or parameters.cover be 'quasi_identifiers', which leaves it out of the guarantee."
+        if policy["publish"]:
+            problems.add("publish", f"must be empty with the method sdgs, {otherwise}")
+        for name, column in policy["sensitive"].items():
+            if column.domain is not None:
+                rule = f"must not be given with the method sdgs, whose cells are of equal values, {otherwise}"
+                problems.add(f"sensitive.{name}.domain", rule)
+
+
+def depth(tree: Tree) -> int:
+    """The number of levels below a tree's root."""
+    level = [0] * len(tree.parent)
+    for node, parent in enumerate(tree.parent.tolist()[1:], start=1):
+        level[node] = level[parent] + 1
+    return max(level)
+
+
+def _chance(problems: Problems, value: Any) -> float | None:
+    number = as_number(value)
+    if number is None or not 0 < number <= 1:
+        problems.must("beta_sample", "a number above 0 and at most 1", value)
+        return None
+    return number
+
+
+def _epsilon(problems: Problems, value: Any, chance: Any) -> float | None:
+    beta = as_number(chance)
+    if value is None or beta is None or not 0 < beta <= 1:
+        return None
+    if beta == 1:
+        problems.add("epsilon", "needs a beta_sample below 1: without sampling there is no differential privacy.")
+        return None
+    number = as_number(value)
+    if number is None or not differential.is_epsilon(number, beta):
+        problems.must("epsilon", differential.epsilon_range(beta), value)
+        return None
+    return number
+
+
+def _budgets(problems: Problems, given: Any) -> FrozenDict[float]:
+    if not isinstance(given, Mapping):
+        problems.must("perturb_sensitive", "a mapping of sensitive columns to their budgets", given)
+        return FrozenDict()
+    rule = "a budget, a number above 0"
+    budgets = {n: a_number(problems, f"perturb_sensitive.{n}", v, rule, 0, math.inf) for n, v in given.items()}
+    return FrozenDict({name: budget for name, budget in budgets.items() if budget is not None})
+
+
+def _fineness(problems: Problems, given: Any) -> FrozenDict[int]:
+    if not isinstance(given, Mapping):
+        problems.must("grid", "a mapping of quasi-identifiers to integers", given)
+        return FrozenDict()
+    return FrozenDict({name: an_integer(problems, f"grid.{name}", value, 0) for name, value in given.items()})
+
+
+def _no_closeness(policy: Mapping[str, Any], problems: Problems) -> None:
+    if policy["t"] is not None:
+        problems.add(
+            "t",
+            f"must not be given with the method {policy['method']}: the distribution it is compared with is that of "
+            "all rows, and some are left out.",
+        )
+
+
+def _listed(names: Mapping[str, Any]) -> str:
+    return ", ".join(names) or short(None)
+
 
 #: For each method the frozen dataclass of its parameters.
-METHODS: dict[str, type] = {"castle": CastleParameters}
+METHODS: dict[str, type] = {
+    "castle": CastleParameters,
+    "castleguard": CastleGuardParameters,
+    "sdgs": SdgsParameters,
+}
 
 
 def register_method_parameters(name: str, parameters: type) -> None:

@@ -10,24 +10,23 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from os import PathLike
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from crenel import quasi_identifiers as qi_types
 from crenel.checks import Problems, a_number, an_integer, one_of, short, suggestion
 from crenel.durations import A_DURATION, UNITS, a_duration, format_duration
 from crenel.errors import PolicyError
+from crenel.frozen import FrozenDict
 from crenel.parameters import METHODS
 from crenel.quasi_identifiers import QuasiIdentifier
 from crenel.sensitive import Sensitive
 
 __all__ = ["FrozenDict", "OnSuppress", "Policy", "PolicyError", "Sensitive", "ShardBy"]
-
-_Value = TypeVar("_Value")
 
 #: Moments in a delay at which rows leave for reasons of time.
 _TICKS = 16
@@ -51,38 +50,6 @@ class ShardBy(Enum):
 
     #: Rows whose quasi-identifiers are near each other, by the declared domains and hierarchies.
     LOCALITY = "locality"
-
-
-class FrozenDict(Mapping[str, _Value], Generic[_Value]):
-    """A mapping that does not change, and whose order counts."""
-
-    __slots__ = ("_items",)
-
-    def __init__(self, items: Mapping[str, _Value] | Iterable[tuple[str, _Value]] = ()) -> None:
-        self._items = dict(items)
-
-    def __getitem__(self, key: str) -> _Value:
-        return self._items[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._items)
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, FrozenDict):
-            return list(self.items()) == list(other.items())
-        return self._items == other
-
-    def __hash__(self) -> int:
-        return hash(tuple(self._items.items()))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return FrozenDict, (self._items,)
-
-    def __repr__(self) -> str:
-        return repr(self._items)
 
 
 @dataclass(frozen=True, init=False)
@@ -430,7 +397,7 @@ class _Check:
             return None
         if value is None or isinstance(value, Mapping):
             return self._build("parameters", cls, dict(value or {}), lambda said: cls(**said))
-        if not isinstance(value, cls):
+        if type(value) is not cls:  # a subclass is another method's, whose promises this one does not keep
             self.problems.must("parameters", f"a mapping, or {cls.__name__}", value)
         return value
 
@@ -568,7 +535,13 @@ def _sensitive_spec(sensitive: Mapping[str, Sensitive]) -> Any:
 
 def _parameters_spec(parameters: Any) -> dict[str, Any]:
     spec = {f.name: getattr(parameters, f.name) for f in dataclasses.fields(parameters)}
-    return {name: v.value if isinstance(v, Enum) else v for name, v in spec.items()}
+    return {name: _plain(value) for name, value in spec.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    return dict(value) if isinstance(value, Mapping) else value
 
 
 def _read_yaml(path: Path, problems: Problems) -> Any:

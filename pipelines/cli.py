@@ -37,6 +37,7 @@ COMMANDS: dict[str, Command] = {
     "init": Command("crenel.pipelines.init", "draft a policy from data"),
     "run": Command("crenel.pipelines.run", "anonymize files"),
     "plan": Command("crenel.pipelines.plan", "say how many shards a rate needs, and what they cost"),
+    "guarantee": Command("crenel.pipelines.guarantee", "compute the differential privacy of sampling and k"),
     "demo": Command("crenel.pipelines.demo", "anonymize an example stream, and audit what was published"),
 }
 
@@ -88,7 +89,7 @@ def _run(argv: list[str]) -> int:
 
 
 def _top_parser() -> argparse.ArgumentParser:
-    listed = "\n".join(f"  {name:8}{command.summary}" for name, command in COMMANDS.items())
+    listed = "\n".join(f"  {name:11}{command.summary}" for name, command in COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="crenel",
         description="Publish a stream of personal records so that nobody in it can be singled out.",
