@@ -81,11 +81,8 @@ def engine_rows(count: int) -> Rows:
     return Rows(qi.astype(np.float64), n * 11 % 37, sensitive, n * 3 * 10**6 - n * 17 % 5 * 10**6)
 
 
-def write_engine(*, reorder: bool) -> dict[str, Any]:
-    said = dict(ENGINE_POLICY)
-    if reorder:
-        del said["delay_rows"]
-        said["parameters"] = {"reorder": True}
+def write_engine(**changes: Any) -> dict[str, Any]:
+    said = {name: value for name, value in (ENGINE_POLICY | changes).items() if value is not None}
     policy, rows = Policy.from_dict(said), engine_rows(200)
     engine = create(policy)
     engine.push(rows.slice(0, 150))
@@ -166,8 +163,20 @@ def gone_on(record: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 WRITERS: dict[str, Callable[[], dict[str, Any]]] = {
-    "castle.1": lambda: write_engine(reorder=False),
-    "reordered.1": lambda: write_engine(reorder=True),
+    "castle.1": write_engine,
+    "castleguard.1": lambda: write_engine(
+        method="castleguard", t=None, parameters={"beta_sample": 0.75, "perturb_sensitive": {"size": 2.0}}
+    ),
+    "reordered.1": lambda: write_engine(delay_rows=None, parameters={"reorder": True}),
+    "sdgs.1": lambda: write_engine(
+        method="sdgs",
+        t=None,
+        l=None,
+        delay_rows=60,
+        on_suppress="drop",
+        quasi_identifiers=ENGINE_POLICY["quasi_identifiers"] | {"age": {"type": "numeric", "domain": [0, 100]}},
+        parameters={"beta_sample": 0.75, "grid": {"age": 4, "zip": 0, "kind": 1}, "cover": "quasi_identifiers"},
+    ),
     "pack.1": write_pack,
     "held.1": write_held,
 }

@@ -22,14 +22,16 @@ import hashlib
 import secrets
 
 from crenel.engine.castle import Castle
+from crenel.engine.castleguard import CastleGuard
 from crenel.engine.contract import Engine, Kind, Release, Releases, SnapshotError
 from crenel.engine.reorder import Reordered
+from crenel.engine.sdgs import Sdgs
 from crenel.policy import Policy
 from crenel.rows import Rows
 
 __all__ = ["Engine", "Kind", "Release", "Releases", "Rows", "SnapshotError", "create"]
 
-_METHODS = {"castle": Castle}
+_METHODS = {"castle": Castle, "castleguard": CastleGuard, "sdgs": Sdgs}
 
 
 def create(policy: Policy, *, secret: bytes | None = None, shard: bytes = b"") -> Engine:

@@ -74,7 +74,7 @@ class Castle(Engine):
             part = slice(start, start + _CHUNK)
             chunk = Rows(rows.qi[part], rows.person[part], sensitive[part], rows.time[part])
             self._reserve(len(chunk))
-            parts.append(self._run(chunk))
+            parts.append(self._take(chunk))
         return Releases.concat(parts[1:] or parts)
 
     def advance(self, now: int) -> Releases:
@@ -131,9 +131,22 @@ class Castle(Engine):
         none = np.zeros(0, dtype=np.int64)
         return Rows(np.zeros((0, self._dimensions)), none, np.zeros((0, len(self._codes)), dtype=np.int64), none)
 
-    def _run(self, rows: Rows, *, now: int = common.EARLIEST, over: bool = False) -> Releases:
+    def _take(self, rows: Rows) -> Releases:
+        """Take a chunk of rows."""
+        return self._run(rows)
+
+    def _run(
+        self,
+        rows: Rows,
+        *,
+        left_out: NDArray[np.bool_] | None = None,
+        now: int = common.EARLIEST,
+        over: bool = False,
+    ) -> Releases:
         """Run the kernel, and take what it wrote."""
-        kernels.run(self._state, own(rows.qi), own(rows.person), own(rows.sensitive), own(rows.time), now, over)
+        out = np.zeros(len(rows), dtype=np.bool_) if left_out is None else left_out
+        columns = (own(rows.qi), own(rows.person), own(rows.sensitive), own(rows.time), own(out))
+        kernels.run(self._state, *columns, now, over)
         return taken(self._state.out, self._state.numbers)
 
     # --- Snapshots ---
@@ -348,7 +361,7 @@ class Castle(Engine):
 
 def _castle_parameters(policy: Policy) -> CastleParameters:
     if not isinstance(policy.parameters, CastleParameters):
-        message = f"Castle: policy.method must be 'castle', not {policy.method!r}."
+        message = f"Castle: policy.parameters must be CastleParameters, not those of {policy.method!r}."
         raise TypeError(message)
     return policy.parameters
 

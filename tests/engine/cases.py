@@ -11,7 +11,7 @@ to that: it must reach splits, reuse and suppression often enough for the checks
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from crenel.engine import Engine, Releases, create
 from crenel.hierarchy import Hierarchy
-from crenel.parameters import CastleParameters, Reuse
+from crenel.parameters import CastleGuardParameters, CastleParameters, Cover, Reuse, SdgsParameters
 from crenel.policy import OnSuppress, Policy, Sensitive
 from crenel.quasi_identifiers import Categorical, Datetime, Numeric, Prefix
 from crenel.rows import Rows
@@ -175,11 +175,12 @@ def _datetime(draw: st.DrawFn) -> tuple[Any, st.SearchStrategy[float]]:
 
 _weights = st.sampled_from([1.0, 1.0, 0.5, 3.0, 0.1])
 _quasi_identifier = st.one_of(_numeric(), _learned(), _categorical(), _prefix(), _datetime())
+_declared = _quasi_identifier.filter(lambda column: column[0].geometry.widest()[0] > -np.inf)
 
 
 @st.composite
-def _sensitive(draw: st.DrawFn, least: int) -> tuple[Sensitive, list[int]]:
-    kind = draw(st.sampled_from(["learned", "declared", "ordered", "bins"]))
+def _sensitive(draw: st.DrawFn, least: int, binned: bool) -> tuple[Sensitive, list[int]]:
+    kind = draw(st.sampled_from(["learned", "declared", "ordered", *(["bins"] if binned else [])]))
     size = draw(st.integers(least if kind == "learned" else max(least, 2), 5))
     values = tuple(f"v{i}" for i in range(size))
     if kind == "learned":
@@ -204,7 +205,10 @@ def cases(
     close: bool = False,
     reorder: bool = False,
     method: str = "castle",
-    parameters: st.SearchStrategy[Any] | None = None,
+    parameters: Callable[[bool, bool], st.SearchStrategy[Any]] | None = None,
+    declared: bool = False,
+    binned: bool = True,
+    on_suppress: st.SearchStrategy[OnSuppress] = st.sampled_from(OnSuppress),  # noqa: B008 - it draws anew
 ) -> Case:
     """A case.
 
@@ -215,15 +219,20 @@ def cases(
     reorder
         Whether the policy asks for the rows in their own order.
     method, parameters
-        The method's name, and its parameters if they are not those of `castle`.
+        The method's name, and its parameters (by whether they keep the order, and are lively) if they are not those of
+        `castle`.
+    declared, binned
+        Whether all domains are declared, and whether sensitive columns may be looked at in bins.
+    on_suppress
+        What becomes of rows without company.
     """
     # Half of the cases are lively: nothing about them is so unusual that no row would be reused.
     lively = draw(st.booleans())
-    columns = draw(st.lists(_quasi_identifier, min_size=1, max_size=4))
+    columns = draw(st.lists(_declared if declared else _quasi_identifier, min_size=1, max_size=4))
     k = draw(st.integers(2, 4) if lively else _mostly(2, 3, 4, 6, 100))
     l = draw(st.integers(2, min(k, 4))) if diverse else None
     needed = int(diverse or close)
-    sensitive = draw(st.lists(_sensitive(least=l or 1), min_size=needed, max_size=3))
+    sensitive = draw(st.lists(_sensitive(least=l or 1, binned=binned), min_size=needed, max_size=3))
     policy = Policy(
         person="person",
         event_time="at",
@@ -234,8 +243,8 @@ def cases(
         t=draw(_mostly(0.5, 0.3, 0.75, 0.9, 0.01)) if close else None,
         **draw(_delays(k, lively, both=not reorder)),
         method=method,
-        parameters=draw(castle_parameters(reorder, lively) if parameters is None else parameters),
-        on_suppress=draw(st.sampled_from(OnSuppress)),
+        parameters=draw((castle_parameters if parameters is None else parameters)(reorder, lively)),
+        on_suppress=draw(on_suppress),
         seed=None,
     )
     n = draw(st.integers(MOST_ROWS // 2, MOST_ROWS) if lively else st.integers(0, MOST_ROWS))
@@ -248,6 +257,19 @@ def cases(
         secret=draw(st.sampled_from([b"secret", b"another"])),
         shard=draw(st.sampled_from([b"", b"shard"])),
     )
+
+
+def castleguard_cases() -> st.SearchStrategy[Case]:
+    """Cases of `castleguard`, with l and without."""
+    given = {"method": "castleguard", "parameters": castleguard_parameters}
+    return st.booleans().flatmap(lambda diverse: cases(diverse=diverse, **given))
+
+
+def sdgs_cases() -> st.SearchStrategy[Case]:
+    """Cases of `sdgs`, which asks for more of a policy than other methods do; with l and without."""
+    given = {"method": "sdgs", "parameters": sdgs_parameters, "declared": True, "binned": False}
+    drop = st.just(OnSuppress.DROP)
+    return st.booleans().flatmap(lambda diverse: cases(diverse=diverse, on_suppress=drop, **given))
 
 
 def _mostly(usual: Any, *others: Any) -> st.SearchStrategy[Any]:
@@ -277,6 +299,26 @@ def castle_parameters(draw: st.DrawFn, reorder: bool, lively: bool) -> CastlePar
         reuse=Reuse.UNIFORM if lively else draw(st.sampled_from(Reuse)),
         max_reusable=draw(st.integers(least - 1, 3)),
         reorder=reorder,
+    )
+
+
+@st.composite
+def castleguard_parameters(draw: st.DrawFn, reorder: bool, lively: bool) -> CastleGuardParameters:
+    castle = draw(castle_parameters(reorder, lively))
+    return CastleGuardParameters(
+        **{field.name: getattr(castle, field.name) for field in fields(castle)},
+        beta_sample=draw(_mostly(0.9, 0.5, 1.0, 0.01)),
+        phi=draw(_mostly(100.0, 1.0, 0.01, 1e6)),
+    )
+
+
+@st.composite
+def sdgs_parameters(draw: st.DrawFn, reorder: bool, lively: bool) -> SdgsParameters:
+    return SdgsParameters(
+        beta_sample=draw(_mostly(0.9, 0.5, 1.0, 0.01)),
+        # Of whatever type the first column is, there are that few.
+        grid={"q0": 1} if draw(st.booleans()) else {},
+        cover=draw(st.sampled_from(Cover)),
     )
 
 

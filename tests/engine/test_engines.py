@@ -17,7 +17,7 @@ from crenel.parameters import CastleParameters
 from crenel.policy import Policy, Sensitive
 from crenel.quasi_identifiers import Categorical, Numeric, Prefix
 from crenel.rows import Rows
-from tests.engine.cases import Case, cases, run
+from tests.engine.cases import Case, cases, castleguard_cases, run, sdgs_cases
 from tests.engine.checks import ALL_CHECKS, Check, Method, audited, reason_to_skip
 
 METHODS = [
@@ -31,6 +31,8 @@ METHODS = [
         cases=cases(reorder=True, diverse=True, close=True),
         reorders=True,
     ),
+    Method(name="castleguard", cases=castleguard_cases(), perturbs=True, samples=True),
+    Method(name="sdgs", cases=sdgs_cases(), samples=True),
 ]
 
 

@@ -19,6 +19,7 @@ from crenel.engine.kernels.common import (
     LATEST,
     NONE,
     REUSE,
+    SAMPLED_OUT,
     SUPPRESSED,
     Array,
     Boxes,
@@ -497,13 +498,20 @@ def _write_row(s: State, slot: int) -> None:
 
 
 @inner
-def _suppress(s: State, slot: int) -> None:
+def _write_widest(s: State, number: int, kind: int) -> None:
+    """Let one row go of which nothing is told but that it was there."""
     dimensions = s.space.dimensions
     lo, hi = np.empty(dimensions.size), np.empty(dimensions.size)
     for d in range(dimensions.size):
         lo[d], hi[d] = dimensions[d].widest_lo, dimensions[d].widest_hi
-    _write_row(s, slot)
-    write_release(s.out, s.numbers, SUPPRESSED, lo, hi, 1.0, 1, NONE)
+    s.out.rows[s.numbers[0].out_rows] = number
+    s.numbers[0].out_rows += 1
+    write_release(s.out, s.numbers, kind, lo, hi, 1.0, 1, NONE)
+
+
+@inner
+def _suppress(s: State, slot: int) -> None:
+    _write_widest(s, s.buffer.slots[slot].number, SUPPRESSED)
     _take_out(s, slot)
     _drop(s, slot)
 
@@ -1064,20 +1072,26 @@ def _place(s: State, slot: int) -> None:
 
 
 @inlined
-def _arrive(s: State, qi: Array, person: int, sensitive: Array, time: int) -> None:
-    """Algorithm 1, for one row, with deadlines in event time beside those in arrivals."""
+def _arrive(s: State, qi: Array, person: int, sensitive: Array, time: int, left_out: bool) -> None:
+    """Algorithm 1, for one row, with deadlines in event time beside those in arrivals.
+
+    A row that is left out moves the clock and is counted, and leaves no other trace.
+    """
     n = s.numbers[0]
     _expire_until(s, max(n.clock, saturating_add(time, -n.disorder)))
-    learn_domains(s.space, qi)
-    _add_to_histogram(s.closeness.stream, sensitive)
     number = n.arrivals
     n.arrivals += 1
-    deadline = np.int64(LATEST)
-    if n.delay >= 0:
-        deadline = saturating_add(time, n.delay)
-        # Rounded down: who sees a row leave alone, at its deadline, must not learn its event time.
-        deadline = saturating_add(deadline, -(deadline % n.tick))
-    _place(s, _hold(s, number, qi, person, sensitive, deadline))
+    if left_out:
+        _write_widest(s, number, SAMPLED_OUT)
+    else:
+        learn_domains(s.space, qi)
+        _add_to_histogram(s.closeness.stream, sensitive)
+        deadline = np.int64(LATEST)
+        if n.delay >= 0:
+            deadline = saturating_add(time, n.delay)
+            # Rounded down: who sees a row leave alone, at its deadline, must not learn its event time.
+            deadline = saturating_add(deadline, -(deadline % n.tick))
+        _place(s, _hold(s, number, qi, person, sensitive, deadline))
     if n.delay_rows > 0:
         while n.oldest != NONE and s.buffer.slots[n.oldest].number <= number - n.delay_rows:
             _delay_constraint(s, n.oldest)
@@ -1115,13 +1129,15 @@ def _end(s: State) -> None:
 
 
 @kernel
-def run(s: State, qi: Array, person: Array, sensitive: Array, time: Array, now: int, over: bool) -> None:
+def run(
+    s: State, qi: Array, person: Array, sensitive: Array, time: Array, left_out: Array, now: int, over: bool
+) -> None:
     """Take rows as they arrive, then move the clock to `now`, then end the stream if it is over.
 
     The one way into the method, so that it is compiled once.
     """
     for i in range(person.size):
-        _arrive(s, qi[i], person[i], sensitive[i], time[i])
+        _arrive(s, qi[i], person[i], sensitive[i], time[i], left_out[i])
     _expire_until(s, now)
     if over:
         _end(s)
