@@ -242,7 +242,7 @@ class _Read(_Step):
 
     def setup(self) -> None:
         """Prepare what does not travel."""
-        self._packer = Packer(self._policy, self._secret)
+        self._packer = Packer(self._policy, self._secret, own_times=self._policy.event_time != ROW)
         self._typing = Typing(self._policy)
 
     def process(self, source: Source) -> Iterator[tuple[int, bytes]]:

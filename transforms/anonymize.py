@@ -20,6 +20,7 @@ from crenel.policy import Policy, PolicyError
 from crenel.transforms.emit import PUBLISHED, REJECTED, RELEASES, SUPPRESSED
 from crenel.transforms.hold import Hold
 from crenel.transforms.pack import REJECTED_FIELDS, Pack, PackBounded
+from crenel.transforms.perturb import published_as_floats
 from crenel.transforms.published import RELEASE_FIELDS, Publisher
 from crenel.transforms.stale import keep_keys_whole, warn_of_stale_state
 
@@ -185,7 +186,8 @@ def _published_type(policy: Policy, element_type: Any, fields: dict[str, Any] | 
     if fields is None:
         return _published_type_without_fields(element_type)
     columns = [(name, _beam_type(kind)) for name, kind in Publisher(policy).fields()]
-    columns += [(name, fields[name]) for name in (*policy.sensitive, *policy.publish)]
+    floats = dict.fromkeys(published_as_floats(policy), float)
+    columns += [(name, floats.get(name, fields[name])) for name in (*policy.sensitive, *policy.publish)]
     return RowTypeConstraint.from_fields(columns)
 
 

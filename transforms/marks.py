@@ -23,7 +23,7 @@ def persons_mark(policy: Policy, secret: bytes) -> bytes:
 
 
 def space_mark(policy: Policy) -> bytes:
-    """Tells encoded rows of one meaning from those of another: same quasi-identifiers, same sensitive columns."""
+    """Tells encoded rows of one meaning from those of another: same quasi-identifiers, sensitive columns, and noise."""
     return _space(_ById(policy))
 
 
@@ -70,12 +70,17 @@ def _text(key: _ById) -> str:
 
 @lru_cache(maxsize=32)
 def _space(key: _ById) -> bytes:
+    # Only where there is some, so that what was marked before there could be is known again.
+    noise = dict(getattr(key.policy.parameters, "perturb_sensitive", {}))
     try:
         said: dict[str, Any] = key.policy.to_dict()
     except PolicyError:
-        return _digest(repr((key.policy.quasi_identifiers, key.policy.sensitive)).encode())
+        whole = (key.policy.quasi_identifiers, key.policy.sensitive, *([noise] if noise else []))
+        return _digest(repr(whole).encode())
     # As a list, since the order of columns counts.
     named = [list(said["quasi_identifiers"].items()), said.get("sensitive")]
+    if noise:
+        named.append(noise)
     return _digest(json.dumps(named, default=str).encode())
 
 

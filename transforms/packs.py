@@ -20,6 +20,7 @@ from crenel.rows import Rows
 from crenel.transforms import payloads
 from crenel.transforms.marks import persons_mark, space_mark
 from crenel.transforms.payloads import Batch, Form, Payload, Tuples
+from crenel.transforms.perturb import Perturber
 from crenel.transforms.sharding import Sharder
 
 _SCHEMAS = avro.Schemas("crenel.transforms", ("pack.1.avsc",))
@@ -119,12 +120,19 @@ def joined(packs: Sequence[Pack]) -> Pack:
 
 
 class Packer:
-    """Encodes rows and deals them out to the shards."""
+    """Encodes rows and deals them out to the shards.
 
-    def __init__(self, policy: Policy, secret: bytes) -> None:
+    Args:
+        policy: Which columns, and how.
+        secret: What keys the hashes of persons, and the noise on sensitive columns.
+        own_times: Whether the column of event times, if there is one, is the rows' own: not their place in a file.
+    """
+
+    def __init__(self, policy: Policy, secret: bytes, *, own_times: bool = True) -> None:
         self._encoder = Encoder(policy, secret=secret)
         self._persons = persons_mark(policy, secret)
         self._space = space_mark(policy)
+        self._perturber = Perturber(policy, secret, by_time=own_times and policy.event_time is not None)
         self._sharder = Sharder(policy)
         #: The columns that leave as they are, in the order of a payload's tuples.
         self._kept = (*policy.sensitive, *policy.publish)
@@ -183,7 +191,10 @@ class Packer:
     def _deal(self, encoded: Encoded, columns: Mapping[str, Any], form: Form, payload: Payload) -> Packed:
         if encoded.rejected:
             payload = payload.take(encoded.kept)
-        whole = Pack(encoded.rows, form, payload, self._persons, self._space)
+        rows = encoded.rows
+        if self._perturber and len(rows):
+            rows, payload = self._perturber.apply(rows, payload)
+        whole = Pack(rows, form, payload, self._persons, self._space)
         shard = self._sharder.shards(encoded.rows, columns, encoded.kept)
         return Packed(whole, shard, encoded.rejected)
 

@@ -46,6 +46,14 @@ class Payload(ABC):
         """Put the rows of others of the same form behind these."""
 
     @abstractmethod
+    def column(self, name: str) -> Any:
+        """One of the columns."""
+
+    @abstractmethod
+    def with_column(self, name: str, values: Any) -> Payload:
+        """The same rows with other values in a column that they have."""
+
+    @abstractmethod
     def to_bytes(self) -> bytes:
         """Write them for a pack or a snapshot."""
 
@@ -94,6 +102,17 @@ class Tuples(Payload):
         places = [place.get(name) for name in names]
         return [tuple(None if at is None else row[at] for at in places) for row in self.rows]
 
+    def column(self, name: str) -> list[Any]:
+        """One of the columns."""
+        place = self.names.index(name)
+        return [row[place] for row in self.rows]
+
+    def with_column(self, name: str, values: Any) -> Tuples:
+        """The same rows with other values in a column that they have."""
+        place = self.names.index(name)
+        rows = [(*row[:place], value, *row[place + 1 :]) for row, value in zip(self.rows, values, strict=True)]
+        return Tuples(rows, self.names)
+
     def to_bytes(self) -> bytes:
         """Pickle them."""
         return pickle.dumps((self.names, self.rows), protocol=5)
@@ -124,6 +143,14 @@ class Batch(Payload):
             message = "rows of different forms cannot be joined."
             raise TypeError(message)
         return Batch(concat(tables).combine_chunks())
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """One of the columns."""
+        return self.table.column(name)
+
+    def with_column(self, name: str, values: Any) -> Batch:
+        """The same rows with other values in a column that they have."""
+        return Batch(self.table.set_column(self.table.schema.get_field_index(name), name, values))
 
     def to_bytes(self) -> bytes:
         """Write an Arrow IPC stream."""

@@ -15,6 +15,7 @@ from crenel.policy import OnSuppress, Policy
 from crenel.quasi_identifiers import Numeric, QuasiIdentifier, Range
 from crenel.transforms.holder import Departure
 from crenel.transforms.payloads import Batch, Tuples
+from crenel.transforms.perturb import published_as_floats
 
 #: Published values that are kept for the next time, per quasi-identifier.
 _CACHE = 65_536
@@ -31,6 +32,7 @@ class Publisher:
         self._names = tuple(policy.quasi_identifiers)
         self._columns = [_Column(qi) for qi in policy.quasi_identifiers.values()]
         self._kept = (*policy.sensitive, *policy.publish)
+        self._floats = published_as_floats(policy)
         #: By kind, whether rows of such a release leave for everybody.
         self.leaves = np.zeros(len(Kind), dtype=bool)
         self.leaves[[Kind.CLUSTER, Kind.REUSE]] = True
@@ -113,6 +115,7 @@ class Publisher:
         """The schema of published batches, for rows of this one: what a sink wants to know beforehand."""
         types = dict(self.fields())
         types |= {name: given.field(name).type for name in self._kept if name in given.names}
+        types |= {name: pa.float64() for name in self._floats if name in given.names}
         return pa.schema(list(types.items()))
 
     def fields(self) -> list[tuple[str, pa.DataType]]:
