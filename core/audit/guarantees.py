@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from crenel.audit.differential import Statement, stated
 from crenel.geometry import Geometry, Interval, Radix, Tree
 from crenel.policy import Policy
 from crenel.rows import Rows
@@ -37,6 +38,8 @@ _SUPPRESSED = 2
 _SAMPLED_OUT = 3
 
 _TOLERANCE = 1e-9
+# What is said of a row's own values, and of domains that are learned from them.
+_NOT_OF_PERTURBED = ("rows outside their box", "releases that report a wrong loss")
 _LAST = int(np.iinfo(np.int64).max)
 _FIRST = int(np.iinfo(np.int64).min)
 
@@ -137,7 +140,7 @@ class Report:
     low_diversity: Mapping[str, int]
     #: Releases whose group was further than t from the stream, by sensitive column.
     far: Mapping[str, int | None]
-    #: Rows that are not inside the box they were published under.
+    #: Rows that are not inside the box they were published under. A method that perturbs does not promise it.
     outside: int
     #: Releases whose box is none that the geometry can publish.
     illegal: int
@@ -152,6 +155,10 @@ class Report:
     star_not_widest: int
     #: Mean loss over the rows published (a suppressed row loses everything: 1.0).
     loss: float | None
+    #: Whether boxes are over perturbed values.
+    perturbed: bool = False
+    #: What is guaranteed besides, and how well that is founded; None: nothing.
+    differential: Statement | None = None
 
     @property
     def ok(self) -> bool:
@@ -175,7 +182,7 @@ class Report:
             (f"releases further than t from the stream in sensitive column {name}", far)
             for name, far in self.far.items()
         ]
-        return [
+        promises = [
             ("rows lost", self.lost),
             ("rows that left more than once", self.twice),
             ("row numbers that were never pushed", self.unknown),
@@ -191,12 +198,15 @@ class Report:
             ("releases that report a wrong number of persons", self.wrong_persons),
             ("suppressed releases that are not fully generalized", self.star_not_widest),
         ]
+        return [(text, count) for text, count in promises if not (self.perturbed and text in _NOT_OF_PERTURBED)]
 
     def __str__(self) -> str:
         names = ("rows", "published", "suppressed", "sampled_out", "held")
         lines = [f"{name.replace('_', ' '):<12}{getattr(self, name):>12}" for name in names]
         average = "unknown" if self.loss is None else f"{self.loss:.6f}"
         lines.append(f"{'loss':<12}{average:>12}")
+        if self.differential is not None:
+            lines.append(str(self.differential))
         found = self.problems() + self.unchecked()
         return "\n".join(lines + (found or ["All promises kept."]))
 
@@ -242,6 +252,7 @@ class _Audit:
         self.rows = rows
         self.out = out
         self.in_order = in_order
+        self.perturbed = bool(getattr(policy.parameters, "perturbs", False))
         self.geometries: list[Geometry] = [qi.geometry for qi in policy.quasi_identifiers.values()]
         if out.lo.shape[1] != len(self.geometries):
             message = "published: lo and hi must have one column per quasi-identifier."
@@ -294,6 +305,8 @@ class _Audit:
             wrong_persons=self._wrong_persons(),
             star_not_widest=int(np.count_nonzero(self.suppressed & ~self.full)),
             loss=self._average(losses),
+            perturbed=self.perturbed,
+            differential=stated(self.policy),
         )
 
     def _members_of(self, releases: Bools) -> int:
@@ -385,7 +398,8 @@ class _Audit:
         """The width of a domain at each release: if learned, of what had arrived by then."""
         if not _learned(geometry):
             return np.full(len(self.out), self.widest[j, 1] - self.widest[j, 0])
-        if self.out.arrivals is None:
+        # Of perturbed values, which are not known here.
+        if self.out.arrivals is None or self.perturbed:
             return None
         qi = self.rows.qi[:, j]
         width = np.maximum.accumulate(qi) - np.minimum.accumulate(qi)

@@ -135,7 +135,7 @@ def test_right_stream_is_ok():
 
 
 def test_every_count_is_looked_at():
-    kept = {"rows", "published", "suppressed", "sampled_out", "held", "loss"}
+    kept = {"rows", "published", "suppressed", "sampled_out", "held", "loss", "perturbed", "differential"}
     assert {field.name for field in fields(Report)} == COUNTS | kept
 
 
