@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from crenel.audit.differential import stated
 from crenel.geometry import Interval
 from crenel.parameters import Reuse
 from crenel.pipelines import names
@@ -22,7 +23,7 @@ _FEW_PERSONS = 5
 
 def advise(policy: Policy) -> list[Finding]:
     """Everything that can be said against the policy."""
-    rules = (_quasi_identifiers, _as_they_are, _guarantees, _deadlines, _method)
+    rules = (_quasi_identifiers, _as_they_are, _guarantees, _deadlines, _sampling, _method)
     return [finding for rule in rules for finding in rule(policy)]
 
 
@@ -111,6 +112,33 @@ def _deadlines(policy: Policy) -> Iterator[Finding]:
         yield _warn("disorder is not less than delay: rows are held at least twice as long.")
     if policy.delay is None and policy.disorder:
         yield _note("disorder is of no effect without delay.")
+
+
+def _sampling(policy: Policy) -> Iterator[Finding]:
+    parameters = policy.parameters
+    if not getattr(parameters, "samples", False):
+        return
+    if parameters.beta_sample == 1:
+        yield _warn("beta_sample is 1: no row is left out, and without sampling there is no differential privacy.")
+    elif stated(policy) is None:
+        yield _warn(
+            "No differential privacy can be stated: with castleguard, on_suppress must be drop, since a row published "
+            "as * shows what fewer than k persons have; with sdgs, l needs cover: all."
+        )
+    if not getattr(parameters, "perturbs", False):
+        return
+    learned = [
+        n for n, qi in policy.quasi_identifiers.items() if isinstance(qi.geometry, Interval) and qi.geometry.learned
+    ]
+    if learned:
+        yield _warn(
+            f"{listed(learned)}: noise is scaled to the range seen so far, so that the first rows have next to none. "
+            "Declare the domain."
+        )
+    yield _note(
+        "The differential privacy of castleguard is its paper's claim and not proven, since its groups depend on the "
+        "data. The method sdgs is proven."
+    )
 
 
 def _method(policy: Policy) -> Iterator[Finding]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from itertools import pairwise
 from typing import Any
 
+from crenel.audit.differential import stated
 from crenel.geometry import Geometry, Interval, Radix, Tree
 from crenel.pipelines.report import Line, Section, count, listed, spoken
 from crenel.policy import OnSuppress, Policy
@@ -25,6 +26,12 @@ _GLOSSES = {
     "beta": "at most {} clusters held at once",
     "mu": "the loss that is thought good is the mean of the last {} releases'",
     "max_reusable": "at most {} published generalizations kept for reuse",
+    "beta_sample": "the chance that a row is kept; others are never published",
+    "phi": "a quasi-identifier's range over the scale of its noise",
+    "epsilon": "what delta is stated for",
+    "perturb_sensitive": "sensitive columns that leave with noise, and their budgets",
+    "grid": "bins, levels or characters of each quasi-identifier",
+    "cover": "what the rows of a cell have in common",
 }
 
 
@@ -113,10 +120,11 @@ def _leaves(policy: Policy) -> Iterator[Line]:
     for name, qi in policy.quasi_identifiers.items():
         yield name, f"quasi-identifier: {_how(qi)}" + _weight(qi)
     for name, column in policy.sensitive.items():
+        as_it_is = "with noise" if name in getattr(policy.parameters, "perturb_sensitive", ()) else "as it is"
         size = f", one of {column.size} values" if column.values is not None else ""
         bins = f", looked at in {column.size} ranges" if column.domain is not None else ""
         order = ", in their order" if column.ordered else ""
-        yield name, f"sensitive: as it is{size}{bins}{order}"
+        yield name, f"sensitive: {as_it_is}{size}{bins}{order}"
     for name in policy.publish:
         yield name, "published: as it is; nothing is checked about it"
 
@@ -167,6 +175,11 @@ def _promises(policy: Policy) -> Iterator[str]:
         )
     else:
         yield "A row that no group takes in time is not published (on_suppress: drop)."
+    if getattr(policy.parameters, "perturbs", False):
+        yield "Generalizations are over perturbed values: a row's own need not lie in them."
+    statement = stated(policy)
+    if statement is not None:
+        yield f"{str(statement)[0].upper()}{str(statement)[1:]}."
 
 
 def _deadline(policy: Policy) -> Iterator[str]:
@@ -203,5 +216,7 @@ def _method(policy: Policy) -> Iterator[Line]:
         value = getattr(policy.parameters, field.name)
         shown = value.value if isinstance(value, Enum) else value
         shown = str(shown).lower() if isinstance(shown, bool) else shown
+        if shown is None or (isinstance(shown, Mapping) and not shown):
+            continue
         gloss = _GLOSSES.get(field.name)
         yield field.name, f"{shown}" + (f": {gloss.format(shown)}" if gloss else "")

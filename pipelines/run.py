@@ -93,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
             return _failed(error)
     if arguments.json:
         free = sys.stdout if arguments.output != "-" else sys.stderr
-        print(json.dumps(summary.as_dict(outcome)), file=free)
+        print(json.dumps(summary.as_dict(policy, outcome)), file=free)
     else:
         sys.stderr.write(summary.as_text(policy, outcome))
     return int(outcome.rows > 0 and outcome.published == 0)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import sys
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from crenel.audit.differential import stated
 from crenel.pipelines import compiled
 from crenel.pipelines.report import count, percent
 from crenel.policy import OnSuppress, Policy
@@ -55,8 +57,10 @@ def _show(line: str) -> None:
     sys.stderr.flush()
 
 
-def as_dict(outcome: Outcome) -> dict[str, Any]:
-    """A run's result for machines. The keys are part of the interface."""
+def as_dict(policy: Policy, outcome: Outcome) -> dict[str, Any]:
+    """A run's result for machines. The keys are part of the interface; `differential` is there if it can be stated."""
+    statement = stated(policy)
+    differential = {} if statement is None else {"differential": dataclasses.asdict(statement)}
     return {
         "files": outcome.files,
         "rows": outcome.rows,
@@ -71,6 +75,7 @@ def as_dict(outcome: Outcome) -> dict[str, Any]:
         "loss": None if outcome.loss is None else round(outcome.loss, 6),
         "seconds": round(outcome.seconds, 3),
         "workers": outcome.workers,
+        **differential,
     }
 
 
@@ -89,6 +94,12 @@ def as_text(policy: Policy, outcome: Outcome) -> str:
     lines.append(("releases", f"{outcome.releases:,}", ""))
     if outcome.loss is not None:
         lines.append(("average loss", f"{outcome.loss:.3f}", "0: nothing was made coarser; 1: everything was"))
+    statement = stated(policy)
+    if statement is not None:
+        how = "proven" if statement.proven else "claimed, not proven"
+        lines.append(
+            ("epsilon, delta", f"{statement.epsilon:.3g}, {statement.delta:.2g}", f"{how}; for {statement.scope}")
+        )
     processes = f"in {outcome.workers} processes" if outcome.workers > 1 else ""
     lines.append(("time", f"{outcome.seconds:.1f} s", processes))
     wide = max(len(label) for label, _, _ in lines)
