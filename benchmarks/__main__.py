@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import castle_paper, engine, memory, scale, transform
+from benchmarks import castle_paper, castleguard_paper, engine, memory, scale, transform
 
 ALL = {
     "engine": engine.main,
     "castle_paper": castle_paper.main,
+    "castleguard_paper": castleguard_paper.main,
     "transform": transform.main,
     "memory": memory.main,
     "scale": scale.main,
