@@ -326,13 +326,13 @@ class Castle(Engine):
         tracked = int(numbers["tracked"][0])
         space = self._space._replace(dimensions=self._space.dimensions.copy())
         closeness = self._closeness(values)
-        # Each held row has its values in the table twice (its cluster's and all rows'), and one that is leaving once
-        # more; at most half of the table is used.
-        table = 1 << (2 * capacity * (2 * tracked + 1) - 1).bit_length()
+        # Each held row has its values in a table once; at most half of it is used.
+        table = 1 << (2 * capacity - 1).bit_length()
         return kernels.State(
             numbers=numbers,
             space=space,
-            counts=np.zeros(table, dtype=common.ENTRY),
+            counts=np.zeros((tracked, table), dtype=common.GROUPED),
+            scratch=np.zeros(table, dtype=common.ENTRY),
             buffer=_buffer(capacity, self._dimensions, len(self._codes)),
             clusters=_clusters(max(clusters, int(numbers["beta"][0])), self._dimensions, tracked),
             reusable=_reusable(self._parameters.max_reusable, self._dimensions, closeness.stream.shape),
@@ -413,4 +413,5 @@ def _reusable(size: int, dimensions: int, histogram: tuple[int, ...]) -> kernels
         lo=np.empty((size, dimensions)),
         hi=np.empty((size, dimensions)),
         histogram=np.zeros((size, *histogram), dtype=np.int64),
+        candidates=np.empty(size, dtype=np.int64),
     )

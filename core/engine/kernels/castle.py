@@ -15,10 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from crenel.engine.kernels.common import (
+    ANYWHERE,
     CLUSTER,
     LATEST,
     NONE,
     REUSE,
+    SAME,
     SAMPLED_OUT,
     SUPPRESSED,
     Array,
@@ -26,10 +28,13 @@ from crenel.engine.kernels.common import (
     Out,
     Random,
     Space,
+    bare,
     below,
     copy_into,
     count_down,
+    count_down_in,
     count_up,
+    count_up_in,
     enlargement_by_box,
     enlargements,
     enlargements_by,
@@ -130,6 +135,7 @@ class Reusable(NamedTuple):
     lo: Any
     hi: Any
     histogram: Any
+    candidates: Any  # to compute with
 
 
 class Closeness(NamedTuple):
@@ -140,12 +146,21 @@ class Closeness(NamedTuple):
     stream: Any  # histogram of the stream, [column, value]
 
 
+class Persons(NamedTuple):
+    """The persons of a cluster that is about to leave, numbered by their first row."""
+
+    count: Any
+    of: Any  # by member
+    following: Any  # by member: the same person's next
+
+
 class State(NamedTuple):
     """Everything a CASTLE engine is."""
 
     numbers: Any  # NUMBERS, one
     space: Space
-    counts: Any  # ENTRY: how often each (tag, value) is there, an open-addressing table
+    counts: Any  # GROUPED, a table for each that is tracked: how often each value is in each cluster
+    scratch: Any  # ENTRY, an empty table to count with
     buffer: Buffer
     clusters: Clusters
     reusable: Reusable
@@ -158,53 +173,37 @@ class State(NamedTuple):
 # --- Counting distinct values ----------------------------------------------------------------------------------------
 
 
-@inner
-def _count_row_up(counts: Array, distinct: Array, first_tag: int, person: int, sensitive: Array) -> None:
-    """Count a row's person, and with l its sensitive values, under the tags from `first_tag` on."""
-    for j in range(distinct.size):
-        if count_up(counts, first_tag + j, person if j == 0 else sensitive[j - 1]):
-            distinct[j] += 1
-
-
-@inner
-def _count_row_down(counts: Array, distinct: Array, first_tag: int, person: int, sensitive: Array) -> None:
-    for j in range(distinct.size):
-        if count_down(counts, first_tag + j, person if j == 0 else sensitive[j - 1]):
-            distinct[j] -= 1
-
-
-@inner
+@bare
 def _enter(counts: Array, buffer: Buffer, clusters: Clusters, cluster: int, slot: int) -> None:
-    """Count a row as one of the cluster's."""
-    row = buffer.slots[slot]
-    row.cluster = cluster
-    distinct = clusters.distinct[cluster]
-    _count_row_up(counts, distinct, cluster * distinct.size, row.person, buffer.sensitive[slot])
+    """Count a row as one of the cluster's: its person, and with l its sensitive values."""
+    buffer.slots[slot].cluster = cluster
+    for j in range(counts.shape[0]):
+        value = buffer.slots[slot].person if j == 0 else buffer.sensitive[slot, j - 1]
+        first = count_up_in(counts[j], cluster, value)
+        clusters.distinct[cluster, j] += first != SAME
+        clusters.held_distinct[j] += first == ANYWHERE
 
 
-@inner
+@bare
 def _leave(counts: Array, buffer: Buffer, clusters: Clusters, cluster: int, slot: int) -> None:
-    distinct = clusters.distinct[cluster]
-    _count_row_down(counts, distinct, cluster * distinct.size, buffer.slots[slot].person, buffer.sensitive[slot])
-
-
-@inner
-def _spare_tag(clusters: Clusters) -> int:
-    """A tag behind those of the clusters, for counting on the side; those of all held rows are below 0."""
-    return clusters.distinct.size
+    for j in range(counts.shape[0]):
+        value = buffer.slots[slot].person if j == 0 else buffer.sensitive[slot, j - 1]
+        last = count_down_in(counts[j], cluster, value)
+        clusters.distinct[cluster, j] -= last != SAME
+        clusters.held_distinct[j] -= last == ANYWHERE
 
 
 # --- The buffer ------------------------------------------------------------------------------------------------------
 
 
-@inner
+@bare
 def _before(slots: Array, a: int, b: int) -> bool:
     if slots[a].deadline != slots[b].deadline:
         return slots[a].deadline < slots[b].deadline
     return slots[a].number < slots[b].number
 
 
-@inner
+@bare
 def _sift(slots: Array, heap: Array, timed: int, place: int) -> None:
     """Move what is at `place` of the heap to where it belongs, up or down."""
     slot = heap[place]
@@ -254,16 +253,14 @@ def _hold(s: State, number: int, qi: Array, person: int, sensitive: Array, deadl
         s.buffer.heap[n.timed] = slot
         n.timed += 1
         _sift(slots, s.buffer.heap, n.timed, n.timed - 1)
-    distinct = s.clusters.held_distinct
-    _count_row_up(s.counts, distinct, -distinct.size, person, sensitive)
     return slot
 
 
-@inlined
-def _drop(s: State, slot: int) -> None:
+@bare
+def _drop(buffer: Buffer, numbers: Array, slot: int) -> None:
     """Take a row that left out of the buffer."""
-    n = s.numbers[0]
-    slots = s.buffer.slots
+    n = numbers[0]
+    slots = buffer.slots
     older, newer = slots[slot].older, slots[slot].newer
     if older == NONE:
         n.oldest = newer
@@ -275,21 +272,19 @@ def _drop(s: State, slot: int) -> None:
         slots[newer].older = older
     if n.delay >= 0:
         n.timed -= 1
-        place, last = slots[slot].heap_place, s.buffer.heap[n.timed]
+        place, last = slots[slot].heap_place, buffer.heap[n.timed]
         if last != slot:
-            s.buffer.heap[place] = last
-            _sift(slots, s.buffer.heap, n.timed, place)
-    distinct = s.clusters.held_distinct
-    _count_row_down(s.counts, distinct, -distinct.size, slots[slot].person, s.buffer.sensitive[slot])
+            buffer.heap[place] = last
+            _sift(slots, buffer.heap, n.timed, place)
     n.held -= 1
-    s.buffer.free[n.free] = slot
+    buffer.free[n.free] = slot
     n.free += 1
 
 
 # --- Clusters --------------------------------------------------------------------------------------------------------
 
 
-@inner
+@bare
 def _new_cluster(s: State, slot: int) -> int:
     n = s.numbers[0]
     cluster = s.clusters.active[n.clusters]
@@ -305,7 +300,7 @@ def _new_cluster(s: State, slot: int) -> int:
     return cluster
 
 
-@inner
+@bare
 def _delete_cluster(clusters: Clusters, numbers: Array, cluster: int) -> None:
     n = numbers[0]
     n.clusters -= 1
@@ -316,7 +311,7 @@ def _delete_cluster(clusters: Clusters, numbers: Array, cluster: int) -> None:
     move_box(clusters.boxes, n.clusters, place)
 
 
-@inner
+@bare
 def _append(slots: Array, table: Array, cluster: int, slot: int) -> None:
     """Make the row the last of the cluster's."""
     tail = table[cluster].tail
@@ -329,7 +324,7 @@ def _append(slots: Array, table: Array, cluster: int, slot: int) -> None:
     table[cluster].tail = slot
 
 
-@inner
+@bare
 def _take_out(s: State, slot: int) -> None:
     """Take one row out of its cluster, whose box shrinks to the rows that stay (Definition 3.1: minimal)."""
     slots = s.buffer.slots
@@ -355,7 +350,7 @@ def _take_out(s: State, slot: int) -> None:
         at = slots[at].next
 
 
-@inner
+@bare
 def _absorb(s: State, cluster: int, other: int) -> None:
     """Merge `other` into `cluster`; members stay in order of arrival."""
     slots, table = s.buffer.slots, s.clusters.table
@@ -376,7 +371,7 @@ def _absorb(s: State, cluster: int, other: int) -> None:
     _delete_cluster(s.clusters, s.numbers, other)
 
 
-@inner
+@bare
 def _prefer(clusters: Clusters, cluster: int, other: int) -> bool:
     """Fewer persons first, then the older."""
     if other == NONE:
@@ -386,7 +381,7 @@ def _prefer(clusters: Clusters, cluster: int, other: int) -> bool:
     return clusters.table[cluster].born < clusters.table[other].born
 
 
-@inner
+@bare
 def _best_selection(space: Space, clusters: Clusters, numbers: Array, row: Array) -> int:
     """The cluster that shall take the row, or NONE if it shall have a new one."""
     n = numbers[0]
@@ -413,7 +408,7 @@ def _best_selection(space: Space, clusters: Clusters, numbers: Array, row: Array
 # --- Guarantees ------------------------------------------------------------------------------------------------------
 
 
-@inner
+@bare
 def _within_t(s: State, histogram: Array, total: int) -> bool:
     """Whether a group's values are distributed as the stream's, up to t, in every sensitive column."""
     n = s.numbers[0]
@@ -438,13 +433,13 @@ def _within_t(s: State, histogram: Array, total: int) -> bool:
     return True
 
 
-@inner
+@bare
 def _add_to_histogram(histogram: Array, sensitive: Array) -> None:
     for j in range(histogram.shape[0]):
         histogram[j, sensitive[j]] += 1
 
 
-@inner
+@bare
 def _enough(distinct: Array, numbers: Array) -> bool:
     """Whether there are k persons and l values of each sensitive column."""
     if distinct[0] < numbers[0].k:
@@ -455,13 +450,16 @@ def _enough(distinct: Array, numbers: Array) -> bool:
     return True
 
 
-@inner
+@bare
 def _ready(s: State, cluster: int) -> bool:
     """Whether a cluster may be published."""
     if not _enough(s.clusters.distinct[cluster], s.numbers):
         return False
-    if s.numbers[0].t < 0.0:
-        return True
+    return s.numbers[0].t < 0.0 or _cluster_within_t(s, cluster)
+
+
+@inner
+def _cluster_within_t(s: State, cluster: int) -> bool:
     histogram = np.zeros_like(s.closeness.stream)
     total = 0
     slot = s.clusters.table[cluster].head
@@ -472,13 +470,16 @@ def _ready(s: State, cluster: int) -> bool:
     return _within_t(s, histogram, total)
 
 
-@inner
+@bare
 def _all_ready(s: State) -> bool:
     """Whether all held rows together might be published."""
     if not _enough(s.clusters.held_distinct, s.numbers):
         return False
-    if s.numbers[0].t < 0.0:
-        return True
+    return s.numbers[0].t < 0.0 or _all_within_t(s)
+
+
+@inner
+def _all_within_t(s: State) -> bool:
     histogram = np.zeros_like(s.closeness.stream)
     slot = s.numbers[0].oldest
     while slot != NONE:
@@ -513,46 +514,43 @@ def _write_widest(s: State, number: int, kind: int) -> None:
 def _suppress(s: State, slot: int) -> None:
     _write_widest(s, s.buffer.slots[slot].number, SUPPRESSED)
     _take_out(s, slot)
-    _drop(s, slot)
+    _drop(s.buffer, s.numbers, slot)
 
 
 @inner
 def _stays_within_t(s: State, place: int, slot: int) -> bool:
     """Whether a reusable generalization may take the row as far as t goes."""
-    if s.numbers[0].t < 0.0:
-        return True
     histogram = s.reusable.histogram[place].copy()
     _add_to_histogram(histogram, s.buffer.sensitive[slot])
     return _within_t(s, histogram, histogram[0].sum())
 
 
-@inner
+@bare
 def _reuse(s: State, slot: int) -> bool:
     """Release the row under a reusable generalization that contains it, drawn uniformly; false if there is none."""
     n = s.numbers[0]
     row = s.buffer.qi[slot]
     size = s.reusable.table.size
-    candidates = np.empty(n.reusable, dtype=np.int64)
     found = 0
     for i in range(n.reusable):
         place = (n.reusable_oldest + i) % size
-        if inside(s.reusable.lo[place], s.reusable.hi[place], row) and _stays_within_t(s, place, slot):
-            candidates[found] = place
+        if inside(s.reusable.lo[place], s.reusable.hi[place], row) and (n.t < 0.0 or _stays_within_t(s, place, slot)):
+            s.reusable.candidates[found] = place
             found += 1
     if found == 0:
         return False
-    place = candidates[below(s.random, s.numbers, found)]
+    place = s.reusable.candidates[below(s.random, s.numbers, found)]
     lo, hi = s.reusable.lo[place], s.reusable.hi[place]
     entry = s.reusable.table[place]
     _write_row(s, slot)
     write_release(s.out, s.numbers, REUSE, lo, hi, loss_of(s.space, lo, hi), entry.persons, entry.group)
     _add_to_histogram(s.reusable.histogram[place], s.buffer.sensitive[slot])
     _take_out(s, slot)
-    _drop(s, slot)
+    _drop(s.buffer, s.numbers, slot)
     return True
 
 
-@inner
+@bare
 def _same_box(reusable: Reusable, place: int, lo: Array, hi: Array) -> bool:
     for d in range(lo.size):
         if reusable.lo[place, d] != lo[d] or reusable.hi[place, d] != hi[d]:
@@ -560,7 +558,7 @@ def _same_box(reusable: Reusable, place: int, lo: Array, hi: Array) -> bool:
     return True
 
 
-@inner
+@bare
 def _keep_reusable(s: State, lo: Array, hi: Array, persons: int, group: int, histogram: Array) -> None:
     """Add a generalization to Omega, pushing out the oldest if it is full."""
     n = s.numbers[0]
@@ -589,7 +587,7 @@ def _keep_reusable(s: State, lo: Array, hi: Array, persons: int, group: int, his
     s.reusable.table[place].group = group
 
 
-@inner
+@bare
 def _update_tau(recent: Array, numbers: Array, loss: float) -> None:
     n = numbers[0]
     recent[n.recent % n.mu] = loss
@@ -607,31 +605,33 @@ def _update_tau(recent: Array, numbers: Array, loss: float) -> None:
 # members[i], and box p of `boxes` that of sub-cluster p.
 
 
-@inner
-def _persons(s: State, members: Array, person_of: Array, following: Array) -> int:
+@bare
+def _persons(s: State, cluster: int, members: Array, person_of: Array, following: Array, last: Array) -> int:
     """Group members by person: person_of[i] numbers persons by first row, following[i] is the same person's next."""
-    tag = _spare_tag(s.clusters)
-    last = np.empty(members.size, dtype=np.int64)
+    for i in range(members.size):
+        person_of[i] = i
+        following[i] = NONE
+    if s.clusters.distinct[cluster, 0] == members.size:
+        return members.size
     persons = 0
     for i in range(members.size):
         person = s.buffer.slots[members[i]].person
-        following[i] = NONE
-        place = find_entry(s.counts, tag, person)
-        if s.counts[place].count == 0:
+        place = find_entry(s.scratch, 0, person)
+        if s.scratch[place].count == 0:
             persons += 1
-            put_entry(s.counts, place, tag, person, persons)
+            put_entry(s.scratch, place, 0, person, persons)
             person_of[i] = persons - 1
         else:
-            person_of[i] = s.counts[place].count - 1
+            person_of[i] = s.scratch[place].count - 1
             following[last[person_of[i]]] = i
         last[person_of[i]] = i
     for i in range(members.size):
         if following[i] == NONE:
-            erase_entry(s.counts, find_entry(s.counts, tag, s.buffer.slots[members[i]].person))
+            erase_entry(s.scratch, find_entry(s.scratch, 0, s.buffer.slots[members[i]].person))
     return persons
 
 
-@inner
+@bare
 def _nearest(space: Space, boxes: Boxes, row: Array, enlargement: Array) -> int:
     """The sub-cluster of smallest enlargement, the first made of several."""
     enlargements(space, boxes, row, enlargement)
@@ -642,17 +642,15 @@ def _nearest(space: Space, boxes: Boxes, row: Array, enlargement: Array) -> int:
     return best
 
 
-@inner
-def _columns(qi: Array, members: Array) -> Array:
+@bare
+def _write_columns(qi: Array, members: Array, columns: Array) -> None:
     """The members' coordinates, a quasi-identifier a row."""
-    columns = np.empty((qi.shape[1], members.size))
     for i in range(members.size):
         for d in range(qi.shape[1]):
             columns[d, i] = qi[members[i], d]
-    return columns
 
 
-@inner
+@bare
 def _sink(distance: Array, place: Array, i: int) -> None:
     """Restore the max-heap of (distance, place) below i."""
     n = distance.size
@@ -667,7 +665,7 @@ def _sink(distance: Array, place: Array, i: int) -> None:
         i = child
 
 
-@inner
+@bare
 def _neighbours(enlargement: Array, chosen: int, distance: Array, place: Array) -> None:
     """Write into `place` where the smallest of `enlargement` (but for `chosen`) are, as many as it has room for.
 
@@ -692,22 +690,38 @@ def _neighbours(enlargement: Array, chosen: int, distance: Array, place: Array) 
 
 
 @inner
-def _split(s: State, members: Array, part: Array, boxes: Boxes) -> int:
+def _split(s: State, persons: Persons, members: Array, part: Array, boxes: Boxes) -> int:
     """Function split(C) of the paper: k nearest neighbours, one row a person. Returns the number of sub-clusters."""
     k = s.numbers[0].k
-    qi = s.buffer.qi
-    person_of = np.empty(members.size, dtype=np.int64)
-    following = np.empty(members.size, dtype=np.int64)
-    buckets = _persons(s, members, person_of, following)
-    front = np.empty(buckets, dtype=np.int64)  # the oldest row left in each bucket
-    for i in range(members.size - 1, -1, -1):
-        front[person_of[i]] = i
-    columns = _columns(qi, members)
+    front = np.empty(persons.count, dtype=np.int64)
+    columns = np.empty((boxes.lo.shape[0], members.size))
     enlargement = np.empty(members.size)  # persons repeat: there may be more sub-clusters than buckets
     distance = np.empty(k - 1)
     place = np.empty(k - 1, dtype=np.int64)
+    _write_columns(s.buffer.qi, members, columns)
+    return _split_into(s, persons, members, part, boxes, front, columns, enlargement, distance, place)
+
+
+@bare
+def _split_into(
+    s: State,
+    persons: Persons,
+    members: Array,
+    part: Array,
+    boxes: Boxes,
+    front: Array,
+    columns: Array,
+    enlargement: Array,
+    distance: Array,
+    place: Array,
+) -> int:
+    """The same, with room to compute in; `front` is the oldest row left in each bucket."""
+    qi, following = s.buffer.qi, persons.following
+    buckets = persons.count
+    for i in range(members.size - 1, -1, -1):
+        front[persons.of[i]] = i
     parts = 0
-    while buckets >= k:
+    while buckets >= s.numbers[0].k:
         chosen = below(s.random, s.numbers, buckets)
         seed = front[chosen]
         point_box(s.space, qi[members[seed]], boxes, parts)
@@ -715,11 +729,11 @@ def _split(s: State, members: Array, part: Array, boxes: Boxes) -> int:
         _neighbours(enlargement[:buckets], chosen, distance, place)
         part[seed] = parts
         front[chosen] = following[seed]
-        for b in place:
-            i = front[b]
+        for j in range(place.size):
+            i = front[place[j]]
             part[i] = parts
             grow_box(s.space, qi[members[i]], boxes, parts)
-            front[b] = following[i]
+            front[place[j]] = following[i]
         buckets = _compact(front, buckets)
         parts += 1
     for b in range(buckets):
@@ -732,7 +746,7 @@ def _split(s: State, members: Array, part: Array, boxes: Boxes) -> int:
     return parts
 
 
-@inner
+@bare
 def _compact(items: Array, n: int) -> int:
     """Take NONE out of the first n items; returns how many stay, in their order."""
     kept = 0
@@ -754,8 +768,7 @@ def _generate_buckets(
     bucket_of: Array,
 ) -> int:
     """One row a person, put into buckets by sensitive value. Returns the number of buckets."""
-    counts, sensitive = s.counts, s.buffer.sensitive
-    tag = _spare_tag(s.clusters)
+    counts, sensitive = s.scratch, s.buffer.sensitive
     persons = representative.size
     size = np.zeros(persons, dtype=np.int64)
     value = np.empty(persons, dtype=np.int64)
@@ -768,27 +781,27 @@ def _generate_buckets(
         best_size = np.int64(LATEST)
         i = first
         while i != NONE:
-            known = counts[find_entry(counts, tag, sensitive[members[i], column])].count
+            known = counts[find_entry(counts, 0, sensitive[members[i], column])].count
             i_size = size[known - 1] if known > 0 else 0
             if i_size < best_size:
                 best, best_size = i, i_size
             i = following[i]
         code = sensitive[members[best], column]
-        place = find_entry(counts, tag, code)
+        place = find_entry(counts, 0, code)
         if counts[place].count == 0:
             value[buckets] = code
             buckets += 1
-            put_entry(counts, place, tag, code, buckets)
+            put_entry(counts, place, 0, code, buckets)
         bucket = counts[place].count - 1
         size[bucket] += 1
         representative[person] = best
         bucket_of[person] = bucket
     for b in range(buckets):
-        erase_entry(counts, find_entry(counts, tag, value[b]))
+        erase_entry(counts, find_entry(counts, 0, value[b]))
     return buckets
 
 
-@inner
+@bare
 def _scarcest_column(distinct: Array) -> int:
     best = 1
     for j in range(2, distinct.size):
@@ -798,38 +811,36 @@ def _scarcest_column(distinct: Array) -> int:
 
 
 @inner
-def _split_l(s: State, cluster: int, members: Array, part: Array, boxes: Boxes) -> int:
+def _split_l(s: State, persons: Persons, cluster: int, members: Array, part: Array, boxes: Boxes) -> int:
     """Function split^l(C, a_s) of the paper. Returns the number of sub-clusters; 0 if it cannot be split."""
     qi = s.buffer.qi
     k, l = s.numbers[0].k, s.numbers[0].l
-    person_of = np.empty(members.size, dtype=np.int64)
-    following = np.empty(members.size, dtype=np.int64)
-    persons = _persons(s, members, person_of, following)
-    representative = np.empty(persons, dtype=np.int64)
-    bucket_of = np.empty(persons, dtype=np.int64)
+    representative = np.empty(persons.count, dtype=np.int64)
+    bucket_of = np.empty(persons.count, dtype=np.int64)
     column = _scarcest_column(s.clusters.distinct[cluster])
-    opened = _generate_buckets(s, members, column, person_of, following, representative, bucket_of)
+    opened = _generate_buckets(s, members, column, persons.of, persons.following, representative, bucket_of)
     if opened < l:
         return 0
     # Bucket b is rows[start[b] : start[b] + size[b]], in order of insertion.
     size = np.zeros(opened, dtype=np.int64)
     start = np.zeros(opened + 1, dtype=np.int64)
-    for person in range(persons):
+    for person in range(persons.count):
         start[bucket_of[person] + 1] += 1
     for b in range(opened):
         start[b + 1] += start[b]
-    rows = np.empty(persons, dtype=np.int64)
-    for person in range(persons):
+    rows = np.empty(persons.count, dtype=np.int64)
+    for person in range(persons.count):
         b = bucket_of[person]
         rows[start[b] + size[b]] = representative[person]
         size[b] += 1
     alive = np.arange(opened)
-    columns = _columns(qi, members)
-    enlargement = np.empty(persons)
-    distance = np.empty(persons)
-    place = np.empty(persons, dtype=np.int64)
+    columns = np.empty((qi.shape[1], members.size))
+    _write_columns(qi, members, columns)
+    enlargement = np.empty(persons.count)
+    distance = np.empty(persons.count)
+    place = np.empty(persons.count, dtype=np.int64)
     buckets = opened
-    left = persons
+    left = persons.count
     parts = 0
     while buckets >= l and left >= k:
         total = left
@@ -864,7 +875,7 @@ def _split_l(s: State, cluster: int, members: Array, part: Array, boxes: Boxes) 
             part[i] = _nearest(s.space, boxes, row, enlargement[:parts])
             grow_box(s.space, row, boxes, part[i])
     for i in range(members.size):
-        part[i] = part[representative[person_of[i]]]
+        part[i] = part[representative[persons.of[i]]]
         grow_box(s.space, qi[members[i]], boxes, part[i])
     return parts
 
@@ -872,16 +883,15 @@ def _split_l(s: State, cluster: int, members: Array, part: Array, boxes: Boxes) 
 @inner
 def _part_ready(s: State, members: Array, part: Array, p: int) -> bool:
     """Whether sub-cluster p has l values of each sensitive column and is within t."""
-    tag = _spare_tag(s.clusters)
     sensitive = s.buffer.sensitive
     for j in range(1, s.numbers[0].tracked):
         distinct = 0
         for i in range(members.size):
-            if part[i] == p and count_up(s.counts, tag, sensitive[members[i], j - 1]):
+            if part[i] == p and count_up(s.scratch, 0, sensitive[members[i], j - 1]):
                 distinct += 1
         for i in range(members.size):
             if part[i] == p:
-                count_down(s.counts, tag, sensitive[members[i], j - 1])
+                count_down(s.scratch, 0, sensitive[members[i], j - 1])
         if distinct < s.numbers[0].l:
             return False
     if s.numbers[0].t < 0.0:
@@ -895,7 +905,7 @@ def _part_ready(s: State, members: Array, part: Array, p: int) -> bool:
     return _within_t(s, histogram, total)
 
 
-@inner
+@bare
 def _repair(s: State, members: Array, part: Array, boxes: Boxes, parts: int) -> int:
     """Join sub-clusters that may not be published with their nearest, until all may. Returns how many are left."""
     p = 0
@@ -924,21 +934,14 @@ def _repair(s: State, members: Array, part: Array, boxes: Boxes, parts: int) -> 
     return parts
 
 
-@inner
-def _release_part(s: State, slots: Array, lo: Array, hi: Array) -> None:
+@bare
+def _release_part(s: State, slots: Array, lo: Array, hi: Array, persons: int, histogram: Array) -> None:
     """Release one sub-cluster, update tau with its loss, and keep its span if it is a good one."""
-    tag = _spare_tag(s.clusters)
-    persons = 0
-    histogram = np.zeros_like(s.closeness.stream)
-    for slot in slots:
-        if count_up(s.counts, tag, s.buffer.slots[slot].person):
-            persons += 1
-        _add_to_histogram(histogram, s.buffer.sensitive[slot])
-    for slot in slots:
-        count_down(s.counts, tag, s.buffer.slots[slot].person)
+    for i in range(slots.size):
+        _add_to_histogram(histogram, s.buffer.sensitive[slots[i]])
     shuffle(s.random, s.numbers, slots)
-    for slot in slots:
-        _write_row(s, slot)
+    for i in range(slots.size):
+        _write_row(s, slots[i])
     loss = loss_of(s.space, lo, hi)
     group = s.numbers[0].released
     write_release(s.out, s.numbers, CLUSTER, lo, hi, loss, persons, group)
@@ -947,63 +950,81 @@ def _release_part(s: State, slots: Array, lo: Array, hi: Array) -> None:
         _keep_reusable(s, lo, hi, persons, group, histogram)
 
 
-@inner
-def _members(slots: Array, head: int) -> Array:
-    """The rows of a cluster in order of arrival."""
+@bare
+def _gather(persons: Persons, members: Array, part: Array, p: int, slots: Array, seen: Array) -> tuple[int, int]:
+    """Write the slots of sub-cluster p; `seen` is the last sub-cluster of each person. Returns its rows and persons."""
+    rows = 0
+    different = 0
+    for i in range(members.size):
+        if part[i] == p:
+            slots[rows] = members[i]
+            rows += 1
+            if seen[persons.of[i]] != p:
+                seen[persons.of[i]] = p
+                different += 1
+    return rows, different
+
+
+@bare
+def _members(slots: Array, head: int, members: Array) -> int:
+    """The rows of a cluster in order of arrival: writes as many as there is room for, returns how many there are."""
     n = 0
     slot = head
     while slot != NONE:
+        if n < members.size:
+            members[n] = slot
         n += 1
         slot = slots[slot].next
-    members = np.empty(n, dtype=np.int64)
-    slot = head
-    for i in range(n):
-        members[i] = slot
-        slot = slots[slot].next
-    return members
+    return n
+
+
+@bare
+def _remove(s: State, cluster: int, members: Array) -> None:
+    """Take a cluster that left out of all, with its rows."""
+    for i in range(members.size):
+        _leave(s.counts, s.buffer, s.clusters, cluster, members[i])
+        _drop(s.buffer, s.numbers, members[i])
+    _delete_cluster(s.clusters, s.numbers, cluster)
 
 
 @inner
 def _output_cluster(s: State, cluster: int) -> None:
     n = s.numbers[0]
-    members = _members(s.buffer.slots, s.clusters.table[cluster].head)
+    head = s.clusters.table[cluster].head
+    members = np.empty(n.held, dtype=np.int64)
+    members = members[: _members(s.buffer.slots, head, members)]
     part = np.zeros(members.size, dtype=np.int64)
     shape = (s.space.dimensions.size, max(members.size // n.k, 1))
     boxes = Boxes(np.empty(shape), np.empty(shape), np.zeros(shape, dtype=np.int64))
+    person_of, following = np.empty(members.size, dtype=np.int64), np.empty(members.size, dtype=np.int64)
+    slots = np.empty(members.size, dtype=np.int64)
+    persons = Persons(_persons(s, cluster, members, person_of, following, slots), person_of, following)
     parts = 0
-    if s.clusters.distinct[cluster, 0] >= 2 * n.k:
+    if persons.count >= 2 * n.k:
         if n.l > 0:
-            parts = _split_l(s, cluster, members, part, boxes)
+            parts = _split_l(s, persons, cluster, members, part, boxes)
         else:
-            parts = _split(s, members, part, boxes)
+            parts = _split(s, persons, members, part, boxes)
     if parts == 0:
         parts = 1
         copy_into(s.clusters.boxes.lo[:, s.clusters.table[cluster].place], boxes.lo[:, 0])
         copy_into(s.clusters.boxes.hi[:, s.clusters.table[cluster].place], boxes.hi[:, 0])
     elif n.tracked > 2 or n.t >= 0.0:
         parts = _repair(s, members, part, boxes, parts)
-    for slot in members:
-        _leave(s.counts, s.buffer, s.clusters, cluster, slot)
-    _delete_cluster(s.clusters, s.numbers, cluster)
-    slots = np.empty(members.size, dtype=np.int64)
+    seen = np.full(persons.count, NONE, dtype=np.int64)
     lo, hi = np.empty(shape[0]), np.empty(shape[0])
     for p in range(parts):
-        size = 0
-        for i in range(members.size):
-            if part[i] == p:
-                slots[size] = members[i]
-                size += 1
+        size, different = _gather(persons, members, part, p, slots, seen)
         copy_into(boxes.lo[:, p], lo)
         copy_into(boxes.hi[:, p], hi)
-        _release_part(s, slots[:size], lo, hi)
-    for slot in members:
-        _drop(s, slot)
+        _release_part(s, slots[:size], lo, hi, different, np.zeros_like(s.closeness.stream))
+    _remove(s, cluster, members)
 
 
 # --- The algorithm ---------------------------------------------------------------------------------------------------
 
 
-@inner
+@bare
 def _is_outlier(clusters: Clusters, numbers: Array, cluster: int) -> bool:
     """Lines 10-14 of delay_constraint: most clusters have more persons."""
     n = numbers[0]
@@ -1014,7 +1035,7 @@ def _is_outlier(clusters: Clusters, numbers: Array, cluster: int) -> bool:
     return 2 * larger > n.clusters
 
 
-@inner
+@bare
 def _merge_clusters(s: State, cluster: int) -> None:
     """Merge with the nearest cluster, again and again, until this one is ready."""
     n = s.numbers[0]
@@ -1128,6 +1149,12 @@ def _end(s: State) -> None:
         _suppress(s, n.oldest)
 
 
+@bare
+def _take_in(s: State, qi: Array, person: Array, sensitive: Array, time: Array, left_out: Array) -> None:
+    for i in range(person.size):
+        _arrive(s, qi[i], person[i], sensitive[i], time[i], left_out[i])
+
+
 @kernel
 def run(
     s: State, qi: Array, person: Array, sensitive: Array, time: Array, left_out: Array, now: int, over: bool
@@ -1136,8 +1163,7 @@ def run(
 
     The one way into the method, so that it is compiled once.
     """
-    for i in range(person.size):
-        _arrive(s, qi[i], person[i], sensitive[i], time[i], left_out[i])
+    _take_in(s, qi, person, sensitive, time, left_out)
     _expire_until(s, now)
     if over:
         _end(s)

@@ -25,12 +25,22 @@ WORDS = 16
 
 def kernel(function: _Function) -> _Function:
     """Compile `function` when it is first called, and keep the result on disk."""
-    return cast(_Function, numba.njit(cache=True, nogil=True)(function))
+    return cast(_Function, numba.njit(cache=True, nogil=True, _nrt=True)(function))
 
 
 def inner(function: _Function) -> _Function:
     """The same, for what only kernels call: without the way in from Python, which takes as long to compile."""
-    options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "_nrt": True}  # not by who calls it: see `bare`
+    return cast(_Function, numba.njit(cache=True, nogil=True, **options)(function))
+
+
+def bare(function: _Function) -> _Function:
+    """The same, for what makes no array: without counting who holds the arrays it is given, which its caller does.
+
+    Counting is two atomic instructions for each array that is handed over, and a state has dozens: it was half of what
+    a row cost. A function that makes an array, by `np.empty` or by copying, cannot be compiled like this.
+    """
+    options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "_nrt": False}
     return cast(_Function, numba.njit(cache=True, nogil=True, **options)(function))
 
 
@@ -43,14 +53,14 @@ def inlined(function: _Function) -> _Function:
     return cast(_Function, numba.njit(cache=True, nogil=True, inline="always")(function))
 
 
-@inner
+@bare
 def copy_into(source: Array, target: Array) -> None:
     """Copy one row, as a slice assignment would, which takes a second to compile wherever it stands."""
     for d in range(source.size):
         target[d] = source[d]
 
 
-@inner
+@bare
 def saturating_add(a: int, b: int) -> int:
     """The sum, or the limit that it is beyond."""
     if b >= 0:
@@ -68,7 +78,7 @@ class Random(NamedTuple):
     block: Any
 
 
-@inner
+@bare
 def _quarter_round(x: Array, a: int, b: int, c: int, d: int) -> None:
     x[a] = x[a] + x[b]
     v = x[d] ^ x[a]
@@ -108,22 +118,23 @@ def chacha20_block(random: Random, counter: int) -> None:
         block[i] = block[i] + start[i]
 
 
-@inner
+@bare
 def below(random: Random, numbers: Array, n: int) -> int:
     """A number from 0 to n - 1, exactly uniform."""
     counters = numbers[0]
-    threshold = (2**32 - n) % n
     while True:
         word = counters.draws % WORDS
         if word == 0:
             chacha20_block(random, counters.draws // WORDS)
         counters.draws += 1
         product = np.int64(random.block[word]) * n
-        if (product & 0xFFFFFFFF) >= threshold:
+        rest = product & 0xFFFFFFFF
+        # The limit is below n, and to divide is dear.
+        if rest >= n or rest >= (2**32 - n) % n:
             return product >> 32
 
 
-@inner
+@bare
 def shuffle(random: Random, numbers: Array, items: Array) -> None:
     """Put items in an order of which each is as likely."""
     for i in range(items.size - 1, 0, -1):
@@ -170,7 +181,7 @@ class Boxes(NamedTuple):
     node: Any
 
 
-@inner
+@bare
 def widen(space: Space, d: int, lo: float, hi: float, node: int, x_lo: float, x_hi: float) -> tuple[float, float, int]:
     """The span of quasi-identifier `d` that holds [lo, hi] (a span, of tree node `node`) and [x_lo, x_hi]."""
     if x_lo >= lo and x_hi <= hi:
@@ -191,7 +202,7 @@ def widen(space: Space, d: int, lo: float, hi: float, node: int, x_lo: float, x_
     return lo, hi, node
 
 
-@inner
+@bare
 def point_box(space: Space, row: Array, boxes: Boxes, at: int) -> None:
     """Make box `at` that of one row."""
     lo, hi, node = boxes.lo, boxes.hi, boxes.node
@@ -202,7 +213,7 @@ def point_box(space: Space, row: Array, boxes: Boxes, at: int) -> None:
             node[d, at] = space.leaf[dimension.leaf_offset + np.int64(row[d])]
 
 
-@inner
+@bare
 def grow_box(space: Space, row: Array, boxes: Boxes, at: int) -> None:
     """Let box `at` hold one more row."""
     lo, hi, node = boxes.lo, boxes.hi, boxes.node
@@ -212,7 +223,7 @@ def grow_box(space: Space, row: Array, boxes: Boxes, at: int) -> None:
             lo[d, at], hi[d, at], node[d, at] = widen(space, d, lo[d, at], hi[d, at], node[d, at], x, x)
 
 
-@inner
+@bare
 def join_boxes(space: Space, boxes: Boxes, at: int, other: int) -> None:
     """Let box `at` hold another box."""
     lo, hi, node = boxes.lo, boxes.hi, boxes.node
@@ -222,7 +233,7 @@ def join_boxes(space: Space, boxes: Boxes, at: int, other: int) -> None:
         )
 
 
-@inner
+@bare
 def move_box(boxes: Boxes, source: int, target: int) -> None:
     """Put box `source` in the place of another."""
     for d in range(boxes.lo.shape[0]):
@@ -231,7 +242,7 @@ def move_box(boxes: Boxes, source: int, target: int) -> None:
         boxes.node[d, target] = boxes.node[d, source]
 
 
-@inner
+@bare
 def loss_of(space: Space, lo: Array, hi: Array) -> float:
     """The generalized loss of a box, from 0 to 1."""
     total = 0.0
@@ -240,7 +251,7 @@ def loss_of(space: Space, lo: Array, hi: Array) -> float:
     return total
 
 
-@inner
+@bare
 def loss_with(space: Space, boxes: Boxes, at: int, row: Array) -> float:
     """The loss of box `at` after taking the row."""
     los, his, node = boxes.lo, boxes.hi, boxes.node
@@ -251,7 +262,7 @@ def loss_with(space: Space, boxes: Boxes, at: int, row: Array) -> float:
     return total
 
 
-@inner
+@bare
 def enlargements(space: Space, boxes: Boxes, row: Array, enlargement: Array) -> None:
     """How much the loss of each box grows if it takes the row: of the first ones, as `enlargement` has room for."""
     n = enlargement.size
@@ -279,7 +290,7 @@ def enlargements(space: Space, boxes: Boxes, row: Array, enlargement: Array) -> 
                     enlargement[i] += scale * ((new_hi - new_lo) - (hi[i] - lo[i]))
 
 
-@inner
+@bare
 def enlargements_by(space: Space, boxes: Boxes, at: int, columns: Array, rows: Array, enlargement: Array) -> None:
     """How much the loss of box `at` grows if it takes each of `rows`, which are columns of `columns`."""
     n = enlargement.size
@@ -311,7 +322,7 @@ def enlargements_by(space: Space, boxes: Boxes, at: int, columns: Array, rows: A
                     enlargement[i] += scale * ((new_hi - new_lo) - width)
 
 
-@inner
+@bare
 def enlargement_by_box(space: Space, boxes: Boxes, at: int, other: int) -> float:
     """How much the loss of box `at` grows if it takes another box."""
     los, his = boxes.lo, boxes.hi
@@ -323,7 +334,7 @@ def enlargement_by_box(space: Space, boxes: Boxes, at: int, other: int) -> float
     return total
 
 
-@inner
+@bare
 def inside(lo: Array, hi: Array, row: Array) -> bool:
     """Whether a box contains the row."""
     for d in range(row.size):
@@ -332,7 +343,7 @@ def inside(lo: Array, hi: Array, row: Array) -> bool:
     return True
 
 
-@inner
+@bare
 def learn_domains(space: Space, row: Array) -> None:
     """Let undeclared domains hold the row."""
     for d in range(row.size):
@@ -350,7 +361,7 @@ def learn_domains(space: Space, row: Array) -> None:
 ENTRY = np.dtype([("tag", "i8"), ("value", "i8"), ("count", "i8")])
 
 
-@inner
+@bare
 def _home(counts: Array, tag: int, value: int) -> int:
     """Where (tag, value) should be in the table."""
     mixed = np.uint64(value) * np.uint64(0x9E3779B97F4A7C15)
@@ -360,7 +371,7 @@ def _home(counts: Array, tag: int, value: int) -> int:
     return np.int64(mixed >> np.uint64(32)) & (counts.size - 1)
 
 
-@inner
+@bare
 def find_entry(counts: Array, tag: int, value: int) -> int:
     """Where (tag, value) is in the table, or where it would be put."""
     place = _home(counts, tag, value)
@@ -371,7 +382,7 @@ def find_entry(counts: Array, tag: int, value: int) -> int:
     return place
 
 
-@inner
+@bare
 def put_entry(counts: Array, place: int, tag: int, value: int, count: int) -> None:
     """Write what is at a place of the table."""
     counts[place].tag = tag
@@ -379,7 +390,7 @@ def put_entry(counts: Array, place: int, tag: int, value: int, count: int) -> No
     counts[place].count = count
 
 
-@inner
+@bare
 def erase_entry(counts: Array, place: int) -> None:
     """Empty a place, moving back those behind it that would no longer be found."""
     mask = counts.size - 1
@@ -394,7 +405,7 @@ def erase_entry(counts: Array, place: int) -> None:
     counts[gap].count = 0
 
 
-@inner
+@bare
 def count_up(counts: Array, tag: int, value: int) -> bool:
     """Count one more; true if it is the first."""
     place = find_entry(counts, tag, value)
@@ -402,7 +413,7 @@ def count_up(counts: Array, tag: int, value: int) -> bool:
     return counts[place].count == 1
 
 
-@inner
+@bare
 def count_down(counts: Array, tag: int, value: int) -> bool:
     """Count one less; true if it was the last."""
     place = find_entry(counts, tag, value)
@@ -411,6 +422,62 @@ def count_down(counts: Array, tag: int, value: int) -> bool:
         return True
     counts[place].count -= 1
     return False
+
+
+# Counting in groups: a table where all entries of a value lie together, whatever their group. One look tells both
+# whether a value is new in its group and whether it is new anywhere.
+
+GROUPED = np.dtype([("value", "i8"), ("group", "i4"), ("count", "i4")])
+#: What one more, or one less, of a value means.
+SAME, IN_GROUP, ANYWHERE = 0, 1, 2
+
+
+@bare
+def count_up_in(counts: Array, group: int, value: int) -> int:
+    """Count one more; ANYWHERE if the value was nowhere, IN_GROUP if it was only in other groups, else SAME."""
+    place = _home(counts, 0, value)
+    elsewhere = False
+    while counts[place].count != 0:
+        if counts[place].value == value:
+            if counts[place].group == group:
+                counts[place].count += 1
+                return SAME
+            elsewhere = True
+        place = (place + 1) & (counts.size - 1)
+    counts[place].value = value
+    counts[place].group = group
+    counts[place].count = 1
+    return IN_GROUP if elsewhere else ANYWHERE
+
+
+@bare
+def count_down_in(counts: Array, group: int, value: int) -> int:
+    """Count one less; ANYWHERE if the value is nowhere now, IN_GROUP if it is only in other groups, else SAME."""
+    mask = counts.size - 1
+    place = _home(counts, 0, value)
+    gap = NONE
+    elsewhere = False
+    while counts[place].count != 0 and (gap == NONE or not elsewhere):
+        if counts[place].value == value:
+            if counts[place].group != group:
+                elsewhere = True
+            elif counts[place].count > 1:
+                counts[place].count -= 1
+                return SAME
+            else:
+                gap = place
+        place = (place + 1) & mask
+    probe = (gap + 1) & mask
+    while counts[probe].count != 0:  # as in `erase_entry`
+        value = counts[probe].value
+        if ((probe - _home(counts, 0, value)) & mask) >= ((probe - gap) & mask):
+            counts[gap].value = value
+            counts[gap].group = counts[probe].group
+            counts[gap].count = counts[probe].count
+            gap = probe
+        probe = (probe + 1) & mask
+    counts[gap].count = 0
+    return IN_GROUP if elsewhere else ANYWHERE
 
 
 # --- What leaves -----------------------------------------------------------------------------------------------------
@@ -438,7 +505,7 @@ class Out(NamedTuple):
     hi: Any
 
 
-@inner
+@bare
 def write_release(
     out: Out, numbers: Array, kind: int, lo: Array, hi: Array, loss: float, persons: int, group: int
 ) -> None:
