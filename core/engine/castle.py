@@ -23,8 +23,8 @@ from crenel.rows import Rows
 
 #: Rows that one call of the kernel takes: what bounds the buffer beside the rows that must be held.
 _CHUNK = 4096
-#: Rows that room is made for before they come.
-_MOST_EXPECTED = 1 << 16
+#: Rows that there is room for before any came. Many engines hold few rows each: shards times windows.
+_ROOM = 256
 _SCHEMAS = Schemas("crenel.engine", ("castle.1.avsc",))
 
 
@@ -47,9 +47,7 @@ class Castle(Engine):
         ]
         self._space = space_of(policy)
         self._fingerprint = fingerprint(policy, self._space)
-        #: Room for the rows that will be held, as far as that is known and not too much.
-        expected = min(policy.delay_rows or 0, _MOST_EXPECTED)
-        self._state = self._empty_state(key, capacity=expected + _CHUNK)
+        self._state = self._empty_state(key, capacity=_ROOM)
 
     def __repr__(self) -> str:
         """Say how much, never what."""
@@ -194,7 +192,7 @@ class Castle(Engine):
         width = len(record["histogram"]) // (8 * max(len(self._codes), 1))
         self._state = s = self._empty_state(
             record["key"],
-            capacity=len(held["number"]) + _CHUNK,
+            capacity=len(held["number"]) + _ROOM,
             clusters=int(held["cluster"].max(initial=-1)) + 1,
             values=width,
         )
@@ -285,14 +283,14 @@ class Castle(Engine):
     # --- State ---
 
     def _reserve(self, arriving: int) -> None:
-        """Make room for rows that arrive; doubling keeps this rare."""
-        capacity = len(self._state.buffer.slots)
-        if self.held + arriving <= capacity:
+        """Make room for rows that arrive, and for some after them; doubling keeps this rare."""
+        capacity, needed = len(self._state.buffer.slots), self.held + arriving
+        if needed <= capacity:
             return
         old, held = self._state, self._held()
         self._state = self._empty_state(
             self.key,
-            capacity=max(2 * capacity, self.held + arriving),
+            capacity=max(2 * capacity, min(4 * needed, needed + _CHUNK)),
             clusters=len(old.clusters.active),
         )._replace(
             space=old.space,

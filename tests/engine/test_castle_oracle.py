@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from crenel.engine import Kind, Releases
+from crenel.engine import Kind, Releases, castle
 from crenel.parameters import CastleParameters, Reuse
 from crenel.policy import Policy, Sensitive
 from crenel.quasi_identifiers import Categorical, Numeric
@@ -107,6 +107,19 @@ def test_engine_publishes_what_the_oracle_does_for_longer(seed: int):
     assert published == oracle_run(case)
     # Otherwise nothing would have been compared.
     assert any(release.kind == Kind.CLUSTER for release in published)
+
+
+@pytest.mark.parametrize("promise", PROMISES)
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(data=st.data())
+def test_an_engine_that_grows_publishes_the_same(promise: str, data: st.DataObject):
+    """It begins without room, and makes some again and again, whatever it holds then."""
+    case = data.draw(PROMISES[promise], label="case")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(castle, "_ROOM", 1)
+        patch.setattr(castle, "_CHUNK", data.draw(st.integers(1, 3), label="rows at once"))
+        published = as_oracle(run(case))
+    assert published == oracle_run(case)
 
 
 def test_longer_streams_reach_reuse_and_large_splits():

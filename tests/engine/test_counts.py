@@ -1,0 +1,48 @@
+"""Counting in groups says what a plain dict of counts says."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numba
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crenel.engine.kernels import common
+
+#: A table so small that entries of different values lie in each other's way, and around its end.
+SIZE = 16
+
+
+@numba.njit
+def count(table: common.Array, up: bool, group: int, value: int) -> int:
+    """Only kernels can call them."""
+    return common.count_up_in(table, group, value) if up else common.count_down_in(table, group, value)
+
+
+moves = st.lists(st.tuples(st.booleans(), st.integers(0, 2), st.integers(-2, 3)), max_size=60)
+
+
+def meaning(counts: Counter[tuple[int, int]], group: int, value: int) -> int:
+    if counts[group, value]:
+        return common.SAME
+    elsewhere = any(count and other == value for (_, other), count in counts.items())
+    return common.IN_GROUP if elsewhere else common.ANYWHERE
+
+
+@given(moves)
+def test_counting_in_groups(moves: list[tuple[bool, int, int]]) -> None:
+    table = np.zeros(SIZE, dtype=common.GROUPED)
+    counts: Counter[tuple[int, int]] = Counter()
+    for up, group, value in moves:
+        if up and sum(count > 0 for count in counts.values()) < SIZE // 2:
+            expected = meaning(counts, group, value)
+            counts[group, value] += 1
+            assert count(table, up, group, value) == expected
+        elif not up and counts[group, value]:
+            counts[group, value] -= 1
+            assert count(table, up, group, value) == meaning(counts, group, value)
+    used = table[table["count"] > 0]
+    found = {(int(e["group"]), int(e["value"])): int(e["count"]) for e in used}
+    assert found == {key: count for key, count in counts.items() if count}
