@@ -26,7 +26,7 @@ from crenel.transforms.emit import NAMESPACE, Emitter
 from crenel.transforms.holder import Departure, Holder
 from crenel.transforms.live import MEMORY, Live
 from crenel.transforms.marks import policy_of, policy_text
-from crenel.transforms.packs import Pack
+from crenel.transforms.packs import Pack, handed
 from crenel.transforms.stamps import rounded
 
 _PUSH, _ADVANCE, _FLUSH = b"p", b"a", b"f"
@@ -87,7 +87,7 @@ class Hold(beam.DoFn):
         cells = _Cells(log, snapshot, token)
         # It is a row's event time: what leaves is not stamped with it.
         earliest = rounded(timestamp.micros, self._emitter.tick)
-        return self._step(shard, window, earliest, _PUSH + pack, cells, deadline)
+        return self._step(shard, window, earliest, _PUSH + pack, cells, deadline, handed(pack))
 
     @on_timer(DEADLINE)
     def on_deadline(
@@ -110,13 +110,15 @@ class Hold(beam.DoFn):
         op = _FLUSH if over else _ADVANCE + str(timestamp.micros).encode()
         return self._step(shard, window, timestamp.micros, op, cells, deadline)
 
-    def _step(self, shard: int, window: Any, earliest: int, op: bytes, cells: _Cells, deadline: Any) -> Iterator[Any]:
-        """Apply one operation, store it, and emit what leaves."""
+    def _step(
+        self, shard: int, window: Any, earliest: int, op: bytes, cells: _Cells, deadline: Any, pack: Pack | None = None
+    ) -> Iterator[Any]:
+        """Apply one operation, store it, and emit what leaves; `pack` is what it pushes, if that need not be read."""
         key = (self._uid, shard, window)
         live = self._live(key, cells)
         if op[:1] != _PUSH and live.holder.held == 0:
             return self._idle(key, live, op, cells)
-        departures = _apply(live.holder, op)
+        departures = _apply(live.holder, op) if pack is None else live.holder.push(pack)
         self._store(live, op, window, cells)
         self._arm(live, window, op, deadline)
         if op != _FLUSH:
@@ -144,7 +146,8 @@ class Hold(beam.DoFn):
         """The holder as its state says: the snapshot, then the log once more."""
         _, shard, window = key
         name = shard_name(shard, window)
-        snapshot = cells.snapshot.read()
+        # Beam weighs a cell whenever it is read, written or cleared, which costs as much as some hundred rows do.
+        snapshot = cells.snapshot.read() if token else None
         if snapshot is None:
             return Live(Holder(self._policy, self._secret, name), token)
         written = Holder.written_under(snapshot)
@@ -170,7 +173,8 @@ class Hold(beam.DoFn):
         if live.snapshot == 0 or op == _FLUSH or live.bytes > max(_SHORTEST_LOG, 2 * live.snapshot):
             data = live.holder.snapshot()
             cells.snapshot.write(data)
-            cells.log.clear()
+            if live.token:
+                cells.log.clear()
             live.snapshot, live.ops, live.bytes = len(data), 0, 0
         else:
             cells.log.add(_NUMBER.pack(live.ops) + op)

@@ -15,8 +15,8 @@ from typing import Any
 
 from crenel.transforms.holder import Holder
 
-#: Holders that a process keeps: an engine takes some megabytes though it holds nothing. Those used least recently go
-#: first, and are rebuilt when they are needed.
+#: Holders that a process keeps: one that held many rows keeps room for as many. Those used least recently go first,
+#: and are rebuilt when they are needed.
 _MOST = 512
 
 

@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 
 from crenel.policy import Policy
 from crenel.transforms.emit import NAMESPACE, REJECTED
-from crenel.transforms.packs import Packed, Packer, deal
+from crenel.transforms.packs import Packed, Packer, deal, written
 from crenel.transforms.stamps import clamped
 
 #: Rows that are encoded at once, and as many are gathered for each shard: of fewer, the cost of a pack shows in that of
 #: a row; more, as they came, are too much for the processor's cache.
 _ROWS = 2_000
 #: Rows of all shards that are gathered at most: what bounds a bundle's memory, and a pack in the state's log.
-_MOST_ROWS = 32_768
+_MOST_ROWS = 65_536
 #: The record of a rejected row: the whole row as JSON text, the first field that did not fit, and why.
 REJECTED_FIELDS = (("row", str), ("field", str), ("reason", str))
 
@@ -73,10 +73,11 @@ def _sayable(value: Any) -> Any:
 class _Buffer:
     """Elements of one type that lie in the same windows: as they came with their timestamps, and encoded."""
 
-    __slots__ = ("elements", "encoded", "kind", "since", "times", "windows")
+    __slots__ = ("elements", "encoded", "is_arrow", "kind", "since", "times", "windows")
 
     def __init__(self, kind: type, windows: Any) -> None:
         self.kind = kind
+        self.is_arrow = issubclass(kind, _ARROW)
         self.windows = windows
         self.elements: list[Any] = []
         self.times: list[int] = []
@@ -113,7 +114,7 @@ class Pack(beam.DoFn):
     def start_bundle(self) -> None:
         """Begin without rows: what a failed bundle left is not this one's."""
         self._buffers: dict[Any, _Buffer] = {}
-        self._last: _Buffer | None = None
+        self._last = _Buffer(type(None), None)
 
     def process(self, element: Any, value: Any = beam.DoFn.WindowedValueParam) -> Iterable[Any]:
         """Keep a row until its pack is full."""
@@ -129,25 +130,24 @@ class Pack(beam.DoFn):
     def _keep(self, element: Any, time: int, windows: Any) -> Iterable[Any]:
         # Mostly of the type and in the windows of the one before; to hash windows costs more than all the rest of this.
         buffer = self._last
-        if buffer is None or type(element) is not buffer.kind or windows is not buffer.windows:
+        if type(element) is not buffer.kind or windows is not buffer.windows:
             buffer = self._last = self._buffer(type(element), windows)
-        if isinstance(element, _ARROW):
+        if buffer.is_arrow:
             return self._keep_batch(buffer, element, time)
-        buffer.elements.append(element)
+        elements = buffer.elements
+        elements.append(element)
         buffer.times.append(time)
-        return () if len(buffer.elements) < _ROWS else self._encode(buffer)
+        return () if len(elements) < _ROWS else self._encode(buffer)
 
-    def _keep_batch(self, buffer: _Buffer, batch: pa.RecordBatch | pa.Table, time: int) -> list[Any]:
+    def _keep_batch(self, buffer: _Buffer, batch: pa.RecordBatch | pa.Table, time: int) -> Iterator[Any]:
         """The same for rows in Arrow; those of one schema are encoded together."""
-        out = []
         if buffer.elements and not batch.schema.equals(buffer.elements[0].schema):
-            out += self._encode(buffer)
+            yield from self._encode(buffer)
         for start in range(0, batch.num_rows, _MOST_ROWS):
             buffer.elements.append(batch.slice(start, _MOST_ROWS))
             buffer.times.append(time)
             if sum(part.num_rows for part in buffer.elements) >= _ROWS:
-                out += self._encode(buffer)
-        return out
+                yield from self._encode(buffer)
 
     def _buffer(self, kind: type, windows: Any) -> _Buffer:
         key = (kind, tuple(windows))
@@ -156,13 +156,13 @@ class Pack(beam.DoFn):
             buffer = self._buffers[key] = _Buffer(kind, windows)
         return buffer
 
-    def _encode(self, buffer: _Buffer) -> list[Any]:
+    def _encode(self, buffer: _Buffer) -> Iterator[Any]:
         """Encode the elements; emit what is rejected, and packs if there is enough for them."""
         elements, times = buffer.elements, buffer.times
         if not elements:
-            return []
+            return
         buffer.elements, buffer.times = [], []
-        if issubclass(buffer.kind, _ARROW):
+        if buffer.is_arrow:
             batch = _one(elements)
             count, row = batch.num_rows, _reader(batch)
             packed = self._packer.pack_arrow(batch, self._given(np.repeat(times, [len(part) for part in elements])))
@@ -175,10 +175,10 @@ class Pack(beam.DoFn):
         buffer.since = min(buffer.since, since)
         # A row that lies in several windows is one in each.
         self._rows.inc(count * len(buffer.windows))
-        out = self._rejected(packed, row, since, buffer.windows) if packed.rejected else []
+        if packed.rejected:
+            yield from self._rejected(packed, row, since, buffer.windows)
         if sum(len(part.shard) for part in buffer.encoded) >= self._enough:
-            out += self._deal(buffer)
-        return out
+            yield from self._deal(buffer)
 
     def _rejected(self, packed: Packed, row: Any, timestamp: int, windows: Any) -> list[Any]:
         records = [
@@ -186,13 +186,15 @@ class Pack(beam.DoFn):
         ]
         return [TaggedOutput(REJECTED, windowed_value.create(record, timestamp, windows)) for record in records]
 
-    def _deal(self, buffer: _Buffer) -> list[Any]:
+    def _deal(self, buffer: _Buffer) -> Iterator[Any]:
         """Emit what is encoded, a pack for each shard."""
         encoded, since = buffer.encoded, buffer.since
         if not encoded:
-            return []
+            return
         buffer.encoded, buffer.since = [], _NEVER
-        return [windowed_value.create((shard, pack.to_bytes()), since, buffer.windows) for shard, pack in deal(encoded)]
+        for shard, pack in deal(encoded):
+            with written(pack) as data:
+                yield windowed_value.create((shard, data), since, buffer.windows)
 
     def _given(self, times: Any) -> NDArray[np.int64] | None:
         """The rows' times, as Beam knows them."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -76,6 +78,29 @@ class Pack:
         form = Form(record["form"])
         payload = payloads.from_bytes(form, record["payload"])
         return cls(rows, form, payload, record["persons"], record["space"])
+
+
+_HANDED = threading.local()
+
+
+@contextmanager
+def written(pack: Pack) -> Iterator[bytes]:
+    """The pack as bytes. Who is given these very bytes meanwhile need not read them: see `handed`.
+
+    Where no coder is between two steps, the second takes an element while the first emits it.
+    """
+    data = pack.to_bytes()
+    _HANDED.now = (data, pack) if pack.payload.can_be_kept else None
+    try:
+        yield data
+    finally:
+        _HANDED.now = None
+
+
+def handed(data: bytes) -> Pack | None:
+    """The pack that is written as these bytes, if it was not sent but handed over."""
+    now = getattr(_HANDED, "now", None)
+    return now[1] if now is not None and now[0] is data else None
 
 
 def _matrix(flat: NDArray[Any], rows: int) -> NDArray[Any]:
@@ -206,10 +231,12 @@ def _by_shard(pack: Pack, shard: NDArray[np.int64]) -> Iterator[tuple[int, Pack]
         yield int(shard[0]), pack
         return
     order = np.argsort(shard, kind="stable")
-    pack, shard = pack.take(order), shard[order]
+    shard = shard[order]
     ends = [0, *(np.flatnonzero(np.diff(shard)) + 1).tolist(), len(shard)]
+    # To take from Arrow costs by the call. What may be held as it is must not keep other shards' rows alive.
+    whole = pack.take(order) if pack.form is Form.ARROW else None
     for start, stop in pairwise(ends):
-        yield int(shard[start]), pack.slice(start, stop)
+        yield int(shard[start]), pack.take(order[start:stop]) if whole is None else whole.slice(start, stop)
 
 
 def _no_columns(batch: pa.RecordBatch | pa.Table) -> pa.Table:

@@ -11,11 +11,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+
+#: Types whose values nobody can change.
+_FROZEN = frozenset({type(None), bool, int, float, str, bytes})
 
 
 class Form(Enum):
@@ -56,6 +60,11 @@ class Payload(ABC):
     @abstractmethod
     def to_bytes(self) -> bytes:
         """Write them for a pack or a snapshot."""
+
+    @property
+    @abstractmethod
+    def can_be_kept(self) -> bool:
+        """Whether they can be held as they came: nobody can change them, and they keep nothing else alive."""
 
     def __repr__(self) -> str:
         """Say how much, never what."""
@@ -117,6 +126,11 @@ class Tuples(Payload):
         """Pickle them."""
         return pickle.dumps((self.names, self.rows), protocol=5)
 
+    @property
+    def can_be_kept(self) -> bool:
+        """Whether all values are of types whose values stay as they are."""
+        return _FROZEN.issuperset(map(type, chain.from_iterable(self.rows)))
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Batch(Payload):
@@ -158,6 +172,11 @@ class Batch(Payload):
         with pa.ipc.new_stream(sink, self.table.schema) as writer:
             writer.write_table(self.table)
         return bytes(sink.getvalue())
+
+    @property
+    def can_be_kept(self) -> bool:
+        """Not so: a slice keeps the whole. And what was written is read without a step for each row."""
+        return False
 
 
 def concat(tables: Sequence[pa.Table]) -> pa.Table:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ class Publisher:
         self._columns = [_Column(qi) for qi in policy.quasi_identifiers.values()]
         self._kept = (*policy.sensitive, *policy.publish)
         self._floats = published_as_floats(policy)
+        self._filled = _filler(len(self._kept))
         #: By kind, whether rows of such a release leave for everybody.
         self.leaves = np.zeros(len(Kind), dtype=bool)
         self.leaves[[Kind.CLUSTER, Kind.REUSE]] = True
@@ -53,11 +55,7 @@ class Publisher:
             # Its ranges are its own: the cache is not for who reads a row to change.
             own = [dict(value) if isinstance(value, dict) else value for value in boxes[i]]
             box = dict(zip(self._names, own, strict=True)) | dict.fromkeys(kept)
-            for place in places[starts[i] : starts[i + 1]]:
-                row = box.copy()
-                for name, value in zip(kept, rows[place]):  # noqa: B905 - as long as each other; `strict` costs
-                    row[name] = value
-                yield row
+            yield from self._filled(box, kept, [rows[place] for place in places[starts[i] : starts[i + 1]]])
 
     def suppressed(self, departure: Departure) -> list[dict[str, Any]]:
         """The rows that no group was found for, with their exact values: for the owner alone."""
@@ -121,6 +119,27 @@ class Publisher:
     def fields(self) -> list[tuple[str, pa.DataType]]:
         """The quasi-identifiers' published types."""
         return [(n, c.type) for n, c in zip(self._names, self._columns, strict=True)]
+
+
+@cache
+def _filler(count: int) -> Callable[[dict[str, Any], tuple[str, ...], list[tuple[Any, ...]]], Iterator[dict[str, Any]]]:
+    """What makes rows of a box and of the values of so many other columns.
+
+    It is written out for their number, as `dataclasses` does it: a loop over them costs three times as much.
+    """
+    names = "".join(f"n{i}, " for i in range(count))
+    targets = "".join(f"row[n{i}], " for i in range(count))
+    lines = [
+        "def filled(box, names, rows):",
+        f"    ({names}) = names",
+        "    for values in rows:",
+        "        row = box.copy()",
+        f"        ({targets}) = values",
+        "        yield row",
+    ]
+    made: dict[str, Any] = {}
+    exec("\n".join(lines), made)
+    return made["filled"]  # type: ignore[no-any-return]
 
 
 def published_schema(policy: Policy, given: pa.Schema) -> pa.Schema:

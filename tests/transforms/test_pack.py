@@ -12,7 +12,7 @@ from apache_beam.transforms.window import GlobalWindow, IntervalWindow
 from apache_beam.utils.windowed_value import WindowedValue
 
 from crenel.transforms import pack
-from crenel.transforms.packs import Pack
+from crenel.transforms.packs import Pack, handed
 from tests.transforms.streams import anonymize, policy, rows, run
 
 GIVEN = rows(100)
@@ -71,6 +71,36 @@ def test_a_pack_comes_back_from_bytes() -> None:
         assert np.array_equal(one.rows.qi, two.rows.qi)
         assert (one.persons, one.space, one.form) == (two.persons, two.space, two.form)
     assert numbers(out) == list(range(100))
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_pack_is_handed_over_only_while_it_is_emitted(shards: int) -> None:
+    step = made(shards=shards)
+    for row in GIVEN:
+        step.process(row, value(row))
+    emitted = []
+    for element in step.finish_bundle():
+        data = element.value[1]
+        one, two = handed(data), Pack.from_bytes(data)
+        assert one is not None
+        assert np.array_equal(one.rows.qi, two.rows.qi)
+        assert np.array_equal(one.rows.person, two.rows.person)
+        assert one.payload.rows == two.payload.rows  # type: ignore[attr-defined]
+        # It will be held: the rows of other shards must not be, because of it.
+        assert len(one.rows.qi) == len(one.rows.qi if one.rows.qi.base is None else one.rows.qi.base)
+        assert handed(bytes(bytearray(data))) is None  # equal, but sent
+        emitted.append(data)
+    assert len(emitted) == shards
+    assert [handed(data) for data in emitted] == [None] * shards
+
+
+def test_what_can_be_changed_is_not_handed_over() -> None:
+    """Who made a row may change a list in it; the held row is another."""
+    step = made()
+    for row in GIVEN:
+        step.process(row | {"number": [row["number"]]}, value(row))
+    (data,) = [element.value[1] for element in step.finish_bundle() if handed(element.value[1]) is None]
+    assert len(Pack.from_bytes(data).payload) == len(GIVEN)
 
 
 @pytest.mark.parametrize("sizes", [(1, 1), (7, 7), (7, 30), (30, 7)])
