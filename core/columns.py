@@ -7,6 +7,7 @@ does not fit has a reason instead, and no reason ever holds the value.
 from __future__ import annotations
 
 import datetime as dt
+import math
 import re
 import uuid
 from collections.abc import Callable
@@ -26,6 +27,7 @@ Ints: TypeAlias = NDArray[np.int64]
 Reasons: TypeAlias = NDArray[np.object_] | None
 
 MISSING = "missing"
+MISSING_QUASI_IDENTIFIER = "missing (method partition takes rows with holes)"
 NO_COLUMN = "no such column"
 NOT_A_DATE = "not a date"
 NOT_A_NUMBER = "not a number"
@@ -71,7 +73,7 @@ def number(value: Any) -> float:
         return result + 0.0
     if size < SMALLEST:
         raise Rejected(TOO_SMALL)
-    raise Rejected(TOO_LARGE if size > LARGEST else NOT_A_NUMBER)
+    raise Rejected(TOO_LARGE if LARGEST < size < math.inf else NOT_A_NUMBER)
 
 
 def numbers(values: Any) -> tuple[Floats, Reasons]:
@@ -86,7 +88,7 @@ def numbers(values: Any) -> tuple[Floats, Reasons]:
     if good.all():
         return result, None
     result[~good] = np.nan
-    reasons = mark(None, np.isnan(raw), NOT_A_NUMBER)
+    reasons = mark(None, ~np.isfinite(raw), NOT_A_NUMBER)
     if missing is not None and missing.any():
         reasons = mark(reasons, missing, MISSING, over=True)
     reasons = mark(reasons, ~good & (size > LARGEST), TOO_LARGE)
@@ -221,6 +223,27 @@ def blank(values: Floats, reasons: Reasons) -> Floats:
     if reasons is not None:
         values[reasons != None] = np.nan  # noqa: E711 - elementwise
     return values
+
+
+def holes(values: Any, among: Ints) -> Ints:
+    """Which of these places of a column hold nothing: null, NaN, NaT or empty text, whatever the column's type."""
+    if is_arrow(values):
+        picked = values.take(among).to_pylist()
+    else:
+        plain = as_array(values)
+        picked = [plain[place] for place in among.tolist()]
+    return among[[is_missing(value) for value in picked]]
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a value stands for none."""
+    if value is None or (isinstance(value, (str, bytes)) and len(value) == 0):
+        return True
+    if isinstance(value, np.datetime64):
+        return bool(np.isnat(value))
+    if isinstance(value, np.floating):
+        return bool(np.isnan(value))
+    return _is_nan(value) or type(value).__name__ == "NAType"  # pandas', which is not imported to tell
 
 
 def is_arrow(values: Any) -> bool:

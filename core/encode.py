@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from crenel import columns
 from crenel.columns import Ints, Reasons
 from crenel.errors import Rejected
+from crenel.parameters import takes_holes
 from crenel.policy import Policy
+from crenel.quasi_identifiers import QuasiIdentifier
 from crenel.rows import Rows
 
 __all__ = ["Encoded", "Encoder", "Rejection"]
@@ -67,6 +69,7 @@ class Encoder:
 
     def __init__(self, policy: Policy, *, secret: bytes = b"") -> None:
         self.policy = policy
+        self._takes_holes = takes_holes(policy.parameters)
         # One key for each of the two hashes, whatever the secret's length.
         digest = blake2b(secret, digest_size=48, person=b"crenel.person").digest()
         self._int_key = np.frombuffer(digest[:16], dtype="<u8").astype(np.uint64)
@@ -77,7 +80,8 @@ class Encoder:
 
         Args:
             batch: Columns by their names, all of one length: sequences, numpy arrays or Arrow arrays. A column that
-                the policy names and that is not there rejects all rows.
+                the policy names and that is not there rejects all rows; a quasi-identifier is missing in all of them
+                where the method takes rows with holes.
             time: Event times in microseconds, where the policy names no column for them. They may be left out where
                 only arrivals count (`delay_rows`).
         """
@@ -88,7 +92,7 @@ class Encoder:
         moment = self._time(work, time)
         qi = np.empty((count, len(policy.quasi_identifiers)), dtype=np.float64)
         for place, (name, kind) in enumerate(policy.quasi_identifiers.items()):
-            qi[:, place] = work.column(name, kind.coordinates, np.float64)
+            qi[:, place] = self._coordinates(work, name, kind)
         sensitive = np.empty((count, len(policy.sensitive)), dtype=np.int64)
         for place, (name, column) in enumerate(policy.sensitive.items()):
             sensitive[:, place] = work.column(name, column.codes, np.int64)
@@ -97,6 +101,26 @@ class Encoder:
             return Encoded(rows, np.arange(count, dtype=np.int64), ())
         kept = np.flatnonzero(work.good).astype(np.int64)
         return Encoded(rows.take(kept), kept, tuple(sorted(work.rejected)))
+
+    def _coordinates(self, work: _Work, name: str, kind: QuasiIdentifier) -> columns.Floats:
+        """A quasi-identifier's column: NaN where it is missing, if the method takes that; else that has its reason."""
+        if self._takes_holes and name not in work.batch:
+            return np.full(work.count, np.nan)
+
+        def encode(values: Any) -> tuple[columns.Floats, Reasons]:
+            found, reasons = kind.coordinates(values)
+            if reasons is None:
+                return found, None
+            holes = columns.holes(values, np.flatnonzero(reasons != None))  # noqa: E711 - elementwise
+            if not self._takes_holes:
+                reasons[holes] = columns.MISSING_QUASI_IDENTIFIER
+                return found, reasons
+            found[holes] = np.nan
+            reasons[holes] = None
+            return found, reasons
+
+        encoded: columns.Floats = work.column(name, encode, np.float64)
+        return encoded
 
     def persons(self, values: Any) -> tuple[Ints, Reasons]:
         """A keyed 64-bit hash of each person.

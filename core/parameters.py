@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from crenel import differential
 from crenel.checks import Problems, a_boolean, a_number, an_integer, as_number, one_of, short, suggestion
+from crenel.durations import a_duration, format_duration
 from crenel.frozen import FrozenDict
 from crenel.geometry import Interval, Radix, Tree
 
@@ -19,9 +20,12 @@ __all__ = [
     "CastleGuardParameters",
     "CastleParameters",
     "Cover",
+    "PartitionParameters",
+    "PartitionReuse",
     "Reuse",
     "SdgsParameters",
     "register_method_parameters",
+    "takes_holes",
 ]
 
 
@@ -278,12 +282,104 @@ def _listed(names: Mapping[str, Any]) -> str:
     return ", ".join(names) or short(None)
 
 
+class PartitionReuse(Enum):
+    """Which of the published generalizations that contain a row it may leave under."""
+
+    #: The least lossy, as in the paper. Who sees it chosen knows that the row is in no better one.
+    BEST = "best"
+
+    #: One of them, drawn uniformly.
+    UNIFORM = "uniform"
+
+    #: One of them, drawn by weights that fall with the loss.
+    WEIGHTED = "weighted"
+
+    #: None.
+    OFF = "off"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionParameters:
+    """The parameters of `partition`."""
+
+    #: Rows may lack quasi-identifiers.
+    takes_holes: ClassVar[bool] = True
+
+    #: A set of quasi-identifiers is a number of 64 bits, of which one is the sign.
+    MOST_QUASI_IDENTIFIERS: ClassVar[int] = 62
+
+    #: Which published generalization a row may leave under.
+    reuse: PartitionReuse = PartitionReuse.UNIFORM
+
+    #: How long one may be used again, the paper's omega: a number of arrivals, or a duration of event time. None: a
+    #: tenth of `delay_rows`, or else of `delay`.
+    reuse_for: int | str | None = None
+
+    #: How steeply the weights of `reuse: weighted` fall with the loss; 0: not at all.
+    eta: float = 1.0
+
+    #: The most generalizations kept for reuse; the oldest go first. It bounds memory.
+    max_reusable: int = 1000
+
+    #: Whether a group of rows with different quasi-identifiers publishes all of them, also for rows that lack one,
+    #: instead of those that every row has.
+    fill_missing: bool = False
+
+    def __post_init__(self) -> None:
+        problems = Problems()
+        # YAML reads a bare `off` as False.
+        reuse: Any = self.reuse
+        if reuse is False:
+            reuse = "off"
+        clean: dict[str, Any] = {
+            "reuse": one_of(problems, "reuse", reuse, PartitionReuse),
+            "reuse_for": self._checked_reuse_for(problems),
+            "eta": self._checked_eta(problems),
+            "max_reusable": an_integer(problems, "max_reusable", self.max_reusable, 0),
+            "fill_missing": a_boolean(problems, "fill_missing", self.fill_missing),
+        }
+        problems.raise_if_any("parameters")
+        for name, value in clean.items():
+            object.__setattr__(self, name, value)
+
+    def _checked_reuse_for(self, problems: Problems) -> int | str | None:
+        given = self.reuse_for
+        if given is None:
+            return None
+        if isinstance(given, int):
+            return an_integer(problems, "reuse_for", given, 1)
+        return format_duration(a_duration(problems, "reuse_for", given, at_least=1))
+
+    def _checked_eta(self, problems: Problems) -> float:
+        number = as_number(self.eta)
+        if number is None or number < 0:
+            problems.must("eta", "a number of at least 0", self.eta)
+            return 0.0
+        return number
+
+    def check(self, policy: dict[str, Any], problems: Problems) -> None:
+        """What the fields of a policy have to say to this method."""
+        if policy["t"] is not None:
+            problems.add("t", "must not be given with the method partition, which has no t-closeness; use l.")
+        if isinstance(self.reuse_for, str) and policy["delay"] is None:
+            problems.add("parameters.reuse_for", "must be a number of rows where policy.delay is not given.")
+        most = self.MOST_QUASI_IDENTIFIERS
+        if len(policy["quasi_identifiers"]) > most:
+            problems.add("quasi_identifiers", f"must be at most {most} with the method partition.")
+
+
 #: For each method the frozen dataclass of its parameters.
 METHODS: dict[str, type] = {
     "castle": CastleParameters,
     "castleguard": CastleGuardParameters,
+    "partition": PartitionParameters,
     "sdgs": SdgsParameters,
 }
+
+
+def takes_holes(parameters: Any) -> bool:
+    """Whether the method of these parameters takes rows that lack quasi-identifiers."""
+    return bool(getattr(parameters, "takes_holes", False))
 
 
 def register_method_parameters(name: str, parameters: type) -> None:

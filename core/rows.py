@@ -16,7 +16,8 @@ class Rows:
     """Rows in columns of numbers, in the order of their arrival.
 
     Args:
-        qi: float64, a row each, a column per quasi-identifier: coordinates.
+        qi: float64, a row each, a column per quasi-identifier: coordinates; NaN where it is missing, which few methods
+            take.
         person: int64, equal where the person is.
         sensitive: int64, a row each, a column per sensitive column: codes.
         time: int64, event time in microseconds.

@@ -4,6 +4,9 @@
 from these alone: groups of fewer than `k` persons or `l` values, groups further than `t` from the
 stream, rows lost or published twice, rows outside their box, late rows, misreported figures.
 
+An outsider is thought to know which quasi-identifiers a person's rows have, besides their values: rows are of one group
+only if the same quasi-identifiers are published of them.
+
 The unit of privacy is a person. The audit says what was published; it does not say what an
 outsider could learn by combining it with other data.
 
@@ -23,6 +26,7 @@ import numpy.typing as npt
 
 from crenel.audit.differential import Statement, stated
 from crenel.geometry import Geometry, Interval, Radix, Tree
+from crenel.parameters import takes_holes
 from crenel.policy import Policy
 from crenel.rows import Rows
 
@@ -50,7 +54,7 @@ class Published:
 
     #: Row numbers (arrivals, counted from 0), release after release.
     rows: Ints = field(repr=False)
-    #: Boxes, one row per release and one column per quasi-identifier.
+    #: Boxes, one row per release and one column per quasi-identifier; NaN if that is not published.
     lo: Floats = field(repr=False)
     hi: Floats = field(repr=False)
     #: Where each release begins in `rows`, and the end. Without it each row stands alone, and the
@@ -253,6 +257,9 @@ class _Audit:
         self.out = out
         self.in_order = in_order
         self.perturbed = bool(getattr(policy.parameters, "perturbs", False))
+        #: Whether rows may lack quasi-identifiers, and whether these may be published all the same.
+        self.holes = takes_holes(policy.parameters)
+        self.fills = bool(getattr(policy.parameters, "fill_missing", False))
         self.geometries: list[Geometry] = [qi.geometry for qi in policy.quasi_identifiers.values()]
         if out.lo.shape[1] != len(self.geometries):
             message = "published: lo and hi must have one column per quasi-identifier."
@@ -371,28 +378,51 @@ class _Audit:
         boxed = ~self.sampled[self.release]
         release, qi = self.release[boxed], self.rows.qi[self.row[boxed]]
         inside = (self.out.lo[release] <= qi) & (qi <= self.out.hi[release])
+        if self.holes:
+            # What is not published is not false. What the row lacks must not be, but in a star or if it is filled in.
+            stands_for_all = self.suppressed[release] | self.fills
+            inside |= np.isnan(self.out.lo[release]) | (np.isnan(qi) & stands_for_all[:, None])
         return int(np.count_nonzero(~np.all(inside, axis=1)))
 
     def _illegal(self) -> int:
         legal = np.ones(len(self.out), np.bool_)
         for j, geometry in enumerate(self.geometries):
-            legal &= _legal(geometry, self.out.lo[:, j], self.out.hi[:, j])
+            lo, hi = self.out.lo[:, j], self.out.hi[:, j]
+            unpublished = np.isnan(lo) & np.isnan(hi) & self.holes
+            legal &= _legal(geometry, np.where(unpublished, geometry.widest()[0], lo), hi) | unpublished
         return int(np.count_nonzero(self.published & ~legal))
 
     def _losses(self) -> Floats | None:
         """The loss of each release, or `None` where the domain of its moment is not known."""
         out = self.out
         weights = [float(qi.weight) for qi in self.policy.quasi_identifiers.values()]
-        losses = np.zeros(len(out))
-        for j, (geometry, weight) in enumerate(zip(self.geometries, weights, strict=True)):
+        shares = []
+        for j, geometry in enumerate(self.geometries):
             domain = self._domain_width(j, geometry)
             if domain is None:
                 return None
             with np.errstate(invalid="ignore", divide="ignore"):
-                share = (out.hi[:, j] - out.lo[:, j]) / domain
-            losses += weight / sum(weights) * np.where(domain > 0, share, 0.0)
+                shares.append(np.where(domain > 0, (out.hi[:, j] - out.lo[:, j]) / domain, 0.0))
+        if self.holes:
+            losses = self._losses_with_holes(shares, weights)
+        else:
+            losses = np.zeros(len(out))
+            for share, weight in zip(shares, weights, strict=True):
+                losses += weight / sum(weights) * share
         losses[self.suppressed] = 1.0
         return losses
+
+    def _losses_with_holes(self, shares: Sequence[Floats], weights: Sequence[float]) -> Floats:
+        """The mean over a release's rows: what a row has and is not published is lost, and so is what is filled in."""
+        lost, whole = np.zeros(len(self.row)), np.zeros(len(self.row))
+        for j, (share, weight) in enumerate(zip(shares, weights, strict=True)):
+            has = ~np.isnan(self.rows.qi[self.row, j])
+            published = ~np.isnan(self.out.lo[self.release, j])
+            whole += weight * (has | published)
+            lost += weight * np.where(has & published, share[self.release], has ^ published)
+        loss = np.divide(lost, whole, out=np.zeros(len(lost)), where=whole > 0)
+        sizes = np.bincount(self.release, minlength=len(self.out))
+        return np.asarray(np.bincount(self.release, loss, minlength=len(self.out)) / np.maximum(sizes, 1))
 
     def _domain_width(self, j: int, geometry: Geometry) -> Floats | None:
         """The width of a domain at each release: if learned, of what had arrived by then."""
@@ -402,7 +432,7 @@ class _Audit:
         if self.out.arrivals is None or self.perturbed:
             return None
         qi = self.rows.qi[:, j]
-        width = np.maximum.accumulate(qi) - np.minimum.accumulate(qi)
+        width = np.nan_to_num(np.fmax.accumulate(qi) - np.fmin.accumulate(qi))  # of those that are not missing
         arrivals = np.clip(self.out.arrivals, 0, len(qi))
         return np.asarray(np.concatenate([[0.0], width])[arrivals])
 

@@ -24,6 +24,7 @@ import secrets
 from crenel.engine.castle import Castle
 from crenel.engine.castleguard import CastleGuard
 from crenel.engine.contract import Engine, Kind, Release, Releases, SnapshotError
+from crenel.engine.partition import Partition
 from crenel.engine.reorder import Reordered
 from crenel.engine.sdgs import Sdgs
 from crenel.policy import Policy
@@ -31,7 +32,12 @@ from crenel.rows import Rows
 
 __all__ = ["Engine", "Kind", "Release", "Releases", "Rows", "SnapshotError", "create"]
 
-_METHODS = {"castle": Castle, "castleguard": CastleGuard, "sdgs": Sdgs}
+_METHODS = {
+    "castle": Castle,
+    "castleguard": CastleGuard,
+    "partition": Partition,
+    "sdgs": Sdgs,
+}
 
 
 def create(policy: Policy, *, secret: bytes | None = None, shard: bytes = b"") -> Engine:

@@ -36,10 +36,11 @@ class Release:
     #: Row numbers (arrivals in this engine, from 0), in the order in which they leave.
     rows: NDArray[np.int64]
     kind: Kind
-    #: The generalization: per quasi-identifier the least and the greatest coordinate it stands for.
+    #: The generalization: per quasi-identifier the least and the greatest coordinate it stands for; NaN if it is not
+    #: published, which is then so for all rows of the release.
     lo: NDArray[np.float64]
     hi: NDArray[np.float64]
-    #: Generalized loss of the box, from 0 to 1.
+    #: Generalized loss of the box, from 0 to 1; where rows lack quasi-identifiers, the mean of theirs.
     loss: float
     #: Distinct persons of the rows; of a reused generalization, those it had when it was first published.
     persons: int

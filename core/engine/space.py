@@ -84,8 +84,13 @@ def fingerprint(policy: Policy, space: common.Space) -> bytes:
     return digest.digest()
 
 
-def check_rows(policy: Policy, space: common.Space, rows: Rows) -> None:
+def check_rows(policy: Policy, space: common.Space, rows: Rows, *, holes: bool = False) -> None:
     """Refuse rows that are not in the space: the kernels look up leaves and values without asking again.
+
+    Parameters
+    ----------
+    holes
+        Whether a coordinate may be missing (NaN).
 
     Raises
     ------
@@ -102,12 +107,14 @@ def check_rows(policy: Policy, space: common.Space, rows: Rows) -> None:
         raise ValueError(message)
     if len(rows) == 0:
         return
-    dimensions = space.dimensions
-    lo, hi = rows.qi.min(axis=0), rows.qi.max(axis=0)
+    dimensions, qi = space.dimensions, rows.qi
+    if holes:  # what is missing is nowhere: as if it were at a place that there is
+        qi = np.where(np.isnan(qi), np.where(dimensions["learned"], 0.0, dimensions["widest_lo"]), qi)
+    lo, hi = qi.min(axis=0), qi.max(axis=0)
     # NaN compares as outside.
     inside = (lo >= dimensions["widest_lo"]) & (hi <= dimensions["widest_hi"]) & np.isfinite(lo) & np.isfinite(hi)
     for d in np.flatnonzero(inside & (dimensions["kind"] != common.INTERVAL)):
-        inside[d] = np.array_equal(rows.qi[:, d], np.floor(rows.qi[:, d]))
+        inside[d] = np.array_equal(qi[:, d], np.floor(qi[:, d]))
     names = [*policy.quasi_identifiers]
     wrong = [names[d] for d in np.flatnonzero(~inside)]
     wrong += [

@@ -19,7 +19,15 @@ from hypothesis import strategies as st
 
 from crenel.engine import Engine, Releases, create
 from crenel.hierarchy import Hierarchy
-from crenel.parameters import CastleGuardParameters, CastleParameters, Cover, Reuse, SdgsParameters
+from crenel.parameters import (
+    CastleGuardParameters,
+    CastleParameters,
+    Cover,
+    PartitionParameters,
+    PartitionReuse,
+    Reuse,
+    SdgsParameters,
+)
 from crenel.policy import OnSuppress, Policy, Sensitive
 from crenel.quasi_identifiers import Categorical, Datetime, Numeric, Prefix
 from crenel.rows import Rows
@@ -205,10 +213,11 @@ def cases(
     close: bool = False,
     reorder: bool = False,
     method: str = "castle",
-    parameters: Callable[[bool, bool], st.SearchStrategy[Any]] | None = None,
+    parameters: st.SearchStrategy[Any] | Callable[[bool, bool], st.SearchStrategy[Any]] | None = None,
     declared: bool = False,
     binned: bool = True,
     on_suppress: st.SearchStrategy[OnSuppress] = st.sampled_from(OnSuppress),  # noqa: B008 - it draws anew
+    holes: bool = False,
 ) -> Case:
     """A case.
 
@@ -219,13 +228,16 @@ def cases(
     reorder
         Whether the policy asks for the rows in their own order.
     method, parameters
-        The method's name, and its parameters (by whether they keep the order, and are lively) if they are not those of
-        `castle`.
+        The method's name, and its parameters if they are not those of `castle`: a strategy, or a function of whether
+        they keep the order and are lively.
     declared, binned
         Whether all domains are declared, and whether sensitive columns may be looked at in bins.
     on_suppress
         What becomes of rows without company.
+    holes
+        Whether rows may lack quasi-identifiers.
     """
+    parameters = castle_parameters if parameters is None else parameters
     # Half of the cases are lively: nothing about them is so unusual that no row would be reused.
     lively = draw(st.booleans())
     columns = draw(st.lists(_declared if declared else _quasi_identifier, min_size=1, max_size=4))
@@ -243,12 +255,14 @@ def cases(
         t=draw(_mostly(0.5, 0.3, 0.75, 0.9, 0.01)) if close else None,
         **draw(_delays(k, lively, both=not reorder)),
         method=method,
-        parameters=draw((castle_parameters if parameters is None else parameters)(reorder, lively)),
+        parameters=draw(parameters(reorder, lively) if callable(parameters) else parameters),
         on_suppress=draw(on_suppress),
         seed=None,
     )
     n = draw(st.integers(MOST_ROWS // 2, MOST_ROWS) if lively else st.integers(0, MOST_ROWS))
     rows = draw(_rows([values for _, values in columns], [codes for _, codes in sensitive], n))
+    if holes:
+        rows = replace(rows, qi=draw(_with_holes(rows.qi)))
     return Case(
         policy=policy,
         rows=rows,
@@ -349,6 +363,26 @@ def _rows(
         person=np.array([_person(p) for _, p, _, _ in picked], np.int64),
         sensitive=np.array([s for _, _, s, _ in picked], np.int64).reshape(n, len(codes)),
         time=start + np.cumsum(np.array([step for _, _, _, step in picked], np.int64)),
+    )
+
+
+@st.composite
+def _with_holes(draw: st.DrawFn, qi: np.ndarray) -> np.ndarray:
+    """A few patterns of what is missing, of which each row has one: sets of their own hardly ever meet again."""
+    patterns = draw(st.lists(st.lists(st.booleans(), min_size=qi.shape[1], max_size=qi.shape[1]), max_size=3))
+    choices = np.array([[False] * qi.shape[1], *patterns])
+    picked = np.random.default_rng(draw(st.integers(0, 2**32))).integers(0, len(choices), len(qi))
+    return np.where(choices[picked], np.nan, qi)
+
+
+@st.composite
+def partition_parameters(draw: st.DrawFn) -> PartitionParameters:
+    return PartitionParameters(
+        reuse=draw(st.sampled_from(PartitionReuse)),
+        reuse_for=draw(st.sampled_from([None, 1, 20, 1000])),
+        eta=draw(st.sampled_from([1.0, 0.0, 30.0])),
+        max_reusable=draw(_mostly(3, 0, 1)),
+        fill_missing=draw(st.booleans()),
     )
 
 

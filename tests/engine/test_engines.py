@@ -6,6 +6,8 @@ it does not promise.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -17,8 +19,10 @@ from crenel.parameters import CastleParameters
 from crenel.policy import Policy, Sensitive
 from crenel.quasi_identifiers import Categorical, Numeric, Prefix
 from crenel.rows import Rows
-from tests.engine.cases import Case, cases, castleguard_cases, run, sdgs_cases
+from tests.engine.cases import Case, cases, castleguard_cases, partition_parameters, run, sdgs_cases
 from tests.engine.checks import ALL_CHECKS, Check, Method, audited, reason_to_skip
+
+PARTITION: dict[str, Any] = {"method": "partition", "parameters": partition_parameters(), "holes": True}
 
 METHODS = [
     Method(name="castle", cases=cases()),
@@ -33,6 +37,8 @@ METHODS = [
     ),
     Method(name="castleguard", cases=castleguard_cases(), perturbs=True, samples=True),
     Method(name="sdgs", cases=sdgs_cases(), samples=True),
+    Method(name="partition", cases=cases(**PARTITION), holes=True),
+    Method(name="partition with l", cases=cases(diverse=True, **PARTITION), holes=True),
 ]
 
 
