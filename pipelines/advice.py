@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from crenel.audit.differential import stated
 from crenel.geometry import Interval
-from crenel.parameters import Reuse
+from crenel.parameters import PartitionReuse, Reuse
 from crenel.pipelines import names
 from crenel.pipelines.report import Finding, Severity, listed
 from crenel.policy import OnSuppress, Policy
@@ -149,7 +149,17 @@ def _method(policy: Policy) -> Iterator[Finding]:
             "finds each one's row by counting; and until a group's last row has left, fewer than "
             "k persons are published under its generalization."
         )
-    if getattr(parameters, "reuse", None) is Reuse.OFF:
+    if getattr(parameters, "fill_missing", False):
+        yield _warn(
+            "fill_missing: rows are published with ranges of quasi-identifiers that they lack, and such a range may be "
+            "of fewer than k persons' values."
+        )
+    if getattr(parameters, "reuse", None) is PartitionReuse.BEST:
+        yield _warn(
+            "reuse is best: a row that leaves under one generalization is known to be in none of the less lossy ones "
+            "published shortly before. uniform does not tell."
+        )
+    if getattr(parameters, "reuse", None) in (Reuse.OFF, PartitionReuse.OFF):
         yield _note("reuse is off: more rows are merged into wide groups, or suppressed.")
     if policy.on_suppress is OnSuppress.DROP:
         yield _note("on_suppress is drop: rows without company are missing in what is published.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 __all__ = ["WAIT", "is_compiled"]
@@ -10,12 +11,10 @@ __all__ = ["WAIT", "is_compiled"]
 WAIT = "compiling the engine, once: up to a minute"
 
 
-def is_compiled() -> bool:
-    """Whether numba would find the kernels in its cache; True if it cannot be told."""
-    from crenel.engine.kernels import castle as kernels
-
+def is_compiled(method: str = "castle") -> bool:
+    """Whether numba would find a method's kernels in its cache; True if it cannot be told."""
     try:
-        run: Any = kernels.run
+        run: Any = import_module(f"crenel.engine.kernels.{method}").run
         return bool(run._cache._cache_file._load_index())
     except Exception:  # numba's insides may change, and a wait that is not announced does no harm
         return True

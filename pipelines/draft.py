@@ -40,7 +40,7 @@ def draft(roles: Roles, source: str, rows: int, columns: int) -> str:
         _publish(roles),
         _guarantees(roles, k),
         _deadline(roles, k),
-        _rest(),
+        _rest(roles),
     ]
     return "\n\n".join("\n".join(part) for part in parts) + "\n"
 
@@ -301,7 +301,9 @@ def _disorder(time: Any) -> Iterator[str]:
         yield f"disorder: {format_duration(most)}"
 
 
-def _rest() -> Iterator[str]:
+def _rest(roles: Roles) -> Iterator[str]:
+    if any(choice.taken and choice.column.missing for choice in roles.quasi_identifiers):
+        yield from _comment("castle rejects a row that lacks a quasi-identifier; partition takes it.")
     yield "method: castle"
     yield from _comment("A row that no group takes in time matches everybody (star), or is dropped (drop).")
     yield "on_suppress: star"

@@ -10,6 +10,7 @@ from typing import Any
 
 from crenel.audit.differential import stated
 from crenel.geometry import Geometry, Interval, Radix, Tree
+from crenel.parameters import takes_holes
 from crenel.pipelines.report import Line, Section, count, listed, spoken
 from crenel.policy import OnSuppress, Policy
 from crenel.quasi_identifiers import Categorical, Datetime, QuasiIdentifier, Range
@@ -159,6 +160,11 @@ def _promises(policy: Policy) -> Iterator[str]:
         f"When a row leaves, the rows published so far under the same generalization are of at "
         f"least {policy.k} different persons (k)."
     )
+    if takes_holes(policy.parameters):
+        yield (
+            "Rows may lack quasi-identifiers. A generalization includes which of them are published: that is the same "
+            "for all rows of a group."
+        )
     names = listed(policy.sensitive)
     each = names if len(policy.sensitive) == 1 else f"each of {names}"
     if policy.l is not None:
@@ -214,6 +220,8 @@ def _method(policy: Policy) -> Iterator[Line]:
     yield "method", policy.method
     for field in dataclasses.fields(policy.parameters):
         value = getattr(policy.parameters, field.name)
+        if value is None:  # what stands for it depends on other fields
+            continue
         shown = value.value if isinstance(value, Enum) else value
         shown = str(shown).lower() if isinstance(shown, bool) else shown
         if shown is None or (isinstance(shown, Mapping) and not shown):

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from crenel.columns import Floats, Ints
 
 __all__ = [
+    "combinations",
     "friendly_above",
     "held",
     "lateness",
@@ -56,12 +57,18 @@ def only_one(groups: Ints, persons: Ints) -> NDArray[np.bool_]:
     return alone
 
 
-def unique_persons(qi: Floats, persons: Ints) -> int:
-    """How many persons have a combination of quasi-identifiers that nobody else has."""
-    boxes = np.zeros(len(persons), dtype=np.int64)
-    for column in qi.T:
+def combinations(columns: NDArray[np.generic]) -> Ints:
+    """Each row's place among the distinct ones; what is missing is as good as a value."""
+    boxes = np.zeros(len(columns), dtype=np.int64)
+    for column in columns.T:
         codes = places(column)
         boxes = places(boxes * (int(codes.max(initial=0)) + 1) + codes)
+    return boxes
+
+
+def unique_persons(qi: Floats, persons: Ints) -> int:
+    """How many persons have a combination of quasi-identifiers that nobody else has."""
+    boxes = combinations(qi)
     of, who = persons_of(boxes, persons)
     return len(np.unique(who[only_one(boxes, persons)[of]]))
 

@@ -161,7 +161,7 @@ def _quasi_identifiers(columns: list[Profile]) -> list[Choice]:
     chosen: list[Choice] = []
     for _, word, column in sorted(graded, key=lambda one: one[0]):
         against = _against(column, [one.column for one in chosen if one.taken])
-        lost = ", which would be rejected" if column.missing else ""
+        lost = ", which are rejected unless the method is partition" if column.missing else ""
         reason = f"by its name ({word}); {_values(column)}{_missing(column)}{lost}"
         chosen.append(Choice(column, f"{reason}; {against}" if against else reason, not against))
     return chosen

@@ -22,6 +22,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from crenel.errors import PolicyError
@@ -84,7 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
             releases=_owners(arguments.releases),
             input_format=arguments.input_format,
         )
-        watch = summary.watching if sys.stderr.isatty() else None
+        watch = partial(summary.watching, method=policy.method) if sys.stderr.isatty() else None
         try:
             outcome = job.run(request, launch, watch)
         except (CommandError, PolicyError, BrokenPipeError):

@@ -16,6 +16,7 @@ from crenel.columns import Floats, Ints
 from crenel.durations import format_duration
 from crenel.encode import Encoded, Encoder
 from crenel.geometry import Interval, Tree
+from crenel.parameters import takes_holes
 from crenel.pipelines import measures
 from crenel.pipelines.report import Finding, Line, Section, Severity, count, listed, percent, spoken
 from crenel.policy import Policy
@@ -28,6 +29,9 @@ HEAVY = 0.1
 
 #: Fewer persons tell nothing about what is rare.
 _ENOUGH = 20
+
+#: With fewer rows among k persons of the same quasi-identifiers, much is lost for the holes alone.
+_ALIKE = 0.9
 
 #: Where the middle 98% use less than this of a domain, outliers stretch it.
 _STRETCHED = 0.2
@@ -52,11 +56,14 @@ class Sample:
             "Rows that would be rejected": self._rejections,
             "Persons": self._persons,
             "Quasi-identifiers": self._quasi_identifiers,
+            "Holes": self._holes,
             "Columns that leave as they are": self._as_they_are,
             "Time": self._time,
             "Company": self._company,
         }
         for title, part in parts.items():
+            if title == "Holes" and not takes_holes(self.policy.parameters):
+                continue
             if title == "Rows that would be rejected" or len(self._encoded.kept):
                 said.append(Section(title, tuple(part())))
         return said
@@ -143,7 +150,55 @@ class Sample:
         for place, (name, qi) in enumerate(self.policy.quasi_identifiers.items()):
             yield name, self._use(name, qi, self._encoded.rows.qi[:, place])
 
+    def _holes(self) -> Iterator[Line]:
+        """Rows by which quasi-identifiers they have: k persons of the same set keep all of it."""
+        absent = np.isnan(self._encoded.rows.qi)
+        sets = measures.combinations(absent)
+        share = float(absent.any(axis=1).mean())
+        number = int(sets.max(initial=-1)) + 1
+        yield f"{percent(share)} of the rows lack a quasi-identifier; there are {count(number, 'set')} of what rows have."
+        alike = self._in_time(sets)
+        if alike is None:
+            return
+        yield (
+            f"{percent(alike)} of the rows meet {self.policy.k} persons of the same set before their deadline; the "
+            "others leave with similar sets, and publish what all of a group have."
+        )
+        if alike < _ALIKE:
+            self._warn(
+                f"Only {percent(alike)} of the rows meet {self.policy.k} persons who have the same quasi-identifiers: "
+                "the others lose some, or are suppressed. Leave out those that are seldom there, wait longer, or lower k."
+            )
+
+    def _in_time(self, sets: Ints) -> float | None:
+        """The share of rows that k persons of the same set come after, before the deadline; None if it is not known."""
+        policy, time = self.policy, self._encoded.rows.time
+        by_time = policy.delay is not None and policy.event_time is not None
+        if policy.delay_rows is None and not by_time:
+            return None
+        order = np.argsort(time, kind="stable") if by_time else np.arange(len(time))
+        time, sets, who = time[order], sets[order], self._who[order]
+        fits = 0
+        for one in np.unique(sets):
+            at = np.flatnonzero(sets == one)
+            until = measures.rows_until(who[at], policy.k)
+            start = np.flatnonzero(until >= 0)
+            first, last = at[start], at[start + until[start]]
+            good = last - first <= (policy.delay_rows or len(time))
+            if by_time and policy.delay is not None:
+                good &= time[last] - time[first] <= policy.delay
+            fits += int(good.sum())
+        return fits / max(len(time), 1)
+
     def _use(self, name: str, qi: QuasiIdentifier, found: Floats) -> str:
+        holes = np.isnan(found)
+        if holes.all():
+            self._warn(f"{name} is missing in all rows: leave it out, or take a larger sample.")
+            return "missing in all rows"
+        seldom = f"; missing in {percent(float(holes.mean()))} of the rows" if holes.any() else ""
+        return self._use_of(name, qi, found[~holes]) + seldom
+
+    def _use_of(self, name: str, qi: QuasiIdentifier, found: Floats) -> str:
         geometry, distinct = qi.geometry, len(np.unique(found))
         if distinct == 1:
             self._warn(f"{name} has one value only: leave it out, or take a larger sample.")

@@ -2,7 +2,7 @@
 
 In CSV a range is the text `[lo, hi]`; in JSON lines, Parquet and Avro it is a record of `lo` and
 `hi`. A range without ends, of a column whose domain is not declared, is `*` in CSV and has two
-nulls elsewhere.
+nulls elsewhere. A column that is not published of a row is an empty cell in CSV, and null elsewhere.
 """
 
 from __future__ import annotations
@@ -158,9 +158,11 @@ def _flat(column: pa.Array) -> pa.Array:
     """The text that stands for a value in CSV."""
     if is_range(column.type):
         lo, hi = (_text(column.field(i)) for i in range(2))
+        missing = column.is_null()
         ends = pc.binary_join_element_wise(pc.fill_null(lo, ""), pc.fill_null(hi, ""), ", ")
         text = pc.binary_join_element_wise("[", ends, "]", "")
-        return pc.if_else(pc.and_(pc.is_null(lo), pc.is_null(hi)), "*", text)
+        text = pc.if_else(pc.and_(pc.is_null(lo), pc.is_null(hi)), "*", text)
+        return pc.if_else(missing, None, text)
     if pa.types.is_nested(column.type):
         return pc.if_else(column.is_null(), None, _json_text(column))
     try:

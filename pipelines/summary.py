@@ -24,10 +24,10 @@ _EVERY = 0.5
 
 
 @contextlib.contextmanager
-def watching(work: Work) -> Iterator[None]:
+def watching(work: Work, method: str = "castle") -> Iterator[None]:
     """Show a line of progress on standard error."""
     over = threading.Event()
-    note = "" if compiled.is_compiled() else f" ({compiled.WAIT})"
+    note = "" if compiled.is_compiled(method) else f" ({compiled.WAIT})"
 
     def show() -> None:
         while not over.wait(_EVERY):

@@ -7,6 +7,7 @@ what the line holds is somebody's, and is never quoted.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Collection
@@ -109,7 +110,7 @@ def read(path: str | PathLike[str], *, text: Collection[str] = (), numbers: Coll
         text: Columns that are text in a format without types (CSV), whatever they look like. For
             the others there, the type is the narrowest that fits all values: a column with
             zeros in front of its numbers stays text.
-        numbers: Columns that are numbers there, NaN where they are not.
+        numbers: Columns that are numbers there, infinite where they are not.
 
     Raises:
         TableError: the file cannot be read; the message says why, and where.
@@ -320,7 +321,8 @@ def _is_float(text: str) -> bool:
 
 
 def _float(text: str) -> float:
-    return float(text) if _is_float(text) else float("nan")
+    # Infinity is no number to a policy; NaN would be taken for one that is missing.
+    return float(text) if _is_float(text) else math.inf
 
 
 def _moments(distinct: list[str]) -> Any:

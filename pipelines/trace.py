@@ -55,12 +55,14 @@ def published(policy: Policy, rows: pa.Table, releases: pa.Table, number: NDArra
 
 
 def box(qi: QuasiIdentifier, value: Any) -> tuple[float, float]:
-    """The span that a published value stands for.
+    """The span that a published value stands for; NaN if there is none.
 
     Raises:
         TypeError: the quasi-identifier is not of a type that is built in.
         KeyError: no such value is published.
     """
+    if value is None:
+        return math.nan, math.nan
     if isinstance(qi, Numeric):
         return _end(value["lo"], -math.inf), _end(value["hi"], math.inf)
     if isinstance(qi, Datetime):

@@ -6,6 +6,7 @@ in a batch: each value is judged by itself.
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -101,7 +102,7 @@ def _all(column: pa.Array, pattern: str) -> bool:
 
 
 def _numbers(column: pa.Array) -> pa.Array:
-    """Text as numbers: null where it is missing, NaN where it is none."""
+    """Text as numbers: null where it is missing, infinite where it is none. NaN would be missing too."""
     if _all(column, _INTEGER):
         return column.cast(pa.int64())
     if _all(column, _NUMBER):
@@ -115,9 +116,9 @@ def _numbers(column: pa.Array) -> pa.Array:
 
 
 def _number(text: str) -> float | None:
-    if text in tables._MISSING_NUMBERS:
+    if not text or text in tables._MISSING_NUMBERS:
         return None
-    return float(text) if re.fullmatch(_NUMBER, text, re.ASCII) else float("nan")
+    return float(text) if re.fullmatch(_NUMBER, text, re.ASCII) else math.inf
 
 
 def _moments(column: pa.Array) -> pa.Array:

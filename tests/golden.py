@@ -16,7 +16,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +90,39 @@ def write_engine(**changes: Any) -> dict[str, Any]:
     return {"policy": said, "pushed": 150, "rows": 200, "snapshot": as_text(data), "releases": continued(engine, rows)}
 
 
+def write_partition() -> dict[str, Any]:
+    said: dict[str, Any] = {**ENGINE_POLICY, "method": "partition"}
+    said |= {"k": 5, "delay": "150s", "delay_rows": 60, "parameters": {"reuse_for": 30}}
+    del said["t"]
+    policy, rows = Policy.from_dict(said), with_holes(engine_rows(200))
+    engine = create(policy)
+    engine.push(rows.slice(0, 150))
+    data = engine.snapshot()
+    return {
+        "policy": said,
+        "pushed": 150,
+        "rows": 200,
+        "holes": True,
+        "snapshot": as_text(data),
+        "releases": continued(engine, rows),
+    }
+
+
+def with_holes(rows: Rows) -> Rows:
+    """The same rows, some without an age, some without a zip."""
+    n = np.arange(len(rows))
+    qi = rows.qi.copy()
+    qi[n % 3 == 1, 0] = np.nan
+    qi[n % 7 == 3, 1] = np.nan
+    return replace(rows, qi=qi)
+
+
+def rows_of(record: dict[str, Any]) -> Rows:
+    """All rows of an engine's golden file."""
+    rows = engine_rows(record["rows"])
+    return with_holes(rows) if record.get("holes") else rows
+
+
 def continued(engine: Any, rows: Rows) -> list[dict[str, Any]]:
     """What leaves of the rest."""
     now = int(rows.time.max()) + 60 * 10**6
@@ -97,7 +130,13 @@ def continued(engine: Any, rows: Rows) -> list[dict[str, Any]]:
 
 
 def listed(releases: Releases) -> dict[str, Any]:
-    return {field.name: getattr(releases, field.name).tolist() for field in fields(Releases)}
+    columns = {field.name: getattr(releases, field.name).tolist() for field in fields(Releases)}
+    # JSON has no NaN.
+    return {name: [_without_nan(value) for value in values] for name, values in columns.items()}
+
+
+def _without_nan(value: Any) -> Any:
+    return [None if x != x else x for x in value] if isinstance(value, list) else value
 
 
 # --- Transforms ---
@@ -177,6 +216,7 @@ WRITERS: dict[str, Callable[[], dict[str, Any]]] = {
         quasi_identifiers=ENGINE_POLICY["quasi_identifiers"] | {"age": {"type": "numeric", "domain": [0, 100]}},
         parameters={"beta_sample": 0.75, "grid": {"age": 4, "zip": 0, "kind": 1}, "cover": "quasi_identifiers"},
     ),
+    "partition.1": write_partition,
     "pack.1": write_pack,
     "held.1": write_held,
 }

@@ -46,7 +46,7 @@ def test_an_engine_goes_on_from_a_golden_snapshot(path: Path) -> None:
     record = load(path)
     engine = create(Policy.from_dict(record["policy"]))
     engine.restore(golden.as_bytes(record["snapshot"]))
-    found = golden.continued(engine, golden.engine_rows(record["rows"]))
+    found = golden.continued(engine, golden.rows_of(record))
     assert found == record["releases"]
 
 
@@ -55,7 +55,7 @@ def test_it_is_the_same_as_without_the_snapshot(path: Path) -> None:
     """So that the file's rows are today's too."""
     record = load(path)
     engine = create(Policy.from_dict(record["policy"]))
-    rows = golden.engine_rows(record["rows"])
+    rows = golden.rows_of(record)
     engine.push(rows.slice(0, record["pushed"]))
     assert golden.continued(engine, rows) == record["releases"]
 

@@ -155,7 +155,7 @@ def reason(instance, value):
     [
         (Numeric(), None, "missing"),
         (Numeric(), math.nan, "not a number"),
-        (Numeric(), math.inf, "too large"),
+        (Numeric(), math.inf, "not a number"),
         (Numeric(), Decimal("sNaN"), "not a number"),
         (Numeric(), 1e-300, "too small"),
         (Numeric(), np.True_, "not a number"),

@@ -16,6 +16,7 @@ from apache_beam import pvalue, typehints
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.typehints.row_type import RowTypeConstraint
 
+from crenel.parameters import takes_holes
 from crenel.policy import Policy, PolicyError
 from crenel.transforms.emit import PUBLISHED, REJECTED, RELEASES, SUPPRESSED
 from crenel.transforms.hold import Hold
@@ -186,6 +187,8 @@ def _published_type(policy: Policy, element_type: Any, fields: dict[str, Any] | 
     if fields is None:
         return _published_type_without_fields(element_type)
     columns = [(name, _beam_type(kind)) for name, kind in Publisher(policy).fields()]
+    if takes_holes(policy.parameters):  # a range may be missing as a whole
+        columns = [(name, _or_none(kind)) for name, kind in columns]
     floats = dict.fromkeys(published_as_floats(policy), float)
     columns += [(name, floats.get(name, fields[name])) for name in (*policy.sensitive, *policy.publish)]
     return RowTypeConstraint.from_fields(columns)

@@ -121,7 +121,8 @@ def _order(packs: Sequence[Pack]) -> NDArray[np.int64]:
 def _contents(packs: Sequence[Pack]) -> list[NDArray[Any]]:
     rows = [pack.rows for pack in packs]
     keys: list[NDArray[Any]] = [np.concatenate([part.person for part in rows])]
-    keys += list(np.concatenate([part.qi for part in rows]).T)
+    # What is missing is equal to what is missing, and no coordinate is infinite.
+    keys += [np.where(np.isnan(column), np.inf, column) for column in np.concatenate([part.qi for part in rows]).T]
     keys += list(np.concatenate([part.sensitive for part in rows]).T)
     return keys
 

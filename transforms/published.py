@@ -162,7 +162,9 @@ class _Column:
         return self.value(*self._qi.geometry.widest())
 
     def value(self, lo: float, hi: float) -> Any:
-        """What stands for a span: a range is a struct of `lo` and `hi`."""
+        """What stands for a span: a range is a struct of `lo` and `hi`. None for NaN: it is not published."""
+        if lo != lo:  # noqa: PLR0124 - NaN
+            return None
         key = (lo, hi)
         found = self._known.get(key)
         if found is None:
@@ -180,7 +182,9 @@ class _Column:
     def array(self, lo: NDArray[np.float64], hi: NDArray[np.float64]) -> pa.Array:
         """The same as Arrow; numbers without a Python object each."""
         if type(self._qi) is Numeric:
-            return pa.StructArray.from_arrays([_ends(lo), _ends(hi)], ["lo", "hi"])
+            unpublished = np.isnan(lo)
+            mask = pa.array(unpublished) if unpublished.any() else None
+            return pa.StructArray.from_arrays([_ends(lo), _ends(hi)], ["lo", "hi"], mask=mask)
         spans, codes = _distinct(lo, hi)
         values = pa.array([self.value(a, b) for a, b in spans], self.type)
         return values.take(pa.array(codes))
@@ -188,7 +192,7 @@ class _Column:
 
 def _ends(ends: NDArray[np.float64]) -> pa.Array:
     """An end that is nowhere is null."""
-    nowhere = np.isinf(ends)
+    nowhere = ~np.isfinite(ends)
     return pa.array(ends, mask=nowhere if nowhere.any() else None)
 
 
@@ -196,7 +200,8 @@ def _distinct(lo: NDArray[np.float64], hi: NDArray[np.float64]) -> tuple[list[tu
     """The different spans, and which of them each is; rows of a release lie together, so runs are found first."""
     if len(lo) == 0:
         return [], np.zeros(0, dtype=np.int64)
-    starts = np.concatenate([[True], (lo[1:] != lo[:-1]) | (hi[1:] != hi[:-1])])
+    both_missing = np.isnan(lo[1:]) & np.isnan(lo[:-1])
+    starts = np.concatenate([[True], ((lo[1:] != lo[:-1]) | (hi[1:] != hi[:-1])) & ~both_missing])
     runs = np.flatnonzero(starts)
     return list(zip(lo[runs].tolist(), hi[runs].tolist(), strict=True)), np.cumsum(starts) - 1
 

@@ -49,9 +49,12 @@ class Sharder:
         return ((mixed >> np.uint64(33)) % np.uint64(self._shards)).astype(np.int64)
 
     def _near(self, qi: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Equal parts of a Z-order curve through the space, the first quasi-identifier's cuts first."""
+        """Equal parts of a Z-order curve through the space, the first quasi-identifier's cuts first.
+
+        A missing coordinate is at the domain's beginning: rows that lack the same ones stay near each other.
+        """
         width = np.where(self._hi > self._lo, self._hi - self._lo, 1.0)
-        cell = np.clip((qi - self._lo) / width, 0.0, 1.0)
+        cell = np.nan_to_num(np.clip((qi - self._lo) / width, 0.0, 1.0), nan=0.0)
         place = np.zeros(len(qi))
         weight = 1.0
         levels = max(1, min(_LEVELS, 52 // qi.shape[1]))

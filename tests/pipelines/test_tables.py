@@ -133,7 +133,7 @@ def test_a_policy_says_what_is_text_and_what_is_a_number(tmp_path: Path) -> None
         "cost": "int64",
         "code": "string",
     }
-    assert str(table["age"].to_pylist()) == "[30.0, nan]"
+    assert str(table["age"].to_pylist()) == "[30.0, inf]"
     assert table["size"].to_pylist() == ["1.50", "2.00"]
 
 
