@@ -156,7 +156,7 @@ class Sample:
         sets = measures.combinations(absent)
         share = float(absent.any(axis=1).mean())
         number = int(sets.max(initial=-1)) + 1
-        yield f"{percent(share)} of the rows lack a quasi-identifier; there are {count(number, 'set')} of what rows have."
+        yield f"{percent(share)} of the rows lack a quasi-identifier; what rows have are {count(number, 'set')}."
         alike = self._in_time(sets)
         if alike is None:
             return
@@ -167,7 +167,7 @@ class Sample:
         if alike < _ALIKE:
             self._warn(
                 f"Only {percent(alike)} of the rows meet {self.policy.k} persons who have the same quasi-identifiers: "
-                "the others lose some, or are suppressed. Leave out those that are seldom there, wait longer, or lower k."
+                "the others lose some, or are suppressed. Leave out what is seldom there, wait longer, or lower k."
             )
 
     def _in_time(self, sets: Ints) -> float | None:

@@ -136,7 +136,7 @@ def listed(releases: Releases) -> dict[str, Any]:
 
 
 def _without_nan(value: Any) -> Any:
-    return [None if x != x else x for x in value] if isinstance(value, list) else value
+    return [None if np.isnan(x) else x for x in value] if isinstance(value, list) else value
 
 
 # --- Transforms ---

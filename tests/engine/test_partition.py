@@ -196,7 +196,7 @@ def small(
 
 def seen(release: Release) -> tuple[set[int], list[tuple[float, float] | None]]:
     spans = zip(release.lo.tolist(), release.hi.tolist(), strict=True)
-    return set(release.rows.tolist()), [None if lo != lo else (lo, hi) for lo, hi in spans]
+    return set(release.rows.tolist()), [None if np.isnan(lo) else (lo, hi) for lo, hi in spans]
 
 
 def test_nearest_neighbours_of_the_own_partition():

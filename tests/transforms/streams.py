@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -218,6 +219,8 @@ def as_dict(value: Any) -> dict[str, Any]:
 
 def span(name: str, value: Any) -> tuple[float, float]:
     """The coordinates that a published value stands for, worked out without the library."""
+    if value is None:
+        return math.nan, math.nan
     if name == "age":
         return value["lo"], value["hi"]
     if name == "zipcode":
