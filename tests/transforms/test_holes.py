@@ -199,7 +199,7 @@ def charging(data_dir: Path) -> tuple[pa.Table, dict[str, Any]]:
 
 
 def air(data_dir: Path) -> tuple[pa.Table, dict[str, Any]]:
-    table = pq.read_table(data_dir / "air_quality_beijing.parquet").sort_by("event_time").slice(0, 12_000)
+    table = pq.read_table(data_dir / "air_quality_beijing.parquet").sort_by("event_time").slice(0, 6_000)
     quasi_identifiers = numbers(pm2_5=[0, 1000], no2=[0, 400], temp=[-30, 50], wspm=[0, 20])
     quasi_identifiers |= {"so2": {"type": "numeric"}, "o3": {"type": "numeric"}}
     said = {"person": "station", "event_time": "event_time", "k": 4, "delay": "12h", "shards": 1}
@@ -213,7 +213,7 @@ def test_real_holes(data: Any, data_dir: Path) -> None:
     table = table.append_column("number", pa.array(np.arange(table.num_rows)))
     of = Policy.from_dict({"person": "person", "publish": ["number"], "seed": 1, **PARTITION, **said})
     assert any(table[name].null_count for name in of.quasi_identifiers)
-    out = run(table.to_batches(max_chunksize=2000), Anonymize(of))
+    out = run(parts(table.select(list(named(of))), 2000), Anonymize(of))
     assert out.rejected == []
     published = [left._replace(value=row) for left in out.published for row in left.value.to_pylist()]
     hidden = {row["number"] for left in out.suppressed for row in left.value.to_pylist()}
@@ -231,6 +231,18 @@ def test_real_holes(data: Any, data_dir: Path) -> None:
             looks[repr([left.value[name] for name in of.quasi_identifiers])].add(persons[left.value["number"]])
     assert sum(len(group) < of.k for group in looks.values()) == 0
     assert any("None" in look for look in looks)
+
+
+def named(of: Policy) -> dict[str, None]:
+    """The columns that a policy names, each once."""
+    names = (of.person, of.event_time, *of.quasi_identifiers, *of.sensitive, *of.publish)
+    return dict.fromkeys(name for name in names if name is not None)
+
+
+def parts(table: pa.Table, size: int) -> list[pa.Table]:
+    """A table in parts that are copies: of a slice, Beam would pickle the whole."""
+    starts = range(0, table.num_rows, size)
+    return [table.take(np.arange(start, min(start + size, table.num_rows))) for start in starts]
 
 
 def seen(of: Policy, published: list[Left], hidden: set[int]) -> Published:
