@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import castle_paper, castleguard_paper, engine, memory, scale, transform
+from benchmarks import castle_paper, castleguard_paper, engine, memory, partition_paper, scale, transform
 
 ALL = {
     "engine": engine.main,
     "castle_paper": castle_paper.main,
     "castleguard_paper": castleguard_paper.main,
+    "partition_paper": partition_paper.main,
     "transform": transform.main,
     "memory": memory.main,
     "scale": scale.main,

@@ -1,8 +1,8 @@
 """The partitioning method's hot loops: plain loops over the arrays of one `State`.
 
-Words: a *slot* is a place in the buffer where a held row lies; the *set* of a row are the quasi-identifiers it has, a bit
-each; a *partition* is a place in the table of those sets that held rows have. Names of the paper's procedures are kept
-where there are such (`docs/partition.md` has each step).
+Words: a *slot* is a place in the buffer where a held row lies; the *set* of a row are the quasi-identifiers it has, a
+bit each; a *partition* is a place in the table of those sets that held rows have. Names of the paper's procedures are
+kept where there are such (`docs/partition.md` has each step).
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ def _hold(s: State, number: int, qi: Array, person: int, sensitive: Array, deadl
     present = 0
     for d in range(qi.size):
         s.buffer.qi[d, slot] = qi[d]
-        if qi[d] == qi[d]:
+        if not np.isnan(qi[d]):
             present |= 1 << d
     copy_into(sensitive, s.buffer.sensitive[slot])
     row = slots[slot]
@@ -344,14 +344,14 @@ def _measure(space: Space, qi: Array, due: int, slots: Array, distance: Array, s
     for d in range(qi.shape[0]):
         column = qi[d]
         x = column[due]
-        if x != x:
+        if np.isnan(x):
             continue
         dimension = space.dimensions[d]
         scale, share = dimension.scale, dimension.share
         if dimension.kind == INTERVAL:
             for i in range(slots.size):
                 y = column[slots[i]]
-                if y == y:
+                if not np.isnan(y):
                     distance[i] += scale * abs(y - x)
                     shared[i] += share
         elif dimension.kind == TREE:
@@ -359,7 +359,7 @@ def _measure(space: Space, qi: Array, due: int, slots: Array, distance: Array, s
             leaf = space.leaf[dimension.leaf_offset + np.int64(x)]
             for i in range(slots.size):
                 y = column[slots[i]]
-                if y == y:
+                if not np.isnan(y):
                     at = leaf
                     while nodes[at].first > y or nodes[at].last < y:
                         at = nodes[at].parent
@@ -368,7 +368,7 @@ def _measure(space: Space, qi: Array, due: int, slots: Array, distance: Array, s
         else:
             for i in range(slots.size):
                 y = column[slots[i]]
-                if y == y:
+                if not np.isnan(y):
                     lo, hi, _ = widen(space, d, x, x, NONE, y, y)
                     distance[i] += scale * (hi - lo)
                     shared[i] += share
@@ -465,9 +465,9 @@ def _generalize(space: Space, buffer: Buffer, group: Array, fill: int, lo: Array
         node = np.int64(NONE)
         for slot in group:
             x = buffer.qi[d, slot]
-            if x != x:
+            if np.isnan(x):
                 continue
-            if lo[d] == lo[d]:
+            if not np.isnan(lo[d]):
                 lo[d], hi[d], node = widen(space, d, lo[d], hi[d], node, x, x)
             else:
                 lo[d] = hi[d] = x
@@ -482,7 +482,7 @@ def _loss(space: Space, present: int, lo: Array, hi: Array) -> float:
     whole = 0.0
     for d in range(lo.size):
         has = (present >> d) & 1 == 1
-        is_published = lo[d] == lo[d]
+        is_published = not np.isnan(lo[d])
         if not has and not is_published:
             continue
         dimension = space.dimensions[d]
@@ -546,7 +546,7 @@ def _drawn(s: State, covering: int) -> int:
 
 @inner
 def _choose_reusable(s: State, slot: int) -> int:
-    """A generalization of the row's own partition that contains it, or NONE. Oldest first, so that draws are the same."""
+    """A generalization of the row's own partition that contains it, or NONE; they are looked at oldest first."""
     n, reusable = s.numbers[0], s.reusable
     _forget_old(reusable, s.numbers)
     row = s.buffer.slots[slot]
@@ -588,7 +588,7 @@ def _keep_reusable(s: State, present: int, persons: int, group: int) -> None:
         at = (n.reusable_oldest + i) % size
         same = reusable.table[at].set == present
         for d in range(lo.size):
-            if lo[d] == lo[d] and (reusable.lo[at, d] != lo[d] or reusable.hi[at, d] != hi[d]):
+            if not np.isnan(lo[d]) and (reusable.lo[at, d] != lo[d] or reusable.hi[at, d] != hi[d]):
                 same = False
         if same:
             return
