@@ -1,7 +1,7 @@
 """Partitioning: rows that lack quasi-identifiers find company among those that have the same.
 
-Otgonbayar, Pervez, Dahal: *Toward Anonymizing IoT Data Streams via Partitioning*, IEEE MASS 2016. How each step is done,
-and where it departs from the paper, is in `docs/partition.md`.
+Otgonbayar, Pervez, Dahal: *Toward Anonymizing IoT Data Streams via Partitioning*, IEEE MASS 2016. How each step is
+done, and where it departs from the paper, is in `docs/partition.md`.
 """
 
 from __future__ import annotations
