@@ -5,6 +5,7 @@ import pickle
 import subprocess
 import sys
 import uuid
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
@@ -84,6 +85,82 @@ def test_a_column_that_is_not_there_rejects_all(name):
     encoded = Encoder(POLICY).encode(batch)
     assert len(encoded.rows) == 0
     assert encoded.rejected == tuple(Rejection(i, name, "no such column") for i in range(3))
+
+
+WITH_HOLES = Policy.from_dict({**POLICY.to_dict(), "method": "partition", "parameters": {}})
+NOTHING = {
+    "None": None,
+    "NaN": float("nan"),
+    "empty text": "",
+    "Decimal's NaN": Decimal("nan"),
+    "numpy's NaN": np.float64("nan"),
+    "numpy's NaT": np.datetime64("NaT"),
+    "pandas' NA": type("NAType", (), {})(),
+}
+
+
+@pytest.mark.parametrize("nothing", NOTHING.values(), ids=NOTHING)
+@pytest.mark.parametrize("name", ["age", "zip", "school"])
+def test_a_quasi_identifier_that_is_missing(name, nothing):
+    """Whatever says so: a hole to the method that takes them, a reason that names it to all others."""
+    batch = {**GOOD, name: [GOOD[name][0], nothing, GOOD[name][2]]}
+    encoded = Encoder(WITH_HOLES).encode(batch)
+    assert encoded.rejected == ()
+    place = list(POLICY.quasi_identifiers).index(name)
+    expected = Encoder(POLICY).encode(GOOD).rows.qi
+    expected[1, place] = np.nan
+    np.testing.assert_array_equal(encoded.rows.qi, expected)
+    rejection = Rejection(1, name, "missing (method partition takes rows with holes)")
+    assert Encoder(POLICY).encode(batch).rejected == (rejection,)
+
+
+HOLED = {
+    "numpy": lambda: np.array([30.0, np.nan, 50.0]),
+    "masked": lambda: np.ma.array([30, 40, 50], mask=[False, True, False]),
+    "Arrow's null": lambda: pa.array([30, None, 50]),
+    "Arrow's NaN": lambda: pa.array([30.0, float("nan"), 50.0]),
+    "Arrow's chunks": lambda: pa.chunked_array([pa.array([30]), pa.array([None, 50])]),
+    "Arrow's objects": lambda: pa.array([None, None, None]),
+}
+
+
+@pytest.mark.parametrize("column", HOLED.values(), ids=HOLED)
+def test_holes_in_columns_of_any_kind(column):
+    encoded = Encoder(WITH_HOLES).encode({**GOOD, "age": column()})
+    assert encoded.rejected == ()
+    assert np.isnan(encoded.rows.qi[1, 0])
+
+
+def test_holes_in_text_of_arrow():
+    for texts in (["53706", "", None], pa.array(["53706", "", None]).dictionary_encode()):
+        batch = {**GOOD, "zip": pa.array(texts) if isinstance(texts, list) else texts}
+        encoded = Encoder(WITH_HOLES).encode(batch)
+        assert encoded.rejected == ()
+        assert np.isnan(encoded.rows.qi[:, 1]).tolist() == [False, True, True]
+
+
+def test_what_does_not_fit_is_no_hole():
+    """It is never guessed that a wrong value stands for none."""
+    batch = {**GOOD, "age": [float("inf"), "?", 200], "school": [" ", "9th", "9th"]}
+    assert [(r.field, r.reason) for r in Encoder(WITH_HOLES).encode(batch).rejected] == [
+        ("age", "not a number"),
+        ("age", "not a number"),
+        ("age", "outside the domain"),
+    ]
+    assert Encoder(WITH_HOLES).encode({**GOOD, "school": [" ", "9th", None]}).rejected == (
+        Rejection(0, "school", "unknown value"),
+    )
+
+
+def test_person_and_time_must_be_there_all_the_same():
+    batch = {**GOOD, "id": [None, "b", "c"], "at": [0, None, 2]}
+    assert Encoder(WITH_HOLES).encode(batch).rejected == (Rejection(0, "id", "missing"), Rejection(1, "at", "missing"))
+
+
+def test_a_quasi_identifier_that_is_nowhere_is_missing_in_all_rows():
+    encoded = Encoder(WITH_HOLES).encode({name: column for name, column in GOOD.items() if name != "age"})
+    assert encoded.rejected == ()
+    assert np.isnan(encoded.rows.qi[:, 0]).all()
 
 
 def test_empty_batches():

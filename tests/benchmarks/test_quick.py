@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import castle_paper, castleguard_paper, engine, scale
+from benchmarks import castle_paper, castleguard_paper, engine, partition_paper, scale
 from benchmarks.tables import table
 
 
@@ -82,6 +82,14 @@ def test_shards(data_dir: Path, capsys: pytest.CaptureFixture[str], tmp_path: Pa
     assert (tmp_path / "scale.png").stat().st_size < 100_000
 
 
+def test_the_partitioning_paper(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert data_dir
+    assert partition_paper.main(["--quick", "--only", "paper,cost"]) == 0
+    figures = last_line(capsys)
+    assert {len(losses) for losses in figures["paper"]["loss"].values()} == {4}
+    assert figures["cost"]
+
+
 def test_an_unknown_part_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         engine.main(["--only", "everything"])
@@ -89,6 +97,8 @@ def test_an_unknown_part_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
         castle_paper.main(["--figures", "9"])
     with pytest.raises(SystemExit):
         scale.main(["--only", "everything"])
+    with pytest.raises(SystemExit):
+        partition_paper.main(["--only", "everything"])
     assert "must be some of" in capsys.readouterr().err
 
 

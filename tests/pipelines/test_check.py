@@ -441,3 +441,45 @@ def test_words() -> None:
         120_000_000,
         60 * 86_400 * 1_000_000,
     ]
+
+
+# --- Rows with holes ---
+
+
+def holed(number: int, every: int) -> list[dict[str, Any]]:
+    return [{**row, "age": None if i % every == 0 else row["age"]} for i, row in enumerate(rows(number))]
+
+
+def test_holes_of_a_sample(check: Check) -> None:
+    code, said = check(holed(200, 2), method="partition")
+    assert code == 0
+    assert "Holes 50% of the rows lack a quasi-identifier; what rows have are 2 sets." in said
+    assert "of the rows meet 5 persons of the same set before their deadline" in said
+    assert "missing in 50% of the rows" in said
+    assert "Rows that would be rejected None." in said
+
+
+def test_holes_that_few_share(check: Check) -> None:
+    code, said = check(holed(200, 50), method="partition", delay_rows=20, delay=None, k=5)
+    assert code == 0
+    assert "96% of the rows meet 5 persons of the same set" in said  # not the 4 with holes, nor the last 4 others
+    _, said = check(holed(60, 7), method="partition", delay_rows=10, delay=None, k=10)
+    assert "of the rows meet 10 persons who have the same quasi-identifiers" in said
+
+
+def test_a_column_that_is_always_missing(check: Check) -> None:
+    _, said = check(holed(100, 1), method="partition")
+    assert "age is missing in all rows: leave it out, or take a larger sample." in said
+
+
+def test_holes_under_another_method_name_the_one_that_takes_them(check: Check) -> None:
+    code, said = check(holed(200, 2))
+    assert code == 1
+    assert "age missing (method partition takes rows with holes): 100 rows" in said
+    assert "Holes" not in said
+
+
+def test_what_weakens_partition_is_said(check: Check) -> None:
+    _, said = check(method="partition", parameters={"fill_missing": True, "reuse": "best"})
+    assert "may be of fewer than k persons' values" in said
+    assert "reuse is best" in said

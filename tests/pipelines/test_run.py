@@ -342,6 +342,49 @@ def test_what_cannot_be_read_in_a_cell_is_rejected_as_it_came(here: Path) -> Non
     assert json.loads(second["row"])["age"] == "about 40"
 
 
+def holed_rows() -> list[Row]:
+    rows = make_rows()
+    for i, row in enumerate(rows):
+        if i % 3 == 0:
+            row["age"] = None
+        if i % 5 == 0:
+            row["zip"] = None
+    return rows
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet", ".avro"])
+def test_rows_with_holes_in_every_format(here: Path, suffix: str) -> None:
+    """A hole is a hole in all of them, on the way in and on the way out."""
+    (here / "policy.yaml").write_text(POLICY + "method: partition\n")
+    WRITERS[suffix](here / f"in{suffix}", holed_rows())
+    write_json(here / "same.jsonl", holed_rows())
+    assert crenel("--input", f"in{suffix}", "--output", f"out{suffix}", "--rejected", "rejected.jsonl") == 0
+    assert crenel("--input", "same.jsonl", "--output", "same.parquet") == 0
+    assert read(here / "rejected.jsonl") == []
+    expected = pq.read_table(here / "same.parquet")
+    assert expected["age"].null_count > 50
+    if suffix != ".csv":
+        assert read(here / f"out{suffix}") == expected.to_pylist()
+        return
+    found = pyarrow.csv.read_csv(here / "out.csv", convert_options=TEXT)
+    for name in ("age", "zip"):
+        assert found[name].is_null().to_pylist() == expected[name].is_null().to_pylist()
+    assert "[]" not in (here / "out.csv").read_text()
+
+
+TEXT = pyarrow.csv.ConvertOptions(strings_can_be_null=True, column_types={"age": pa.string(), "zip": pa.string()})
+
+
+def test_what_cannot_be_read_is_no_hole(here: Path) -> None:
+    (here / "policy.yaml").write_text(POLICY + "method: partition\n")
+    rows = make_rows(60)
+    rows[7]["age"], rows[8]["age"], rows[9]["age"] = "about 40", "", "1e400"
+    write_json(here / "in.jsonl", rows)
+    assert crenel("--input", "in.jsonl", "--output", "out.csv", "--rejected", "rejected.jsonl") == 0
+    reasons = [(row["field"], row["reason"]) for row in read(here / "rejected.jsonl")]
+    assert reasons == [("age", "not a number")] * 2
+
+
 def test_a_json_column_of_several_types_is_judged_value_by_value(here: Path) -> None:
     rows = make_rows(60)
     rows[7]["age"] = "unknown"
