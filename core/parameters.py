@@ -17,13 +17,17 @@ from crenel.geometry import Interval, Radix, Tree
 
 __all__ = [
     "METHODS",
+    "AdaptiveWindowParameters",
     "CastleGuardParameters",
     "CastleParameters",
     "Cover",
+    "FaanstParameters",
+    "MondrianParameters",
     "PartitionParameters",
     "PartitionReuse",
     "Reuse",
     "SdgsParameters",
+    "WindowReuse",
     "register_method_parameters",
     "takes_holes",
 ]
@@ -368,12 +372,170 @@ class PartitionParameters:
             problems.add("quasi_identifiers", f"must be at most {most} with the method partition.")
 
 
+class WindowReuse(Enum):
+    """Which of the generalizations that were published before, and contain a row, it may leave under."""
+
+    #: One of them, drawn uniformly.
+    UNIFORM = "uniform"
+
+    #: The one of least loss, as in the papers. It tells where the row is not: see `docs/adaptive-window.md`.
+    BEST = "best"
+
+    #: None.
+    OFF = "off"
+
+
+def _no_t(policy: Mapping[str, Any], problems: Problems) -> None:
+    if policy["t"] is not None:
+        problems.add("t", f"must be left out with method {policy['method']!r}, which does not promise it.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MondrianParameters:
+    """The parameters of `mondrian`."""
+
+    #: Whether rows of equal values may be cut apart where no other cut is allowed.
+    relaxed: bool = True
+
+    def __post_init__(self) -> None:
+        problems = Problems()
+        a_boolean(problems, "relaxed", self.relaxed)
+        problems.raise_if_any("parameters")
+
+    def check(self, policy: Mapping[str, Any], problems: Problems) -> None:
+        """Refuse what the method does not promise."""
+        _no_t(policy, problems)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdaptiveWindowParameters:
+    """The parameters of `adaptive-window`; durations as the policy takes them, kept in microseconds."""
+
+    #: The least life of a window, t_l in the paper. None: two fifths of the policy's delay.
+    min_delay: int | None = None
+
+    #: The most life of a window, t_u in the paper. None: the policy's delay.
+    max_delay: int | None = None
+
+    #: How likely it must be that enough company comes for a row to wait, delta in the paper.
+    threshold: float = 0.4
+
+    #: The most rows of a window that may be left over, so that the others lose less.
+    spare: int = 5
+
+    #: Event time that anonymizing takes, T_A in the paper: a row's remaining life is that much less.
+    processing: int = 0
+
+    #: Under which of the published generalizations that contain a row it may leave.
+    reuse: WindowReuse = WindowReuse.UNIFORM
+
+    #: The most generalizations kept for reuse; the oldest go first. It bounds memory.
+    max_reusable: int = 1000
+
+    def __post_init__(self) -> None:
+        problems = Problems()
+        clean: dict[str, Any] = {
+            "min_delay": _optional_duration(problems, "min_delay", self.min_delay),
+            "max_delay": _optional_duration(problems, "max_delay", self.max_delay),
+            "threshold": a_number(problems, "threshold", self.threshold, "a number above 0 and below 1", 0, 1),
+            "spare": an_integer(problems, "spare", self.spare, 0),
+            "processing": a_duration(problems, "processing", self.processing, at_least=0),
+            "reuse": _window_reuse(problems, self.reuse),
+            "max_reusable": an_integer(problems, "max_reusable", self.max_reusable, 0),
+        }
+        problems.raise_if_any("parameters")
+        for name, value in clean.items():
+            object.__setattr__(self, name, value)
+
+    def lives(self, delay: int) -> tuple[int, int]:
+        """The least and the most life of a window, in microseconds."""
+        least = max(2 * delay // 5, 1) if self.min_delay is None else self.min_delay
+        return least, delay if self.max_delay is None else self.max_delay
+
+    def check(self, policy: Mapping[str, Any], problems: Problems) -> None:
+        """Refuse what the method does not promise, and spans that contradict each other."""
+        _no_t(policy, problems)
+        delay = policy["delay"]
+        if delay is None:
+            problems.add("delay", "must be given with method 'adaptive-window': its windows are spans of time.")
+            return
+        least, most = self.lives(delay)
+        tick = max(delay // 16, 1)
+        if most > delay:
+            rule = f"at most delay ({format_duration(delay)}): a row must leave by then"
+            problems.must("parameters.max_delay", rule, format_duration(most))
+        if not tick <= least <= most:
+            rule = f"from a sixteenth of delay to max_delay ({format_duration(tick)} to {format_duration(most)})"
+            problems.must("parameters.min_delay", rule, format_duration(least))
+        if self.processing >= delay:
+            rule = f"less than delay ({format_duration(delay)})"
+            problems.must("parameters.processing", rule, format_duration(self.processing))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaanstParameters:
+    """The parameters of `faanst-passive` and `faanst-proactive`."""
+
+    #: Rows in the buffer when it is looked at. None: the policy's delay_rows.
+    mu: int | None = None
+
+    #: Clusters that the rows of the buffer are sorted into. None: mu / k.
+    clusters: int | None = None
+
+    #: The most loss of a cluster that is published, and may be used again.
+    max_loss: float = 0.5
+
+    #: Under which of the published generalizations that contain a row it may leave.
+    reuse: WindowReuse = WindowReuse.UNIFORM
+
+    #: The most generalizations kept for reuse; the oldest go first. It bounds memory.
+    max_reusable: int = 1000
+
+    def __post_init__(self) -> None:
+        problems = Problems()
+        clean: dict[str, Any] = {
+            "mu": None if self.mu is None else an_integer(problems, "mu", self.mu, 2),
+            "clusters": None if self.clusters is None else an_integer(problems, "clusters", self.clusters, 1),
+            "max_loss": a_number(problems, "max_loss", self.max_loss, "a number above 0 and at most 1", 0, 1.0000001),
+            "reuse": _window_reuse(problems, self.reuse),
+            "max_reusable": an_integer(problems, "max_reusable", self.max_reusable, 0),
+        }
+        problems.raise_if_any("parameters")
+        for name, value in clean.items():
+            object.__setattr__(self, name, value)
+
+    def check(self, policy: Mapping[str, Any], problems: Problems) -> None:
+        """Refuse what the method does not promise, and a buffer that contradicts the policy."""
+        _no_t(policy, problems)
+        k, delay_rows = policy["k"], policy["delay_rows"]
+        if self.mu is None:
+            if delay_rows is None:
+                problems.add("parameters.mu", "must be given if delay_rows is not: it is the size of the buffer.")
+        elif self.mu < k:
+            problems.must("parameters.mu", f"at least k ({k}): fewer rows are never a group", self.mu)
+        elif delay_rows is not None and self.mu > delay_rows:
+            problems.must("parameters.mu", f"at most delay_rows ({delay_rows}): rows leave by then", self.mu)
+
+
+def _optional_duration(problems: Problems, name: str, value: Any) -> int | None:
+    return None if value is None else a_duration(problems, name, value, at_least=1)
+
+
+def _window_reuse(problems: Problems, value: Any) -> WindowReuse | None:
+    # YAML reads a bare `off` as False.
+    return one_of(problems, "reuse", "off" if value is False else value, WindowReuse)
+
+
 #: For each method the frozen dataclass of its parameters.
 METHODS: dict[str, type] = {
     "castle": CastleParameters,
     "castleguard": CastleGuardParameters,
     "partition": PartitionParameters,
     "sdgs": SdgsParameters,
+    "mondrian": MondrianParameters,
+    "adaptive-window": AdaptiveWindowParameters,
+    "faanst-passive": FaanstParameters,
+    "faanst-proactive": FaanstParameters,
 }
 
 

@@ -20,10 +20,14 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from collections.abc import Callable
 
+from crenel.engine.adaptive_window import AdaptiveWindow
 from crenel.engine.castle import Castle
 from crenel.engine.castleguard import CastleGuard
 from crenel.engine.contract import Engine, Kind, Release, Releases, SnapshotError
+from crenel.engine.faanst import Faanst, ProactiveFaanst
+from crenel.engine.mondrian import Mondrian
 from crenel.engine.partition import Partition
 from crenel.engine.reorder import Reordered
 from crenel.engine.sdgs import Sdgs
@@ -32,9 +36,13 @@ from crenel.rows import Rows
 
 __all__ = ["Engine", "Kind", "Release", "Releases", "Rows", "SnapshotError", "create"]
 
-_METHODS = {
+_METHODS: dict[str, Callable[[Policy, bytes], Engine]] = {
+    "adaptive-window": AdaptiveWindow,
     "castle": Castle,
     "castleguard": CastleGuard,
+    "faanst-passive": Faanst,
+    "faanst-proactive": ProactiveFaanst,
+    "mondrian": Mondrian,
     "partition": Partition,
     "sdgs": Sdgs,
 }
@@ -58,5 +66,5 @@ def create(policy: Policy, *, secret: bytes | None = None, shard: bytes = b"") -
         secret = secrets.token_bytes(32)
     hidden = hashlib.blake2b(secret, digest_size=32).digest()
     key = hashlib.blake2b(shard, key=hidden, digest_size=32, person=b"crenel.engine").digest()
-    engine: Engine = _METHODS[policy.method](policy, key)
+    engine = _METHODS[policy.method](policy, key)
     return Reordered(engine, policy) if getattr(policy.parameters, "reorder", False) else engine

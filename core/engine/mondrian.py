@@ -6,33 +6,35 @@ where the paper is silent, is in `docs/mondrian.md`.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import numpy as np
-from numpy.typing import NDArray
 
+from crenel.engine.buffered import Buffered
+from crenel.engine.groups import Floats, Ints, dense
 from crenel.engine.kernels import common
 from crenel.engine.kernels import mondrian as kernels
-from crenel.engine.space import own
+from crenel.parameters import MondrianParameters
 from crenel.rows import Rows
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
+class Mondrian(Buffered[MondrianParameters]):
+    """Mondrian on all rows that are held, when the first of them is due or `delay_rows` of them are there."""
 
-class Groups(NamedTuple):
-    """Groups of rows and what is published of them, in the order of their numbers."""
+    parameters_of = MondrianParameters
 
-    #: The rows, group by group, in each in the order of arrival.
-    order: Ints
-    #: Where each group begins in `order`, and the end.
-    offsets: Ints
-    lo: Floats
-    hi: Floats
-    #: Generalized loss, from 0 to 1.
-    loss: Floats
-    #: Distinct persons.
-    persons: Ints
+    def _until_full(self) -> int:
+        return (self._policy.delay_rows or common.LATEST) - self.held
+
+    def _decide(self) -> None:
+        policy = self._policy
+        groups = partition(self._space, self._held.rows, policy.k, policy.l, relaxed=self._parameters.relaxed)
+        if (groups < 0).any():  # not even all of them are a group
+            self._suppress(self._due())
+        else:
+            self._release_groups(groups)
+
+    def _finish(self) -> None:
+        self._decide()
+        self._suppress(np.arange(self.held))
 
 
 def partition(
@@ -61,63 +63,26 @@ def partition(
     return group
 
 
-def groups_of(space: common.Space, rows: Rows, group: Ints) -> Groups:
-    """What is published of groups, whose rows have their numbers in `group`; rows of a number below 0 are in none."""
-    order = np.argsort(group, kind="stable")
-    order = order[np.searchsorted(group[order], 0) :]
-    count = int(group.max(initial=-1)) + 1
-    offsets = np.searchsorted(group[order], np.arange(count + 1)).astype(np.int64)
-    shape = (count, rows.qi.shape[1])
-    found = Groups(
-        order, offsets, np.empty(shape), np.empty(shape), np.empty(count), _persons(rows, order, group, count)
-    )
-    kernels.boxes(space, own(rows.qi), order, offsets, found.lo, found.hi, found.loss)
-    return found
-
-
-def learn(space: common.Space, qi: Floats) -> None:
-    """Let undeclared domains hold the rows."""
-    dimensions = space.dimensions
-    learned = np.flatnonzero(dimensions["learned"])
-    if len(qi) == 0 or len(learned) == 0:
-        return
-    lo = np.minimum(dimensions["domain_lo"][learned], qi[:, learned].min(axis=0))
-    hi = np.maximum(dimensions["domain_hi"][learned], qi[:, learned].max(axis=0))
-    width = hi - lo
-    dimensions["domain_lo"][learned], dimensions["domain_hi"][learned] = lo, hi
-    scale = np.zeros(len(learned))
-    np.divide(dimensions["share"][learned], width, out=scale, where=width > 0.0)
-    dimensions["scale"][learned] = scale
-
-
 def _orders(space: common.Space, columns: Floats) -> Ints:
     """The rows in the order of each quasi-identifier.
 
     Where that is equal, in the order of the sum of all, so that rows which must be cut apart are cut by what else they
     have, and not by when they came.
     """
-    along = np.argsort(space.dimensions["scale"] @ columns, kind="stable")
+    total = np.zeros(columns.shape[1])
+    for scale, column in zip(space.dimensions["scale"], columns, strict=True):
+        total += scale * column  # one by one: a matrix product may differ between machines
+    along = np.argsort(total, kind="stable")
     return along[np.argsort(columns[:, along], axis=1, kind="stable")]
 
 
 def _wanted(rows: Rows, k: int, l: int | None) -> kernels.Wanted:
     """What a group must have, in the kernel's terms."""
     lines = [rows.person] if l is None else [rows.person, *rows.sensitive.T]
-    codes = np.stack([_dense(line) for line in lines])
+    codes = np.stack([dense(line) for line in lines])
     return kernels.Wanted(
         needed=np.array([k] + [l] * (len(lines) - 1), dtype=np.int64),
         codes=codes,
         seen=np.zeros((len(lines), int(codes.max(initial=-1)) + 1), dtype=np.int64),
         asked=np.zeros(1, dtype=np.int64),
     )
-
-
-def _dense(values: NDArray[Any]) -> Ints:
-    return np.unique(values, return_inverse=True)[1].astype(np.int64, copy=False)
-
-
-def _persons(rows: Rows, order: Ints, group: Ints, count: int) -> Ints:
-    """Distinct persons of each group."""
-    person = _dense(rows.person)[order]
-    pairs = np.unique(group[order] * (int(person.max(initial=0)) + 1) + person)
-    return np.bincount(pairs // (int(person.max(initial=0)) + 1), minlength=count).astype(np.int64, copy=False)

@@ -20,13 +20,17 @@ from hypothesis import strategies as st
 from crenel.engine import Engine, Releases, create
 from crenel.hierarchy import Hierarchy
 from crenel.parameters import (
+    AdaptiveWindowParameters,
     CastleGuardParameters,
     CastleParameters,
     Cover,
+    FaanstParameters,
+    MondrianParameters,
     PartitionParameters,
     PartitionReuse,
     Reuse,
     SdgsParameters,
+    WindowReuse,
 )
 from crenel.policy import OnSuppress, Policy, Sensitive
 from crenel.quasi_identifiers import Categorical, Datetime, Numeric, Prefix
@@ -218,6 +222,8 @@ def cases(
     binned: bool = True,
     on_suppress: st.SearchStrategy[OnSuppress] = st.sampled_from(OnSuppress),  # noqa: B008 - it draws anew
     holes: bool = False,
+    timed: bool = False,
+    counted: bool = False,
 ) -> Case:
     """A case.
 
@@ -236,6 +242,8 @@ def cases(
         What becomes of rows without company.
     holes
         Whether rows may lack quasi-identifiers.
+    timed, counted
+        Whether the method needs `delay`, and `delay_rows`.
     """
     parameters = castle_parameters if parameters is None else parameters
     # Half of the cases are lively: nothing about them is so unusual that no row would be reused.
@@ -253,7 +261,7 @@ def cases(
         k=k,
         l=l,
         t=draw(_mostly(0.5, 0.3, 0.75, 0.9, 0.01)) if close else None,
-        **draw(_delays(k, lively, both=not reorder)),
+        **draw(_delays(k, lively, both=not reorder, timed=timed, counted=counted)),
         method=method,
         parameters=draw(parameters(reorder, lively) if callable(parameters) else parameters),
         on_suppress=draw(on_suppress),
@@ -292,8 +300,9 @@ def _mostly(usual: Any, *others: Any) -> st.SearchStrategy[Any]:
 
 
 @st.composite
-def _delays(draw: st.DrawFn, k: int, lively: bool, *, both: bool) -> dict[str, Any]:
-    which = draw(st.sampled_from(["rows", "time", "both"] if both else ["rows", "time"]))
+def _delays(draw: st.DrawFn, k: int, lively: bool, *, both: bool, timed: bool, counted: bool) -> dict[str, Any]:
+    kinds = ["rows", "time", "both"] if both else ["rows", "time"]
+    which = draw(st.sampled_from([kind for kind in kinds if kind not in ["rows"] * timed + ["time"] * counted]))
     rows = k + draw(st.integers(0, 4) if lively else st.sampled_from([0, 1, 8, 30, 1000]))
     delay = draw(st.sampled_from([30, 50, 80] if lively else [1, 10, 100, 200, 10_000]))
     return {
@@ -313,6 +322,30 @@ def castle_parameters(draw: st.DrawFn, reorder: bool, lively: bool) -> CastlePar
         reuse=Reuse.UNIFORM if lively else draw(st.sampled_from(Reuse)),
         max_reusable=draw(st.integers(least - 1, 3)),
         reorder=reorder,
+    )
+
+
+def mondrian_parameters() -> st.SearchStrategy[MondrianParameters]:
+    return st.builds(MondrianParameters, relaxed=st.booleans())
+
+
+def adaptive_parameters() -> st.SearchStrategy[AdaptiveWindowParameters]:
+    return st.builds(
+        AdaptiveWindowParameters,
+        threshold=st.sampled_from([0.4, 0.01, 0.9]),
+        spare=st.integers(0, 5),
+        reuse=st.sampled_from(WindowReuse),
+        max_reusable=st.integers(0, 4),
+    )
+
+
+def faanst_parameters() -> st.SearchStrategy[FaanstParameters]:
+    return st.builds(
+        FaanstParameters,
+        clusters=st.sampled_from([None, 1, 3]),
+        max_loss=st.sampled_from([0.1, 0.5, 1.0]),
+        reuse=st.sampled_from(WindowReuse),
+        max_reusable=st.integers(0, 4),
     )
 
 

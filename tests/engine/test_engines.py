@@ -19,7 +19,17 @@ from crenel.parameters import CastleParameters
 from crenel.policy import Policy, Sensitive
 from crenel.quasi_identifiers import Categorical, Numeric, Prefix
 from crenel.rows import Rows
-from tests.engine.cases import Case, cases, castleguard_cases, partition_parameters, run, sdgs_cases
+from tests.engine.cases import (
+    Case,
+    adaptive_parameters,
+    cases,
+    castleguard_cases,
+    faanst_parameters,
+    mondrian_parameters,
+    partition_parameters,
+    run,
+    sdgs_cases,
+)
 from tests.engine.checks import ALL_CHECKS, Check, Method, audited, reason_to_skip
 
 PARTITION: dict[str, Any] = {"method": "partition", "parameters": partition_parameters(), "holes": True}
@@ -39,6 +49,23 @@ METHODS = [
     Method(name="sdgs", cases=sdgs_cases(), samples=True),
     Method(name="partition", cases=cases(**PARTITION), holes=True),
     Method(name="partition with l", cases=cases(diverse=True, **PARTITION), holes=True),
+    Method(name="mondrian with l", cases=cases(diverse=True, method="mondrian", parameters=mondrian_parameters())),
+    Method(
+        name="adaptive-window",
+        cases=cases(method="adaptive-window", parameters=adaptive_parameters(), timed=True),
+    ),
+    Method(
+        name="adaptive-window with l",
+        cases=cases(diverse=True, method="adaptive-window", parameters=adaptive_parameters(), timed=True),
+    ),
+    Method(
+        name="faanst-passive with l",
+        cases=cases(diverse=True, method="faanst-passive", parameters=faanst_parameters(), counted=True),
+    ),
+    Method(
+        name="faanst-proactive",
+        cases=cases(method="faanst-proactive", parameters=faanst_parameters(), counted=True),
+    ),
 ]
 
 

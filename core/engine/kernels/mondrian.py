@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from crenel.engine.kernels.common import INTERVAL, TREE, Array, Random, Space, below, inner, kernel, loss_of, shuffle
+from crenel.engine.kernels.common import INTERVAL, TREE, Array, Space, inner, kernel
+from crenel.engine.kernels.groups import span_of
 
 
 class Runs(NamedTuple):
@@ -60,25 +61,6 @@ def _ready(wanted: Wanted, rows: Array) -> bool:
         if missing > 0:
             return False
     return True
-
-
-@inner
-def _span(space: Space, d: int, lo: float, hi: float) -> tuple[float, float, int]:
-    """What the range is published as, and the tree node of it."""
-    dimension = space.dimensions[d]
-    if dimension.kind == INTERVAL:
-        return lo, hi, -1
-    if dimension.kind == TREE:
-        node = space.leaf[dimension.leaf_offset + np.int64(lo)]
-        while space.nodes[node].last < hi:
-            node = space.nodes[node].parent
-        return space.nodes[node].first, space.nodes[node].last, node
-    size = 1.0
-    first = lo
-    while first + size - 1.0 < hi:
-        size *= dimension.base
-        first = np.floor(lo / size) * size
-    return first, first + size - 1.0, -1
 
 
 @inner
@@ -204,7 +186,7 @@ def _cut(
     Returns the number of parts, 0 if there is no cut, and how many of them, the last ones, are left over.
     """
     column, rows = columns[d], lines[d]
-    span = _span(space, d, column[rows[0]], column[rows[rows.size - 1]])
+    span = span_of(space, d, column[rows[0]], column[rows[rows.size - 1]])
     if space.dimensions[d].scale * (span[1] - span[0]) <= 0.0:
         return 0, 0
     if space.dimensions[d].kind == INTERVAL:
@@ -238,7 +220,7 @@ def _loss_after(space: Space, columns: Array, lines: Array, parts: int, left: in
             row = lines[d, i]
             p = part[row]
             if los[p] != np.inf:
-                lo, hi, _ = _span(space, d, los[p], columns[d, row])
+                lo, hi, _ = span_of(space, d, los[p], columns[d, row])
                 if p < parts - left:
                     width += sizes[p] * (hi - lo)
                 los[p] = np.inf
@@ -339,29 +321,3 @@ def partition(
             for i in range(first, last):
                 group[lines[0, i]] = -(left_over + 1 + p - (parts - left))
         left_over += left
-
-
-@kernel
-def boxes(space: Space, qi: Array, order: Array, offsets: Array, lo: Array, hi: Array, loss: Array) -> None:
-    """Write the box of each group, and its loss; `order` has the rows, group by group."""
-    for group in range(loss.size):
-        for d in range(qi.shape[1]):
-            least, greatest = np.inf, -np.inf
-            for i in range(offsets[group], offsets[group + 1]):
-                x = qi[order[i], d]
-                least, greatest = min(least, x), max(greatest, x)
-            lo[group, d], hi[group, d], _ = _span(space, d, least, greatest)
-        loss[group] = loss_of(space, lo[group], hi[group])
-
-
-@kernel
-def shuffle_groups(random: Random, numbers: Array, order: Array, offsets: Array) -> None:
-    """Put the rows of each group in an order of which each is as likely."""
-    for group in range(offsets.size - 1):
-        shuffle(random, numbers, order[offsets[group] : offsets[group + 1]])
-
-
-@kernel
-def draw(random: Random, numbers: Array, n: int) -> int:
-    """A number from 0 to n - 1, exactly uniform."""
-    return below(random, numbers, n)

@@ -1,0 +1,91 @@
+"""Generalizations that were published and may be used again."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crenel.avro import packed, unpacked
+from crenel.engine.kernels import common
+
+Floats = NDArray[np.float64]
+
+
+class Box(NamedTuple):
+    """A generalization, the release that it was published by first, and the persons of that."""
+
+    lo: Floats
+    hi: Floats
+    group: int
+    persons: int
+
+
+class Pool:
+    """At most `size` boxes, oldest first; a new one pushes out the oldest, and one that is there is not added again."""
+
+    def __init__(self, dimensions: int, size: int) -> None:
+        self._dimensions = dimensions
+        self._size = size
+        self._boxes: dict[bytes, Box] = {}
+        self._arrays: tuple[Floats, Floats] | None = None
+
+    def __getitem__(self, place: int) -> Box:
+        return list(self._boxes.values())[place]
+
+    def add(self, lo: Floats, hi: Floats, group: int, persons: int) -> None:
+        """Keep a box."""
+        name = packed(lo) + packed(hi)
+        if name in self._boxes or self._size == 0:
+            return
+        if len(self._boxes) == self._size:
+            del self._boxes[next(iter(self._boxes))]
+        self._boxes[name] = Box(lo.copy(), hi.copy(), group, persons)
+        self._arrays = None
+
+    def containing(self, row: Floats) -> NDArray[np.int64]:
+        """The places of the boxes that contain the row."""
+        lo, hi = self._bounds()
+        return np.flatnonzero(((lo <= row) & (row <= hi)).all(axis=1))
+
+    def losses(self, space: common.Space, places: NDArray[np.int64]) -> Floats:
+        """The losses of boxes, by the domains of now."""
+        lo, hi = self._bounds()
+        total = np.zeros(len(places))
+        for d, scale in enumerate(space.dimensions["scale"]):
+            total += scale * (hi[places, d] - lo[places, d])
+        return total
+
+    def _bounds(self) -> tuple[Floats, Floats]:
+        if self._arrays is None:
+            shape = (len(self._boxes), self._dimensions)
+            boxes = self._boxes.values()
+            self._arrays = (
+                np.array([box.lo for box in boxes]).reshape(shape),
+                np.array([box.hi for box in boxes]).reshape(shape),
+            )
+        return self._arrays
+
+    def packed(self) -> dict[str, bytes]:
+        """All of it as bytes."""
+        lo, hi = self._bounds()
+        boxes = self._boxes.values()
+        return {
+            "lo": packed(lo),
+            "hi": packed(hi),
+            "group": packed(np.array([box.group for box in boxes], dtype=np.int64)),
+            "persons": packed(np.array([box.persons for box in boxes], dtype=np.int64)),
+        }
+
+    def restore(self, stored: dict[str, Any], *, forget: bool) -> None:
+        """Become what `packed` wrote, or empty."""
+        self._boxes, self._arrays = {}, None
+        if forget:
+            return
+        groups = unpacked(stored["group"], "<i8").tolist()
+        persons = unpacked(stored["persons"], "<i8").tolist()
+        shape = (len(groups), self._dimensions)
+        los, his = unpacked(stored["lo"]).reshape(shape), unpacked(stored["hi"]).reshape(shape)
+        for lo, hi, group, count in zip(los, his, groups, persons, strict=True):
+            self.add(lo, hi, group, count)
