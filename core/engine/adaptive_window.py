@@ -86,10 +86,11 @@ class AdaptiveWindow(Buffered[AdaptiveWindowParameters]):
         return self._begin != common.LATEST
 
     def _open_window(self, life: int) -> None:
-        self._begin, self._first = self._clock, self._arrivals
-        end = min(self._clock + life, common.LATEST)
-        # As deadlines are: who sees a window's end must not learn when a row came.
-        self._end = end - end % self._policy.tick
+        # As deadlines are rounded: who sees when a window ends must not learn when a row came.
+        tick, end = self._policy.tick, min(self._clock + life, common.LATEST)
+        self._begin = max(self._clock - self._clock % tick, common.EARLIEST)
+        self._end = end - end % tick
+        self._first = self._arrivals
 
     def _close_window(self) -> None:
         self._begin, self._end, self._first = _CLOSED

@@ -9,11 +9,13 @@ from __future__ import annotations
 import numpy as np
 
 from crenel.engine.buffered import Buffered
-from crenel.engine.groups import Floats, Ints, dense
+from crenel.engine.groups import Floats, Groups, Ints, dense, groups_of, learn
 from crenel.engine.kernels import common
 from crenel.engine.kernels import mondrian as kernels
 from crenel.parameters import MondrianParameters
 from crenel.rows import Rows
+
+__all__ = ["Groups", "Mondrian", "groups_of", "learn", "partition"]
 
 
 class Mondrian(Buffered[MondrianParameters]):

@@ -49,11 +49,12 @@ METHODS = [
     Method(name="sdgs", cases=sdgs_cases(), samples=True),
     Method(name="partition", cases=cases(**PARTITION), holes=True),
     Method(name="partition with l", cases=cases(diverse=True, **PARTITION), holes=True),
+]
+
+
+#: Methods that decide on all held rows at once.
+BUFFERED = [
     Method(name="mondrian with l", cases=cases(diverse=True, method="mondrian", parameters=mondrian_parameters())),
-    Method(
-        name="adaptive-window",
-        cases=cases(method="adaptive-window", parameters=adaptive_parameters(), timed=True),
-    ),
     Method(
         name="adaptive-window with l",
         cases=cases(diverse=True, method="adaptive-window", parameters=adaptive_parameters(), timed=True),
@@ -74,6 +75,18 @@ METHODS = [
 @settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())
 def test_promise(method: Method, check: Check, data: st.DataObject):
+    reason = reason_to_skip(check, method)
+    if reason:
+        pytest.skip(reason)
+    check(method, data.draw(method.cases, label="case"))
+
+
+@pytest.mark.parametrize("check", ALL_CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("method", BUFFERED, ids=lambda method: method.name)
+@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(data=st.data())
+def test_promise_of_the_buffered(method: Method, check: Check, data: st.DataObject):
+    """They share most of their code, so that fewer examples of each are enough."""
     reason = reason_to_skip(check, method)
     if reason:
         pytest.skip(reason)
