@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from crenel.audit.differential import stated
 from crenel.geometry import Interval
-from crenel.parameters import PartitionReuse, Reuse
+from crenel.parameters import PartitionReuse, Reuse, WindowReuse
 from crenel.pipelines import names
 from crenel.pipelines.report import Finding, Severity, listed
 from crenel.policy import OnSuppress, Policy
@@ -154,12 +154,13 @@ def _method(policy: Policy) -> Iterator[Finding]:
             "fill_missing: rows are published with ranges of quasi-identifiers that they lack, and such a range may be "
             "of fewer than k persons' values."
         )
-    if getattr(parameters, "reuse", None) is PartitionReuse.BEST:
+    reuse = getattr(parameters, "reuse", None)
+    if reuse in (PartitionReuse.BEST, WindowReuse.BEST):
         yield _warn(
-            "reuse is best: a row that leaves under one generalization is known to be in none of the less lossy ones "
-            "published shortly before. uniform does not tell."
+            "reuse is best: a row that leaves alone leaves under the narrowest generalization that contains it, and so "
+            "tells that it is in no narrower one. uniform does not, and costs little."
         )
-    if getattr(parameters, "reuse", None) in (Reuse.OFF, PartitionReuse.OFF):
+    if reuse in (Reuse.OFF, PartitionReuse.OFF, WindowReuse.OFF):
         yield _note("reuse is off: more rows are merged into wide groups, or suppressed.")
     if policy.on_suppress is OnSuppress.DROP:
         yield _note("on_suppress is drop: rows without company are missing in what is published.")

@@ -217,6 +217,7 @@ WRITERS: dict[str, Callable[[], dict[str, Any]]] = {
         parameters={"beta_sample": 0.75, "grid": {"age": 4, "zip": 0, "kind": 1}, "cover": "quasi_identifiers"},
     ),
     "partition.1": write_partition,
+    "buffered.1": lambda: write_engine(method="faanst-passive", t=None, parameters={"mu": 20}),
     "pack.1": write_pack,
     "held.1": write_held,
 }

@@ -120,7 +120,7 @@ class AdaptiveWindow(Buffered[AdaptiveWindowParameters]):
     def next_deadline(self) -> int | None:
         """Return the moment at which `advance` is next needed, if there is one."""
         # At the end of a window in which no group can be made, nothing leaves.
-        if self.held and self._clock < self._end < self._first_deadline and self._enough():
+        if self.held and self._clock < self._end < self._first_deadline and self._all_enough():
             return self._end
         return super().next_deadline()
 
@@ -131,7 +131,7 @@ class AdaptiveWindow(Buffered[AdaptiveWindowParameters]):
 
     def _decide(self) -> None:
         if self._ends():
-            if self._enough():
+            if self._all_enough():
                 self._end_window()
             else:
                 self._go_on()
@@ -208,7 +208,7 @@ class AdaptiveWindow(Buffered[AdaptiveWindowParameters]):
             self._close_window()
 
     def _finish(self) -> None:
-        if self._enough():
+        if self._all_enough():
             self._release_groups(self._partition(0), reusable=True)
         self._reuse(range(self.held))
         self._suppress(np.arange(self.held))

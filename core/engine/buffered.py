@@ -28,6 +28,8 @@ _Parameters = TypeVar("_Parameters")
 _SCHEMAS = Schemas("crenel.engine", ("buffered.1.avsc",))
 #: Rows that are looked through at once for the next one that makes something due.
 _BLOCK = 2048
+#: Pieces that held rows lie in before they are put together: each costs more than a row.
+_MOST_CHUNKS = 256
 
 
 class Held(NamedTuple):
@@ -80,9 +82,7 @@ class Buffered(Engine, Generic[_Parameters]):
         self._clock = common.EARLIEST
         self._arrivals = 0
         self._released = 0
-        self._chunks = [self._none()]
-        self._count = 0
-        self._first_deadline = common.LATEST
+        self._hold_only(self._none())
         self._pool = Pool(len(policy.quasi_identifiers), getattr(policy.parameters, "max_reusable", 0))
         self._leaving: list[dict[str, Any]] = []
 
@@ -222,6 +222,8 @@ class Buffered(Engine, Generic[_Parameters]):
         )
         self._arrivals += count
         self._count += count
+        if len(self._chunks) > _MOST_CHUNKS:
+            self._chunks = [self._held]
         self._first_deadline = min(self._first_deadline, int(deadlines.min()))
 
     def _deadlines(self, times: Ints) -> Ints:
@@ -266,7 +268,13 @@ class Buffered(Engine, Generic[_Parameters]):
             due |= held.number < self._arrivals - self._policy.delay_rows
         return np.flatnonzero(due)
 
-    def _enough(self, which: Ints | slice = slice(None)) -> bool:
+    def _all_enough(self) -> bool:
+        """Whether all held rows could be a group. More that come do not change that."""
+        if not self._known_enough:
+            self._known_enough = self._enough(np.arange(self.held))
+        return self._known_enough
+
+    def _enough(self, which: Ints) -> bool:
         """Whether held rows could be a group."""
         held, l = self._held, self._policy.l
         return len(np.unique(held.person[which])) >= self._policy.k and (
@@ -285,6 +293,7 @@ class Buffered(Engine, Generic[_Parameters]):
     def _hold_only(self, held: Held) -> None:
         self._chunks = [held]
         self._count = len(held.number)
+        self._known_enough = False
         self._first_deadline = int(held.deadline.min(initial=common.LATEST))
 
     # --- Rows out ---

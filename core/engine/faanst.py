@@ -82,7 +82,7 @@ class Faanst(Buffered[FaanstParameters]):
         """The end: any cluster that is a group, then what earlier ones contain, then all others together."""
         self._publish(self._clusters(), np.inf)
         self._reuse(range(self.held))
-        if self.held and self._enough():
+        if self.held and self._all_enough():
             self._release_groups(np.zeros(self.held, dtype=np.int64), reusable=True)
         self._suppress(np.arange(self.held))
         self._last_clock, self._last_arrivals = self._clock, self._arrivals

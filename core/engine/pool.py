@@ -29,10 +29,11 @@ class Pool:
         self._dimensions = dimensions
         self._size = size
         self._boxes: dict[bytes, Box] = {}
-        self._arrays: tuple[Floats, Floats] | None = None
+        #: The boxes by place, and their ends as arrays; None if they are to be made anew.
+        self._arrays: tuple[list[Box], Floats, Floats] | None = None
 
     def __getitem__(self, place: int) -> Box:
-        return list(self._boxes.values())[place]
+        return self._listed()[0][place]
 
     def add(self, lo: Floats, hi: Floats, group: int, persons: int) -> None:
         """Keep a box."""
@@ -46,31 +47,28 @@ class Pool:
 
     def containing(self, row: Floats) -> NDArray[np.int64]:
         """The places of the boxes that contain the row."""
-        lo, hi = self._bounds()
+        _, lo, hi = self._listed()
         return np.flatnonzero(((lo <= row) & (row <= hi)).all(axis=1))
 
     def losses(self, space: common.Space, places: NDArray[np.int64]) -> Floats:
         """The losses of boxes, by the domains of now."""
-        lo, hi = self._bounds()
+        _, lo, hi = self._listed()
         total = np.zeros(len(places))
         for d, scale in enumerate(space.dimensions["scale"]):
             total += scale * (hi[places, d] - lo[places, d])
         return total
 
-    def _bounds(self) -> tuple[Floats, Floats]:
+    def _listed(self) -> tuple[list[Box], Floats, Floats]:
         if self._arrays is None:
-            shape = (len(self._boxes), self._dimensions)
-            boxes = self._boxes.values()
-            self._arrays = (
-                np.array([box.lo for box in boxes]).reshape(shape),
-                np.array([box.hi for box in boxes]).reshape(shape),
-            )
+            boxes = list(self._boxes.values())
+            lo, hi = np.array([box.lo for box in boxes]), np.array([box.hi for box in boxes])
+            shape = (len(boxes), self._dimensions)
+            self._arrays = boxes, lo.reshape(shape), hi.reshape(shape)
         return self._arrays
 
     def packed(self) -> dict[str, bytes]:
         """All of it as bytes."""
-        lo, hi = self._bounds()
-        boxes = self._boxes.values()
+        boxes, lo, hi = self._listed()
         return {
             "lo": packed(lo),
             "hi": packed(hi),

@@ -17,6 +17,7 @@ from crenel.policy import Policy
 from crenel.quasi_identifiers import Categorical, Numeric, Prefix
 from crenel.rows import Rows
 from tests.engine.cases import Case, cases
+from tests.engine.mondrian_oracle import Oracle
 
 TREE = Hierarchy.from_mapping({"a": ["a1", "a2", "a3"], "b": ["b1", "b2"], "c": ["c1"]})
 
@@ -142,6 +143,19 @@ def test_groups_are_what_they_must_be(case: Case, spare: int, relaxed: bool):
             values = rows.qi[inside, d]
             assert (found.lo[number, d], found.hi[number, d]) == qi.geometry.span(values.min(), values.max())
         assert 0 <= found.loss[number] <= 1 + 1e-12
+
+
+@settings(max_examples=100)
+@given(case=cases(diverse=True), spare=st.integers(0, 5), relaxed=st.booleans())
+def test_groups_are_those_of_the_oracle(case: Case, spare: int, relaxed: bool):
+    rows, policy = case.rows, case.policy
+    space = space_of(policy)
+    learn(space, rows.qi)
+    group = partition(space, rows, policy.k, policy.l, spare=spare, relaxed=relaxed)
+    domains = list(zip(space.dimensions["domain_lo"].tolist(), space.dimensions["domain_hi"].tolist(), strict=True))
+    groups, left = Oracle(policy, rows, domains, relaxed, spare).groups()
+    assert [np.flatnonzero(group == number).tolist() for number in range(group.max(initial=-1) + 1)] == groups
+    assert {tuple(np.flatnonzero(group == number)) for number in set(group[group < 0])} == set(map(tuple, left))
 
 
 #: Mean loss of all rows at once, by the quasi-identifiers and k: 6 numeric, and 10 with 4 categories.

@@ -32,7 +32,8 @@ class Scratch(NamedTuple):
     part: Any  # per row of the part that is being cut: where it would go
     buffer: Any
     ends: Any  # per part
-    los: Any
+    los: Any  # per part
+    his: Any
 
 
 class Wanted(NamedTuple):
@@ -196,39 +197,42 @@ def _cut(
 
 
 @inner
+def _ends_of_parts(column: Array, rows: Array, parts: int, part: Array, los: Array, his: Array) -> None:
+    """Write the least and the greatest value of each part, of rows that are in the order of their values."""
+    for p in range(parts):
+        los[p], his[p] = np.inf, -np.inf
+    met, i = 0, 0
+    while met < parts:
+        p = part[rows[i]]
+        if los[p] == np.inf:
+            los[p] = column[rows[i]]
+            met += 1
+        i += 1
+    i = rows.size - 1
+    while met > 0:
+        p = part[rows[i]]
+        if his[p] == -np.inf:
+            his[p] = column[rows[i]]
+            met -= 1
+        i -= 1
+
+
+@inner
 def _loss_after(space: Space, columns: Array, lines: Array, parts: int, left: int, scratch: Scratch) -> float:
     """The losses of the rows, if these are the parts; a row of those that are left over may lose everything."""
-    part, sizes, los = scratch.part, scratch.ends, scratch.los
+    part, sizes, los, his = scratch.part, scratch.ends, scratch.los, scratch.his
     for p in range(parts):
         sizes[p] = 0
     for i in range(lines.shape[1]):
         sizes[part[lines[0, i]]] += 1
     total = 0.0
-    for d in range(lines.shape[0]):
-        for p in range(parts):
-            los[p] = np.inf
-        # In the order of `d` the first row of a part is its least, and the last its greatest.
-        met, i = 0, 0
-        while met < parts:
-            row = lines[d, i]
-            if los[part[row]] == np.inf:
-                los[part[row]] = columns[d, row]
-                met += 1
-            i += 1
-        width, i = 0.0, lines.shape[1] - 1
-        while met > 0:
-            row = lines[d, i]
-            p = part[row]
-            if los[p] != np.inf:
-                lo, hi, _ = span_of(space, d, los[p], columns[d, row])
-                if p < parts - left:
-                    width += sizes[p] * (hi - lo)
-                los[p] = np.inf
-                met -= 1
-            i -= 1
-        total += space.dimensions[d].scale * width
     for p in range(parts - left, parts):
         total += sizes[p]
+    for d in range(lines.shape[0]):
+        _ends_of_parts(columns[d], lines[d], parts, part, los, his)
+        for p in range(parts - left):
+            lo, hi, _ = span_of(space, d, los[p], his[p])
+            total += space.dimensions[d].scale * (hi - lo) * sizes[p]
     return total
 
 
@@ -294,7 +298,7 @@ def partition(
         return
     numbers = np.empty((7, n), dtype=np.int64)
     runs = Runs(numbers[0], numbers[1], np.empty(n, dtype=np.bool_))
-    scratch = Scratch(runs, part=numbers[2], buffer=numbers[3], ends=numbers[4], los=np.empty(n))
+    scratch = Scratch(runs, part=numbers[2], buffer=numbers[3], ends=numbers[4], los=np.empty(n), his=np.empty(n))
     # Parts that are still to be looked at, the next one last.
     begin, end = numbers[5], numbers[6]
     begin[0], end[0] = 0, n
