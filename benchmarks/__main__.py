@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import castle_paper, castleguard_paper, engine, memory, partition_paper, scale, transform
+from benchmarks import (
+    adaptive_paper,
+    castle_paper,
+    castleguard_paper,
+    engine,
+    memory,
+    partition_paper,
+    scale,
+    static,
+    transform,
+)
 
 ALL = {
     "engine": engine.main,
     "castle_paper": castle_paper.main,
     "castleguard_paper": castleguard_paper.main,
     "partition_paper": partition_paper.main,
+    "adaptive_paper": adaptive_paper.main,
+    "static": static.main,
     "transform": transform.main,
     "memory": memory.main,
     "scale": scale.main,

@@ -77,6 +77,9 @@ class AdaptiveWindow(Buffered[AdaptiveWindowParameters]):
     parameters_of = AdaptiveWindowParameters
 
     #: When the window began and is to end, and the number of the first row that could come in it.
+    _begin: int
+    _end: int
+    _first: int
     _begin, _end, _first = _CLOSED
 
     # --- The window ---

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,7 +73,7 @@ class Buffered(Engine, Generic[_Parameters]):
             message = f"{type(self).__name__}: policy.method must be of {self.parameters_of.__name__}."
             raise TypeError(message)
         self._policy = policy
-        self._parameters: _Parameters = policy.parameters
+        self._parameters = cast(_Parameters, policy.parameters)
         space = space_of(policy)
         self._fingerprint = fingerprint(policy, space)
         self._space = space._replace(dimensions=space.dimensions.copy())
@@ -82,7 +82,11 @@ class Buffered(Engine, Generic[_Parameters]):
         self._clock = common.EARLIEST
         self._arrivals = 0
         self._released = 0
-        self._hold_only(self._none())
+        self._chunks = [self._none()]
+        self._count = 0
+        self._first_deadline: int = common.LATEST
+        #: Whether all held rows are known to be enough for a group.
+        self._known_enough = False
         self._pool = Pool(len(policy.quasi_identifiers), getattr(policy.parameters, "max_reusable", 0))
         self._leaving: list[dict[str, Any]] = []
 

@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from benchmarks import castle_paper, castleguard_paper, engine, partition_paper, scale
+from benchmarks import adaptive_paper, castle_paper, castleguard_paper, engine, partition_paper, scale, static
 from benchmarks.tables import table
 
 
@@ -56,6 +57,28 @@ def test_how_the_authors_judged_k_nn(data_dir: Path) -> None:
     data = castleguard_paper.pima()
     theirs = castleguard_paper.knn_theirs(castleguard_paper.as_published(data.qi), data.label)
     assert abs(theirs - 0.5487) < 0.0005
+
+
+def test_the_adaptive_buffer_paper(capsys: pytest.CaptureFixture[str]) -> None:
+    assert adaptive_paper.main(["--quick"]) == 0
+    figures = last_line(capsys)
+    for stream in adaptive_paper.STREAMS:
+        assert set(figures[stream]) == set(adaptive_paper.METHODS)
+    assert len(figures["threshold"]) == 5
+
+
+def test_reports_have_gaps_of_their_phases() -> None:
+    rows = adaptive_paper.reports([(3, 1, 5), (1, 1_000, 2_000)], 50, seed=2)
+    gaps = np.diff(rows.time) // adaptive_paper.MS
+    assert ((gaps[2::4] >= 1_000) & (gaps[2::4] <= 2_000)).all()
+    assert (np.delete(gaps, np.s_[2::4]) <= 5).all()
+    assert np.array_equal(rows.qi, adaptive_paper.reports([(3, 1, 5), (1, 1_000, 2_000)], 50, seed=2).qi)
+
+
+def test_the_static_bound(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert data_dir
+    assert static.main(["--quick"]) == 0
+    assert len(last_line(capsys)["static"]) == 5
 
 
 def test_the_engine(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
