@@ -148,6 +148,10 @@ WARNINGS: dict[str, tuple[dict[str, Any], str]] = {
         {"delay": None, "parameters": {"reorder": True}},
         "finds each one's row by counting",
     ),
+    "the best of those published": (
+        {"method": "adaptive-window", "parameters": {"reuse": "best"}},
+        "tells that it is in no narrower one",
+    ),
     "disorder beyond the delay": ({"disorder": "2h"}, "disorder is not less than delay"),
     "a seed": ({"seed": 7}, "A seed is set"),
 }
