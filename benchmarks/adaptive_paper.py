@@ -1,6 +1,6 @@
 """The experiment of the adaptive buffer paper (Sakpere and Kayem, section 4): how many rows expire.
 
-    python -m benchmarks.adaptive_paper             all of it; about two minutes
+    python -m benchmarks.adaptive_paper             all of it; half a minute of processor time
     python -m benchmarks.adaptive_paper --quick     small, to see that it runs
 
 Crime reports are generated as the paper describes them; every run is audited, and a breach ends it.

@@ -83,7 +83,7 @@ def test_promise(method: Method, check: Check, data: st.DataObject):
 
 @pytest.mark.parametrize("check", ALL_CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("method", BUFFERED, ids=lambda method: method.name)
-@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())
 def test_promise_of_the_buffered(method: Method, check: Check, data: st.DataObject):
     """They share most of their code, so that fewer examples of each are enough."""

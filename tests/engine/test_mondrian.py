@@ -116,7 +116,7 @@ def test_too_few_are_no_group():
     assert partition(space, rows_of([]), 2).tolist() == []
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(case=cases(diverse=True), spare=st.integers(0, 5), relaxed=st.booleans())
 def test_groups_are_what_they_must_be(case: Case, spare: int, relaxed: bool):
     """Of k persons and l values, and such that none could be cut along the middle again."""
@@ -145,7 +145,7 @@ def test_groups_are_what_they_must_be(case: Case, spare: int, relaxed: bool):
         assert 0 <= found.loss[number] <= 1 + 1e-12
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(case=cases(diverse=True), spare=st.integers(0, 5), relaxed=st.booleans())
 def test_groups_are_those_of_the_oracle(case: Case, spare: int, relaxed: bool):
     rows, policy = case.rows, case.policy
