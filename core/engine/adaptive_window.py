@@ -45,12 +45,11 @@ def expected_arrivals(came: int, life: int, remaining: int) -> float:
 
 def chance_of(least: int, expected: float) -> float:
     """Phase 5, equations 3 and 4: the probability of at least so many arrivals, by Poisson."""
-    term = math.exp(-expected)
-    below = 0.0
-    for i in range(least):
-        below += term
-        term *= expected / (i + 1)
-    return max(0.0, 1.0 - below)
+    if expected == 0.0:
+        return 1.0 if least <= 0 else 0.0
+    # By logarithms: e to the power of -expected may be too small for a number.
+    fewer = (math.exp(i * math.log(expected) - expected - math.lgamma(i + 1)) for i in range(least))
+    return max(0.0, 1.0 - sum(fewer))
 
 
 def first_to_wait(left_over: Sequence[LeftOver], life: int, min_delay: int, threshold: float) -> int | None:
@@ -156,21 +155,17 @@ class AdaptiveWindow(Buffered[AdaptiveWindowParameters]):
     def _end_window(self) -> None:
         """Phases 1 and 2: anonymize what was collected; then see to what is left over."""
         group = self._partition(self._parameters.spare)
-        left = np.flatnonzero(group < 0)
-        clusters = self._held.number[left], group[left]
         self._release_groups(group, reusable=True)
-        life = max(self._clock - self._begin, 1)
-        self._see_to(dict(zip(clusters[0].tolist(), clusters[1].tolist(), strict=True)), life)
+        self._see_to(group[group < 0], life=max(self._clock - self._begin, 1))
 
     def _partition(self, spare: int) -> Ints:
         return partition(self._space, self._held.rows, self._policy.k, self._policy.l, spare=spare)
 
-    def _see_to(self, cluster_of: dict[int, int], life: int) -> None:
+    def _see_to(self, clusters: Ints, life: int) -> None:
         """Phases 3 to 6: rows that are left over wait for the next window, or leave as another did before."""
         held = self._held
         remaining = self._remaining()
         order = np.lexsort((held.number, remaining))
-        clusters = np.array([cluster_of[number] for number in held.number.tolist()], dtype=np.int64)
         left_over = [self._left_over(clusters, int(remaining[i]), int(clusters[i])) for i in order]
         decides = first_to_wait(left_over, life, self._lives[0], self._parameters.threshold)
         held.hopeless[:] = False

@@ -27,12 +27,13 @@ class Mondrian(Buffered[MondrianParameters]):
         return (self._policy.delay_rows or common.LATEST) - self.held
 
     def _decide(self) -> None:
-        policy = self._policy
-        groups = partition(self._space, self._held.rows, policy.k, policy.l, relaxed=self._parameters.relaxed)
-        if (groups < 0).any():  # not even all of them are a group
+        if not self._all_enough():
             self._suppress(self._due())
-        else:
-            self._release_groups(groups)
+            return
+        policy = self._policy
+        self._release_groups(
+            partition(self._space, self._held.rows, policy.k, policy.l, relaxed=self._parameters.relaxed)
+        )
 
     def _finish(self) -> None:
         self._decide()

@@ -92,6 +92,8 @@ def test_phase_5_probability():
     assert chance_of(0, 1.0) == 1.0
     assert chance_of(3, 0.0) == 0.0
     assert chance_of(2, 3.0) == pytest.approx(1 - np.exp(-3) * 4)
+    assert chance_of(1000, 900.0) < 0.01, "e^-900 is 0 as a number"
+    assert chance_of(1000, 1100.0) > 0.99
 
 
 def test_phase_6_next_window():

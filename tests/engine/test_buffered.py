@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,18 @@ def test_times_at_the_end_of_the_world(method: str, times: list[int], disorder: 
 def test_one_by_one_is_the_same_as_all_at_once_of_many_rows():
     case = long_case(700, method="adaptive-window", parameters=None, delay_rows=None)
     np.testing.assert_array_equal(run(case, case.calls(cuts=range(700))).rows, run(case).rows)
+
+
+@pytest.mark.parametrize("method", ["mondrian", "adaptive-window"])
+def test_no_moment_tells_when_a_row_came(method: str):
+    """Whatever leaves in time leaves at a tick, and no row came at one."""
+    case = long_case(2000, method=method, parameters=None, delay_rows=None, disorder=0, delay="3200us")
+    rows = replace(case.rows, time=np.cumsum(np.full(2000, 7)) * 200 + 1)
+    case = replace(case, rows=rows)
+    engine = case.engine()
+    left = Releases.concat([engine.push(rows), engine.advance(int(rows.time[-1]) + 10_000)])
+    assert len(left.rows) == 2000
+    assert (left.moment % case.policy.tick == 0).all()
 
 
 # --- Snapshots ---
