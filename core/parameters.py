@@ -22,9 +22,12 @@ __all__ = [
     "CastleParameters",
     "Cover",
     "FaanstParameters",
+    "MinDelayParameters",
     "MondrianParameters",
     "PartitionParameters",
     "PartitionReuse",
+    "RTreeDensityParameters",
+    "RTreeParameters",
     "Reuse",
     "SdgsParameters",
     "WindowReuse",
@@ -526,6 +529,82 @@ def _window_reuse(problems: Problems, value: Any) -> WindowReuse | None:
     return one_of(problems, "reuse", "off" if value is False else value, WindowReuse)
 
 
+def _refuse_t(policy: Mapping[str, Any], problems: Problems) -> None:
+    if policy["t"] is not None:
+        problems.add("t", f"is not kept by the method {policy['method']!r}: leave it out, or use castle.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MinDelayParameters:
+    """`min-delay` has no parameters."""
+
+    def check(self, policy: Mapping[str, Any], problems: Problems) -> None:
+        """Note what of a policy does not go with the method."""
+        _refuse_t(policy, problems)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RTreeParameters:
+    """The parameters of `rtree`."""
+
+    #: How many rows are held, about. More find closer company, and leave later. None: 20 k.
+    active_rows: int | None = None
+
+    #: Microseconds of event time that publishing times are counted in; None: an arrival is an instant.
+    instant: int | str | None = None
+
+    def __post_init__(self) -> None:
+        problems = Problems()
+        for name, value in self._clean(problems).items():
+            object.__setattr__(self, name, value)
+        problems.raise_if_any("parameters")
+
+    def _clean(self, problems: Problems) -> dict[str, Any]:
+        active, instant = self.active_rows, self.instant
+        return {
+            "active_rows": active if active is None else an_integer(problems, "active_rows", active, 1),
+            "instant": instant if instant is None else a_duration(problems, "instant", instant, 1),
+        }
+
+    def check(self, policy: Mapping[str, Any], problems: Problems) -> None:
+        """Note what of a policy does not go with the method."""
+        _refuse_t(policy, problems)
+        if self.active_rows is not None and self.active_rows < 2 * policy["k"]:
+            rule = f"at least 2 k ({2 * policy['k']}): there is no choice among fewer rows"
+            problems.must("parameters.active_rows", rule, self.active_rows)
+        if self.instant is not None and policy["delay"] is None:
+            problems.add("parameters.instant", "needs policy.delay: without it event times do not count.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RTreeDensityParameters(RTreeParameters):
+    """The parameters of `rtree-density` and `rtree-full`."""
+
+    #: What an instant's delay adds to a row's loss, as a part of it.
+    alpha: float = 0.001
+
+    #: How many samples of the last rows say where the stream is dense: omega of the paper.
+    sample: int = 3000
+
+    #: Of how many last rows: W of the paper.
+    window_rows: int = 10_000
+
+    def _clean(self, problems: Problems) -> dict[str, Any]:
+        return {
+            **super()._clean(problems),
+            "alpha": a_number(problems, "alpha", self.alpha, "a number from 0 up to 1", -math.ulp(0.0), 1.0),
+            "sample": an_integer(problems, "sample", self.sample, 1),
+            "window_rows": an_integer(problems, "window_rows", self.window_rows, 1),
+        }
+
+    def check(self, policy: Mapping[str, Any], problems: Problems) -> None:
+        """Note what of a policy does not go with the method."""
+        super().check(policy, problems)
+        if self.sample > self.window_rows:
+            rule = f"at most window_rows ({self.window_rows})"
+            problems.must("parameters.sample", rule, self.sample)
+
+
 #: For each method the frozen dataclass of its parameters.
 METHODS: dict[str, type] = {
     "castle": CastleParameters,
@@ -536,6 +615,10 @@ METHODS: dict[str, type] = {
     "adaptive-window": AdaptiveWindowParameters,
     "faanst-passive": FaanstParameters,
     "faanst-proactive": FaanstParameters,
+    "min-delay": MinDelayParameters,
+    "rtree": RTreeParameters,
+    "rtree-density": RTreeDensityParameters,
+    "rtree-full": RTreeDensityParameters,
 }
 
 

@@ -25,6 +25,7 @@ from collections.abc import Callable
 from crenel.engine.adaptive_window import AdaptiveWindow
 from crenel.engine.castle import Castle
 from crenel.engine.castleguard import CastleGuard
+from crenel.engine.continuous import Continuous
 from crenel.engine.contract import Engine, Kind, Release, Releases, SnapshotError
 from crenel.engine.faanst import Faanst, ProactiveFaanst
 from crenel.engine.mondrian import Mondrian
@@ -42,8 +43,12 @@ _METHODS: dict[str, Callable[[Policy, bytes], Engine]] = {
     "castleguard": CastleGuard,
     "faanst-passive": Faanst,
     "faanst-proactive": ProactiveFaanst,
+    "min-delay": Continuous,
     "mondrian": Mondrian,
     "partition": Partition,
+    "rtree": Continuous,
+    "rtree-density": Continuous,
+    "rtree-full": Continuous,
     "sdgs": Sdgs,
 }
 
