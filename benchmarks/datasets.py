@@ -1,4 +1,4 @@
-"""The streams of the experiments: Adult, power-law data, and Adult with several rows per person.
+"""The streams of the experiments: Adult, alone and with several rows per person, the census, and drawn data.
 
 The public data is not part of the project: it is looked for in $CRENEL_DATA, or in `shared/data`
 beside the repository, as the tests do.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,9 @@ ROOT = Path(__file__).resolve().parent.parent
 NUMERIC = ("age", "fnlwgt", "education_num", "capital_gain", "capital_loss", "hours_per_week")
 CATEGORICAL = ("education", "marital_status", "occupation", "native_country")
 ADULT = NUMERIC + CATEGORICAL
+
+#: The quasi-identifiers of the census that stand for SAL's, in its order.
+SAL = ("age", "sex", "marital", "nativity", "education_level", "occupation", "race")
 
 #: The paper's names of the two sets, and their rows.
 UCI, SFU = 30_162, 45_222
@@ -156,6 +160,62 @@ def power_law(*, alpha: float, rows: int, dimensions: int = 6, values: int = 1_0
         {f"v{i + 1}": Numeric(domain=domain) for i in range(dimensions)},
         name=f"power law, alpha {alpha:g}",
     )
+
+
+def census(dimensions: int, *, rows: int, seed: int = 0, distinct: bool = False, folder: Path | None = None) -> Stream:
+    """Rows drawn from the census of 2018, which stands in for SAL: the first of seven quasi-identifiers.
+
+    As in the paper on continuous publishing, each value is a number: of its place in the hierarchy, depth-first, where
+    it is no number itself. Rows of the same values are of one person.
+
+    Args:
+        dimensions: How many quasi-identifiers.
+        rows: How many rows are drawn, without replacement.
+        seed: Of the draw.
+        distinct: Whether of the rows of one person the first alone is kept.
+        folder: Where the data is, if not where it is usually looked for.
+    """
+    import pyarrow.parquet as pq
+
+    folder = folder or data_folder()
+    table = pq.read_table(folder / "census_acs2018_gov.parquet", columns=list(SAL))
+    chosen = np.random.default_rng(seed).choice(table.num_rows, size=rows, replace=False)
+    names = SAL[:dimensions]
+    columns = [_census_column(name, table[name].to_pylist(), folder)[chosen] for name in names]
+    qi = np.stack(columns, axis=1)
+    _, first, person = np.unique(qi, axis=0, return_index=True, return_inverse=True)
+    domains = {name: (float(column.min()), float(column.max())) for name, column in zip(names, columns, strict=True)}
+    made = _rows(qi, person.reshape(-1))
+    return Stream(
+        made.take(np.sort(first)) if distinct else made,
+        {name: Numeric(domain=domain) for name, domain in domains.items()},
+        name=f"SAL({rows:,}, {dimensions})",
+    )
+
+
+@cache
+def _leaves(path: Path) -> dict[str, int]:
+    return {str(leaf): number for number, leaf in enumerate(Hierarchy.from_csv(path).leaves)}
+
+
+def _census_column(name: str, values: list[Any], folder: Path) -> NDArray[np.float64]:
+    if name == "age":
+        return np.array(values, dtype=np.float64)
+    if name == "occupation":  # its 23 groups: SAL has 25 occupations, the census 518
+        groups = sorted({value[:2] for value in values})
+        return np.array([groups.index(value[:2]) for value in values], dtype=np.float64)
+    leaves = _leaves(folder / "hierarchies" / "census" / f"{name}.csv")
+    return np.array([leaves[str(value)] for value in values], dtype=np.float64)
+
+
+def spread(kind: str, *, rows: int, seed: int = 0) -> Stream:
+    """Three quasi-identifiers from 0 to 10, `uniform`, or `normal` about places of their own; one person a row."""
+    random = np.random.default_rng(seed)
+    if kind == "uniform":
+        qi = random.uniform(0.0, 10.0, (rows, 3))
+    else:  # N(5, 4), N(3.3, 9), N(6.6, 9)
+        qi = np.clip(random.normal([5.0, 3.3, 6.6], [2.0, 3.0, 3.0], (rows, 3)), 0.0, 10.0)
+    return Stream(_rows(qi, np.arange(rows)), {f"v{i + 1}": Numeric(domain=(0.0, 10.0)) for i in range(3)}, name=kind)
 
 
 def repeated(stream: Stream, dup: int) -> Stream:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from crenel import differential
 from crenel.checks import Problems, a_boolean, a_number, an_integer, as_number, one_of, short, suggestion
-from crenel.durations import a_duration, format_duration
+from crenel.durations import A_DURATION, a_duration, format_duration
 from crenel.frozen import FrozenDict
 from crenel.geometry import Interval, Radix, Tree
 
@@ -547,11 +547,11 @@ class MinDelayParameters:
 class RTreeParameters:
     """The parameters of `rtree`."""
 
-    #: How many rows are held, about. More find closer company, and leave later. None: 20 k.
+    #: How many rows are held, about. More find closer company, and leave later. None: 30 k.
     active_rows: int | None = None
 
-    #: Microseconds of event time that publishing times are counted in; None: an arrival is an instant.
-    instant: int | str | None = None
+    #: Event time that publishing times and delays are counted in, such as `1s`; None: arrivals.
+    instant: str | None = None
 
     def __post_init__(self) -> None:
         problems = Problems()
@@ -563,7 +563,7 @@ class RTreeParameters:
         active, instant = self.active_rows, self.instant
         return {
             "active_rows": active if active is None else an_integer(problems, "active_rows", active, 1),
-            "instant": instant if instant is None else a_duration(problems, "instant", instant, 1),
+            "instant": None if instant is None else _a_text_of_time(problems, "instant", instant),
         }
 
     def check(self, policy: Mapping[str, Any], problems: Problems) -> None:
@@ -603,6 +603,14 @@ class RTreeDensityParameters(RTreeParameters):
         if self.sample > self.window_rows:
             rule = f"at most window_rows ({self.window_rows})"
             problems.must("parameters.sample", rule, self.sample)
+
+
+def _a_text_of_time(problems: Problems, path: str, value: Any) -> str | None:
+    """The duration, as text: a bare number would not say of what."""
+    if not isinstance(value, (str, dt.timedelta)):
+        problems.must(path, A_DURATION, value)
+        return None
+    return format_duration(a_duration(problems, path, value, 1))
 
 
 #: For each method the frozen dataclass of its parameters.

@@ -18,13 +18,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from crenel.audit.differential import Statement, stated
+from crenel.durations import parse_duration
 from crenel.geometry import Geometry, Interval, Radix, Tree
 from crenel.parameters import takes_holes
 from crenel.policy import Policy
@@ -44,6 +45,8 @@ _SAMPLED_OUT = 3
 _TOLERANCE = 1e-9
 # What is said of a row's own values, and of domains that are learned from them.
 _NOT_OF_PERTURBED = ("rows outside their box", "releases that report a wrong loss")
+#: The decay of late rows where nobody says another.
+_ALPHA = 0.001
 _LAST = int(np.iinfo(np.int64).max)
 _FIRST = int(np.iinfo(np.int64).min)
 
@@ -163,6 +166,13 @@ class Report:
     perturbed: bool = False
     #: What is guaranteed besides, and how well that is founded; None: nothing.
     differential: Statement | None = None
+    #: Mean over the rows published of the uncertainty penalty: the parts of the domains that the box takes up, added up
+    #: over the quasi-identifiers, without weights. A suppressed row's is their number.
+    uncertainty_penalty: float | None = None
+    #: The same with the decay of what is late: each row's penalty times (1 + alpha)^delay.
+    information_loss: float | None = None
+    #: Mean delay of the rows published, in instants: arrivals, or a span of event time.
+    mean_delay: float | None = None
 
     @property
     def ok(self) -> bool:
@@ -211,6 +221,12 @@ class Report:
         lines.append(f"{'loss':<12}{average:>12}")
         if self.differential is not None:
             lines.append(str(self.differential))
+        costs = ("uncertainty_penalty", "information_loss", "mean_delay")
+        lines += [
+            f"{name.replace('_', ' '):<20}{value:>16.6f}"
+            for name in costs
+            if (value := getattr(self, name)) is not None
+        ]
         found = self.problems() + self.unchecked()
         return "\n".join(lines + (found or ["All promises kept."]))
 
@@ -223,6 +239,8 @@ def audit(
     ended: bool = True,
     calls: Iterable[tuple[int, int]] | None = None,
     in_order: bool | None = None,
+    alpha: float | None = None,
+    instant: int | None = None,
 ) -> Report:
     """Judges what was published of `rows` under `policy`.
 
@@ -241,11 +259,22 @@ def audit(
         Whether the promises on groups are judged at each release, or only for the whole output.
         By default at each release, unless the order is unknown or the policy reorders the output:
         then the rows of a group leave one by one, and only together they are a group.
+    alpha, instant
+        What the information loss is computed with: what an instant's delay adds to a row's penalty, as a part of it,
+        and the microseconds of event time that an instant has; None: an arrival is one. By default the method's own,
+        or 0.001 and arrivals.
     """
     out = Published.of(releases)
     if in_order is None:
         in_order = out.offsets is not None and not getattr(policy.parameters, "reorder", False)
-    return _Audit(policy, rows, out, in_order).report(ended, None if calls is None else list(calls))
+    if alpha is None:
+        alpha = float(getattr(policy.parameters, "alpha", _ALPHA))
+    if instant is None:
+        instant = parse_duration(getattr(policy.parameters, "instant", None) or "")
+    judge = _Audit(policy, rows, out, in_order)
+    report = judge.report(ended, None if calls is None else list(calls))
+    penalty, cost, delay = judge.costs(alpha, instant)
+    return replace(report, uncertainty_penalty=penalty, information_loss=cost, mean_delay=delay)
 
 
 class _Audit:
@@ -394,35 +423,63 @@ class _Audit:
 
     def _losses(self) -> Floats | None:
         """The loss of each release, or `None` where the domain of its moment is not known."""
-        out = self.out
         weights = [float(qi.weight) for qi in self.policy.quasi_identifiers.values()]
-        shares = []
+        return self._weighed([weight / sum(weights) for weight in weights])
+
+    def _weighed(self, shares: Sequence[float]) -> Floats | None:
+        """The parts of the domains that each release's box takes up, each times its share, added up."""
+        out, parts = self.out, []
         for j, geometry in enumerate(self.geometries):
             domain = self._domain_width(j, geometry)
             if domain is None:
                 return None
             with np.errstate(invalid="ignore", divide="ignore"):
-                shares.append(np.where(domain > 0, (out.hi[:, j] - out.lo[:, j]) / domain, 0.0))
+                parts.append(np.where(domain > 0, (out.hi[:, j] - out.lo[:, j]) / domain, 0.0))
         if self.holes:
-            losses = self._losses_with_holes(shares, weights)
+            losses = sum(shares) * self._losses_with_holes(parts, shares)
         else:
             losses = np.zeros(len(out))
-            for share, weight in zip(shares, weights, strict=True):
-                losses += weight / sum(weights) * share
-        losses[self.suppressed] = 1.0
+            for part, share in zip(parts, shares, strict=True):
+                losses += share * part
+        losses[self.suppressed] = sum(shares)
         return losses
 
-    def _losses_with_holes(self, shares: Sequence[Floats], weights: Sequence[float]) -> Floats:
+    def _losses_with_holes(self, parts: Sequence[Floats], weights: Sequence[float]) -> Floats:
         """The mean over a release's rows: what a row has and is not published is lost, and so is what is filled in."""
         lost, whole = np.zeros(len(self.row)), np.zeros(len(self.row))
-        for j, (share, weight) in enumerate(zip(shares, weights, strict=True)):
+        for j, (part, weight) in enumerate(zip(parts, weights, strict=True)):
             has = ~np.isnan(self.rows.qi[self.row, j])
             published = ~np.isnan(self.out.lo[self.release, j])
             whole += weight * (has | published)
-            lost += weight * np.where(has & published, share[self.release], has ^ published)
+            lost += weight * np.where(has & published, part[self.release], has ^ published)
         loss = np.divide(lost, whole, out=np.zeros(len(lost)), where=whole > 0)
         sizes = np.bincount(self.release, minlength=len(self.out))
         return np.asarray(np.bincount(self.release, loss, minlength=len(self.out)) / np.maximum(sizes, 1))
+
+    def costs(self, alpha: float, instant: int | None) -> tuple[float | None, float | None, float | None]:
+        """The mean penalty, the mean penalty with the decay of delays, and the mean delay, of the rows published."""
+        boxed = ~self.sampled[self.release]
+        release, row = self.release[boxed], self.row[boxed]
+        if not release.size:
+            return None, None, None
+        penalties, delay = self._weighed([1.0] * len(self.geometries)), self._delays(release, row, instant)
+        penalty = None if penalties is None else penalties[release]
+        with np.errstate(over="ignore"):  # what is later than a number can say has lost infinitely much
+            cost = None if penalty is None or delay is None else float(np.mean(penalty * (1.0 + alpha) ** delay))
+        return (
+            None if penalty is None else float(np.mean(penalty)),
+            cost,
+            None if delay is None else float(np.mean(delay)),
+        )
+
+    def _delays(self, release: Ints, row: Ints, instant: int | None) -> Floats | None:
+        """The delay of each row published, in instants."""
+        if instant is not None:
+            moment = self.out.moment
+            since = self.rows.time[row].astype(np.float64)
+            return None if moment is None else np.maximum(moment[release].astype(np.float64) - since, 0.0) / instant
+        arrivals = self.out.arrivals
+        return None if arrivals is None else (arrivals[release] - row - 1).astype(np.float64)
 
     def _domain_width(self, j: int, geometry: Geometry) -> Floats | None:
         """The width of a domain at each release: if learned, of what had arrived by then."""

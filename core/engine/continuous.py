@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crenel.avro import Schemas, packed, unpacked
+from crenel.durations import parse_duration
 from crenel.engine.contract import Engine, Releases, SnapshotError
 from crenel.engine.kernels import chain, common
 from crenel.engine.kernels import continuous as kernels
@@ -26,6 +27,8 @@ from crenel.rows import Rows
 
 #: Rows that one call of the kernel takes: what bounds the slots beside the rows that must be held.
 _CHUNK = 4096
+#: Rows to hold where the policy does not say, as a multiple of k.
+ACTIVE_ROWS = 30
 _SCHEMAS = Schemas("crenel.engine", ("continuous.1.avsc",))
 _NUMBERS = ("draws", "arrivals", "released", "clock", "rate_rows", "rate_since")
 
@@ -46,7 +49,9 @@ class Continuous(Engine):
         self._space = space_of(policy)
         self._fingerprint = fingerprint(policy, self._space)
         sample, window = _sampling(policy)
-        self._state = self._empty_state(key, capacity=2 * _CHUNK, chains=_chains(sample, window, self._dimensions))
+        self._state = self._empty_state(
+            key, capacity=2 * _CHUNK, chains=room_for_chains(sample, window, self._dimensions)
+        )
 
     def __repr__(self) -> str:
         """Say how much, never what."""
@@ -142,7 +147,7 @@ class Continuous(Engine):
         self._state = s = self._empty_state(
             record["key"],
             capacity=count + 2 * _CHUNK,
-            chains=_chains(len(stored["length"]), record["window"], self._dimensions),
+            chains=room_for_chains(len(stored["length"]), record["window"], self._dimensions),
         )
         set_domains(s.space, unpacked(record["domain_lo"]), unpacked(record["domain_hi"]))
         points = unpacked(chains["qi"]).reshape(-1, self._dimensions)
@@ -255,8 +260,8 @@ def _numbers(policy: Policy) -> NDArray[Any]:
     numbers["disorder"] = policy.disorder
     numbers["first_fit"] = isinstance(parameters, MinDelayParameters)
     if isinstance(parameters, RTreeParameters):
-        numbers["instant"] = parameters.instant or 0
-        numbers["active_rows"] = parameters.active_rows or 20 * policy.k
+        numbers["instant"] = parse_duration(parameters.instant or "") or 0
+        numbers["active_rows"] = parameters.active_rows or ACTIVE_ROWS * policy.k
     if isinstance(parameters, RTreeDensityParameters):
         numbers["decay"] = math.log1p(parameters.alpha)
         numbers["dense"] = 1
@@ -267,7 +272,7 @@ def _numbers(policy: Policy) -> NDArray[Any]:
     return numbers
 
 
-def _chains(count: int, window: int, dimensions: int) -> chain.Chains:
+def room_for_chains(count: int, window: int, dimensions: int) -> chain.Chains:
     """Chains that have seen no row yet."""
     # Chains are of three rows on average, and hardly ever of more than ten.
     links = 4 * count + 64

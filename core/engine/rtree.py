@@ -1,8 +1,8 @@
 """An R-tree (Guttman, 1984) whose leaves are groups of at least k rows of different persons.
 
-Rows join the leaf that they enlarge the least; a leaf of 2k rows is cut into two of at least k; leaves are deleted whole.
-The loops are in `kernels/rtree.py`, and the methods of continuous publishing call them there; `RTree` is the same tree for
-whoever wants one by itself.
+Rows join the leaf that they enlarge the least; a leaf of 2k rows is cut into two of at least k; leaves are deleted
+whole. The loops are in `kernels/rtree.py`, and the methods of continuous publishing call them there; `RTree` is the
+same tree for whoever wants one by itself.
 """
 
 from __future__ import annotations

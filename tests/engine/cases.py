@@ -25,10 +25,13 @@ from crenel.parameters import (
     CastleParameters,
     Cover,
     FaanstParameters,
+    MinDelayParameters,
     MondrianParameters,
     PartitionParameters,
     PartitionReuse,
     Reuse,
+    RTreeDensityParameters,
+    RTreeParameters,
     SdgsParameters,
     WindowReuse,
 )
@@ -224,6 +227,7 @@ def cases(
     holes: bool = False,
     timed: bool = False,
     counted: bool = False,
+    parameters: st.SearchStrategy[Any] | Callable[[int, bool], st.SearchStrategy[Any]] | None = None,
 ) -> Case:
     """A case.
 
@@ -244,6 +248,8 @@ def cases(
         Whether rows may lack quasi-identifiers.
     timed, counted
         Whether the method needs `delay`, and `delay_rows`.
+        The method's name, and its parameters if they are not those of `castle`: a strategy, or what makes one of k
+        and of whether there is a delay in event time.
     """
     parameters = castle_parameters if parameters is None else parameters
     # Half of the cases are lively: nothing about them is so unusual that no row would be reused.
@@ -253,6 +259,13 @@ def cases(
     l = draw(st.integers(2, min(k, 4))) if diverse else None
     needed = int(diverse or close)
     sensitive = draw(st.lists(_sensitive(least=l or 1, binned=binned), min_size=needed, max_size=3))
+    sensitive = draw(st.lists(_sensitive(least=l or 1), min_size=needed, max_size=3))
+    t = draw(_mostly(0.5, 0.3, 0.75, 0.9, 0.01)) if close else None
+    delays = draw(_delays(k, lively, both=not reorder))
+    if parameters is None:
+        parameters = castle_parameters(reorder, lively)
+    elif callable(parameters):
+        parameters = parameters(k, delays["delay"] is not None)
     policy = Policy(
         person="person",
         event_time="at",
@@ -265,6 +278,11 @@ def cases(
         method=method,
         parameters=draw(parameters(reorder, lively) if callable(parameters) else parameters),
         on_suppress=draw(on_suppress),
+        t=t,
+        **delays,
+        method=method,
+        parameters=draw(parameters),
+        on_suppress=draw(st.sampled_from(OnSuppress)),
         seed=None,
     )
     n = draw(st.integers(MOST_ROWS // 2, MOST_ROWS) if lively else st.integers(0, MOST_ROWS))
@@ -367,6 +385,27 @@ def sdgs_parameters(draw: st.DrawFn, reorder: bool, lively: bool) -> SdgsParamet
         grid={"q0": 1} if draw(st.booleans()) else {},
         cover=draw(st.sampled_from(Cover)),
     )
+
+
+@st.composite
+def _rtree_parameters(draw: st.DrawFn, dense: bool, k: int, timed: bool) -> RTreeParameters:
+    # A few rows only, so that publishing times come before deadlines do.
+    given: dict[str, Any] = {"active_rows": 2 * k + draw(st.integers(0, 4))}
+    if timed:
+        given["instant"] = draw(st.sampled_from([None, "1us", "7us"]))
+    if dense:
+        given["window_rows"] = draw(st.integers(1, 30))
+        given["sample"] = draw(st.integers(1, given["window_rows"]))
+        given["alpha"] = draw(st.sampled_from([0.01, 0.0, 0.5]))
+    return RTreeDensityParameters(**given) if dense else RTreeParameters(**given)
+
+
+def continuous(method: str, *, diverse: bool = False) -> st.SearchStrategy[Case]:
+    """A case of a method of continuous publishing."""
+    if method == "min-delay":
+        return cases(method=method, diverse=diverse, parameters=st.just(MinDelayParameters()))
+    dense = method != "rtree"
+    return cases(method=method, diverse=diverse, parameters=lambda k, timed: _rtree_parameters(dense, k, timed))
 
 
 @st.composite

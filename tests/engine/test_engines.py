@@ -24,6 +24,7 @@ from tests.engine.cases import (
     adaptive_parameters,
     cases,
     castleguard_cases,
+    continuous,
     faanst_parameters,
     mondrian_parameters,
     partition_parameters,
@@ -67,6 +68,11 @@ BUFFERED = [
         name="faanst-proactive",
         cases=cases(method="faanst-proactive", parameters=faanst_parameters(), counted=True),
     ),
+    Method(name="min-delay with l", cases=continuous("min-delay", diverse=True)),
+    Method(name="rtree", cases=continuous("rtree")),
+    Method(name="rtree-density", cases=continuous("rtree-density")),
+    Method(name="rtree-full", cases=continuous("rtree-full")),
+    Method(name="rtree-full with l", cases=continuous("rtree-full", diverse=True)),
 ]
 
 

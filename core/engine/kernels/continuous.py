@@ -22,26 +22,31 @@ from crenel.engine.kernels.common import (
     NONE,
     SUPPRESSED,
     Array,
+    Boxes,
     Out,
     Random,
     Space,
     copy_into,
     count_down,
     count_up,
+    enlargements_by,
     grow_box,
+    inlined,
     inner,
+    inside,
     kernel,
     learn_domains,
     loss_of,
-    loss_with,
     point_box,
     saturating_add,
     shuffle,
+    widen,
     write_release,
 )
 from crenel.engine.kernels.rtree import (
     Tree,
     absorb,
+    active_leaves,
     box_loss,
     covering,
     has_person,
@@ -86,6 +91,9 @@ NUMBERS = np.dtype(
         ("out_releases", "i8"),
     ]
 )
+#: Where no sample is, no row may ever come. That hastens a leaf e-fold and no more: a publishing time is drawn once,
+#: and beside one leaf that outweighed all others these would be told to wait for ever.
+_MOST_HASTE = 1.0
 SLOT = np.dtype([("number", "i8"), ("deadline", "i8")])
 LEAF = np.dtype(
     [
@@ -118,50 +126,49 @@ class State(NamedTuple):
 
 
 @inner
-def _time_of(s: State, leaf: int) -> int:
+def _time_of(numbers: Array, leaf: Array) -> int:
     """When something happens to a leaf, in event time."""
-    entry = s.leaves[leaf]
-    return min(entry.deadline, entry.due) if s.numbers[0].instant > 0 else entry.deadline
+    return min(leaf.deadline, leaf.due) if numbers[0].instant > 0 else leaf.deadline
 
 
 @inner
-def _row_of(s: State, leaf: int) -> int:
+def _row_of(numbers: Array, leaf: Array) -> int:
     """The same as the number of a row."""
-    n, entry = s.numbers[0], s.leaves[leaf]
-    due = entry.due if n.instant == 0 else np.int64(LATEST)
-    return min(due, entry.oldest + n.delay_rows) if n.delay_rows > 0 else due
+    n = numbers[0]
+    due = leaf.due if n.instant == 0 else np.int64(LATEST)
+    return min(due, leaf.oldest + n.delay_rows) if n.delay_rows > 0 else due
 
 
 @inner
-def _note(s: State, leaf: int) -> None:
+def _note(numbers: Array, nodes: Array, leaves: Array, leaf: int) -> None:
     """Take note of what happens to a leaf, if it is what happens next. An older leaf comes first."""
-    n, nodes = s.numbers[0], s.tree.nodes
+    n, born = numbers[0], nodes[leaf].born
     if n.delay >= 0:
-        time, known = _time_of(s, leaf), n.next_time_leaf
-        if known == NONE or (time, nodes[leaf].born) < (n.next_time, nodes[known].born):
+        time, known = _time_of(numbers, leaves[leaf]), n.next_time_leaf
+        if known == NONE or time < n.next_time or (time == n.next_time and born < nodes[known].born):
             n.next_time, n.next_time_leaf = time, leaf
-    row, known = _row_of(s, leaf), n.next_row_leaf
-    if known == NONE or (row, nodes[leaf].born) < (n.next_row, nodes[known].born):
+    row, known = _row_of(numbers, leaves[leaf]), n.next_row_leaf
+    if known == NONE or row < n.next_row or (row == n.next_row and born < nodes[known].born):
         n.next_row, n.next_row_leaf = row, leaf
 
 
 @inner
-def _look_ahead(s: State) -> None:
+def _look_ahead(numbers: Array, nodes: Array, leaves: Array, active: Array) -> None:
     """Find what happens next."""
-    n = s.numbers[0]
+    n = numbers[0]
     n.next_time_leaf = n.next_row_leaf = NONE
     n.next_time = n.next_row = LATEST
-    for i in range(s.tree.meta[0].leaves):
-        _note(s, s.tree.leaves[i])
+    for i in range(active.size):
+        _note(numbers, nodes, leaves, active[i])
 
 
 # --- Publishing times ------------------------------------------------------------------------------------------------
 
 
 @inner
-def _rate(s: State) -> float:
+def _rate(numbers: Array) -> float:
     """Rows that are expected in an instant (section 4.4)."""
-    n = s.numbers[0]
+    n = numbers[0]
     if n.instant == 0:
         return 1.0
     instants = (float(n.clock) - n.rate_since) / n.instant
@@ -169,9 +176,9 @@ def _rate(s: State) -> float:
 
 
 @inner
-def _count_arrival(s: State) -> None:
+def _count_arrival(numbers: Array) -> None:
     """Count a row for the rate. The count is of some of the last rows: twice as many as are held, at most."""
-    n = s.numbers[0]
+    n = numbers[0]
     if n.rate_rows == 0.0:
         n.rate_since = float(n.clock)
     n.rate_rows += 1.0
@@ -181,15 +188,14 @@ def _count_arrival(s: State) -> None:
 
 
 @inner
-def _haste(s: State, leaf: int, rate: float) -> float:
+def _haste(numbers: Array, rows: int, samples: int, size: int, rate: float) -> float:
     """The logarithm of (1 + alpha)^wait, for the wait of a leaf until it has rows enough to be cut (section 4.2)."""
-    n = s.numbers[0]
-    if n.dense == 0:
+    n = numbers[0]
+    if n.dense == 0 or n.decay == 0.0:
         return 0.0
-    missing = max(2 * n.k - s.tree.nodes[leaf].count, 1)
-    # Rows stay for about active_rows arrivals: who would wait longer will not.
-    wait = min(missing * s.chains.table.size / max(s.leaves[leaf].samples, 1e-9), float(n.active_rows))
-    return n.decay * wait / rate
+    if samples == 0:
+        return _MOST_HASTE
+    return min(n.decay * max(2 * n.k - rows, 1) * size / (samples * rate), _MOST_HASTE)
 
 
 @inner
@@ -203,20 +209,15 @@ def _chance(s: State, leaf: int) -> float:
     loss = box_loss(s.space, tree.boxes, leaf)
     if n.first_fit or loss <= 0.0:
         return 1.0
-    rate = _rate(s)
-    # The greatest haste is taken out of all: no power can be too large.
-    greatest = 0.0
-    for i in range(tree.meta[0].leaves):
-        if is_mature(tree, tree.leaves[i]):
-            greatest = max(greatest, _haste(s, tree.leaves[i], rate))
+    rate, size = _rate(s.numbers), s.chains.table.size
+    haste = _haste(s.numbers, tree.nodes[leaf].count, s.leaves[leaf].samples, size, rate)
     total = 0.0
-    for i in range(tree.meta[0].leaves):
-        other = tree.leaves[i]
+    for other in active_leaves(tree):
         other_loss = box_loss(s.space, tree.boxes, other)
-        if other_loss > 0.0 and is_mature(tree, other):
-            total += np.exp(_haste(s, other, rate) - greatest) / other_loss
-    weight = np.exp(_haste(s, leaf, rate) - greatest) / (tree.nodes[leaf].count * loss)
-    return weight / total * rate * n.held / n.active_rows
+        if other_loss > 0.0 and is_mature(tree.distinct[other], tree.least):
+            rows = tree.nodes[other].count
+            total += rows / other_loss * np.exp(_haste(s.numbers, rows, s.leaves[other].samples, size, rate) - haste)
+    return rate * n.held / n.active_rows / (loss * total)
 
 
 @inner
@@ -224,7 +225,7 @@ def _schedule(s: State, leaf: int) -> None:
     """Draw the publishing time of a leaf; it has none while it may not be published."""
     n, entry = s.numbers[0], s.leaves[leaf]
     entry.due = LATEST
-    if not is_mature(s.tree, leaf):
+    if not is_mature(s.tree.distinct[leaf], s.tree.least):
         return
     later = trials(s.random, s.numbers, _chance(s, leaf)) - 1
     if n.instant == 0:
@@ -254,7 +255,7 @@ def _measure(s: State, leaf: int) -> None:
     _count_samples(s, leaf)
 
 
-@inner
+@inlined
 def _sample(s: State, row: Array, number: int) -> None:
     """Maintain the sample chains, and how many samples each leaf has."""
     chains = s.chains
@@ -262,7 +263,7 @@ def _sample(s: State, row: Array, number: int) -> None:
     for i in range(chains.meta[0].changes):
         for j in range(covering(s.tree, chains.gone[i], s.found)):
             s.leaves[s.found[j]].samples -= 1
-        for j in range(covering(s.tree, chains.heads[:, chains.changed[i]], s.found)):
+        for j in range(covering(s.tree, chains.points[chains.table[chains.changed[i]].head], s.found)):
             s.leaves[s.found[j]].samples += 1
 
 
@@ -304,9 +305,9 @@ def _drop(s: State, slot: int) -> None:
 @inner
 def _first_without(tree: Tree, person: int) -> int:
     """The first equivalence class without this person (section 2.2)."""
-    for i in range(tree.meta[0].leaves):
-        if not has_person(tree, tree.leaves[i], person):
-            return tree.leaves[i]
+    for leaf in active_leaves(tree):
+        if not has_person(tree.counts, tree.least, leaf, person):
+            return leaf
     return NONE
 
 
@@ -319,7 +320,7 @@ def _place(s: State, slot: int) -> None:
         chosen = _first_without(tree, person)
     else:
         chosen = nearest_leaf(tree, s.space, row, person)
-    before = box_loss(s.space, tree.boxes, chosen) if chosen != NONE else -1.0
+    grows = chosen == NONE or not inside(tree.boxes.lo[:, chosen], tree.boxes.hi[:, chosen], row)
     leaf, other = put(tree, s.space, slot, chosen)
     if other != NONE:
         _renew(s, leaf, other)
@@ -331,11 +332,11 @@ def _place(s: State, slot: int) -> None:
     else:
         entry.deadline = min(entry.deadline, s.slots[slot].deadline)
         entry.oldest = min(entry.oldest, s.slots[slot].number)
-        if box_loss(s.space, tree.boxes, leaf) != before:
+        if grows:
             _count_samples(s, leaf)
     if entry.due == LATEST:
         _schedule(s, leaf)
-    _note(s, leaf)
+    _note(s.numbers, tree.nodes, s.leaves, leaf)
 
 
 @inner
@@ -348,13 +349,13 @@ def _renew(s: State, leaf: int, other: int) -> None:
         _schedule(s, other)
     else:
         _schedule(s, leaf)
-    _look_ahead(s)
+    _look_ahead(s.numbers, s.tree.nodes, s.leaves, active_leaves(s.tree))
 
 
 # --- What leaves -----------------------------------------------------------------------------------------------------
 
 
-@inner
+@inlined
 def _write_row(s: State, slot: int) -> None:
     n = s.numbers[0]
     s.out.rows[n.out_rows] = s.slots[slot].number
@@ -373,40 +374,70 @@ def _suppress(s: State, slot: int) -> None:
     if leaf != NONE:
         _measure(s, leaf)
     _drop(s, slot)
-    _look_ahead(s)
+    _look_ahead(s.numbers, s.tree.nodes, s.leaves, active_leaves(s.tree))
 
 
 @inner
-def _is_due(s: State, slot: int) -> bool:
+def _is_due(numbers: Array, row: Array) -> bool:
     """Whether a row has reached its deadline."""
-    n, row = s.numbers[0], s.slots[slot]
+    n = numbers[0]
     if n.delay >= 0 and row.deadline <= n.clock:
         return True
     return n.delay_rows > 0 and row.number + n.delay_rows < n.arrivals
 
 
 @inner
-def _minimal_loss(s: State, slot: int, near: Array, needed: int, used: Array) -> float:
-    """The loss of a small box around the row that has so many of the samples near it: SC(t) by the greedy search."""
-    boxes = s.tree.boxes
-    scratch = boxes.lo.shape[1] - 1  # no node is ever there
-    point_box(s.space, s.tree.points[slot], boxes, scratch)
-    for i in range(near.size):
-        used[i] = False
+def _minimal_loss(space: Space, boxes: Boxes, columns: Array, near: Array, needed: int, enlargement: Array) -> float:
+    """The loss of a small box that has so many of the samples near a row, whose box is the last: the greedy SC(t)."""
+    at = boxes.lo.shape[1] - 1
+    left = near.size
     loss = 0.0
     for _ in range(needed):
-        best, smallest = NONE, np.inf
-        for i in range(near.size):
-            if not used[i] and s.chains.links[s.chains.table[near[i]].head].number != s.slots[slot].number:
-                with_sample = loss_with(s.space, boxes, scratch, s.chains.heads[:, near[i]])
-                if with_sample < smallest:
-                    best, smallest = i, with_sample
-        if best == NONE:
-            return np.inf
-        used[best] = True
-        grow_box(s.space, s.chains.heads[:, near[best]], boxes, scratch)
-        loss = smallest
+        enlargements_by(space, boxes, at, columns, near, enlargement[:left])
+        best = 0
+        for i in range(1, left):
+            if enlargement[i] < enlargement[best]:
+                best = i
+        loss += enlargement[best]
+        join = near[best]
+        for d in range(columns.shape[0]):
+            x = columns[d, join]
+            boxes.lo[d, at], boxes.hi[d, at], boxes.node[d, at] = widen(
+                space, d, boxes.lo[d, at], boxes.hi[d, at], boxes.node[d, at], x, x
+            )
+        left -= 1
+        near[best] = near[left]
     return loss
+
+
+@inner
+def _later_losses(s: State, leaf: int, slots: Array, later: Array) -> None:
+    """For each row of a leaf what it might lose if it is published later; infinite if that cannot be told."""
+    n, chains = s.numbers[0], s.chains
+    size, window = chains.table.size, min(chains.buckets.size, n.arrivals)
+    # Each sample stands for window / size rows.
+    needed = -(-(n.k - 1) * size // window)
+    count = samples_inside(chains, s.tree.boxes.lo[:, leaf], s.tree.boxes.hi[:, leaf], s.inside)
+    columns = np.empty((chains.heads.shape[0], count))
+    numbers = np.empty(count, dtype=np.int64)
+    at = 0
+    for chain in range(size):
+        if s.inside[chain]:
+            for d in range(columns.shape[0]):
+                columns[d, at] = chains.heads[d, chain]
+            numbers[at] = chains.links[chains.table[chain].head].number
+            at += 1
+    near, enlargement = np.empty(count, dtype=np.int64), np.empty(count)
+    for i in range(slots.size):
+        others = 0
+        for at in range(count):
+            if numbers[at] != s.slots[slots[i]].number:
+                near[others] = at
+                others += 1
+        later[i] = np.inf
+        if others >= needed and not _is_due(s.numbers, s.slots[slots[i]]):
+            point_box(s.space, s.tree.points[slots[i]], s.tree.boxes, s.tree.boxes.lo.shape[1] - 1)
+            later[i] = _minimal_loss(s.space, s.tree.boxes, columns, near[:others], needed, enlargement)
 
 
 @inner
@@ -415,21 +446,10 @@ def _choose_held(s: State, leaf: int, slots: Array, held: Array) -> None:
     n = s.numbers[0]
     if n.holds == 0 or n.over or slots.size <= n.k:
         return
-    lo, hi = s.tree.boxes.lo[:, leaf], s.tree.boxes.hi[:, leaf]
-    near = np.empty(samples_inside(s.chains, lo, hi, s.inside), dtype=np.int64)
-    at = 0
-    for chain in range(s.inside.size):
-        if s.inside[chain]:
-            near[at] = chain
-            at += 1
-    size, window = s.chains.table.size, min(s.chains.buckets.size, n.arrivals)
-    needed = -(-(n.k - 1) * size // window)
-    used = np.empty(near.size, dtype=np.bool_)
     later = np.empty(slots.size)
+    _later_losses(s, leaf, slots, later)
     # Published an instant later, at the best, a row loses this much more by the delay.
     now = box_loss(s.space, s.tree.boxes, leaf) / np.exp(n.decay)
-    for i in range(slots.size):
-        later[i] = np.inf if _is_due(s, slots[i]) else _minimal_loss(s, slots[i], near, needed, used)
     may_stay = slots.size - n.k
     while may_stay > 0:
         best = NONE
@@ -445,16 +465,15 @@ def _choose_held(s: State, leaf: int, slots: Array, held: Array) -> None:
             return
         later[best] = np.inf
         held[best] = True
-        if _still_diverse(s, slots, held):
+        if _still_diverse(s.tree, slots, held):
             may_stay -= 1
         else:
             held[best] = False
 
 
 @inner
-def _still_diverse(s: State, slots: Array, held: Array) -> bool:
+def _still_diverse(tree: Tree, slots: Array, held: Array) -> bool:
     """Whether the rows that are not held have l values of each sensitive column."""
-    tree = s.tree
     tag = tree.distinct.size
     enough = True
     for label in range(1, tree.least.size):
@@ -482,7 +501,7 @@ def _publish(s: State, leaf: int) -> None:
     held = np.zeros(n, dtype=np.bool_)
     _choose_held(s, leaf, slots, held)
     remove_leaf(tree, s.space, leaf)
-    _look_ahead(s)
+    _look_ahead(s.numbers, s.tree.nodes, s.leaves, active_leaves(s.tree))
     leaving = np.empty(n, dtype=np.int64)
     persons = 0
     scratch = tree.boxes.lo.shape[1] - 1
@@ -533,7 +552,7 @@ def _enough_held(s: State) -> bool:
 def _settle(s: State, leaf: int, by_time: bool) -> None:
     """A leaf's publishing time has come, or a row's deadline: it leaves with its leaf, with others', or alone."""
     tree = s.tree
-    if is_mature(tree, leaf):
+    if is_mature(tree.distinct[leaf], tree.least):
         _publish(s, leaf)
         return
     slot = _most_urgent(s, leaf, by_time)
@@ -545,11 +564,11 @@ def _settle(s: State, leaf: int, by_time: bool) -> None:
         left = absorb(tree, s.space, leaf, company)
         if left != NONE:
             _measure(s, left)
-            if not is_mature(tree, left):
+            if not is_mature(tree.distinct[left], tree.least):
                 s.leaves[left].due = LATEST
         _renew(s, leaf, split(tree, s.space, leaf))
         leaf = tree.rows[slot].leaf
-        if is_mature(tree, leaf):
+        if is_mature(tree.distinct[leaf], tree.least):
             _publish(s, leaf)
             return
     _suppress(s, slot)
@@ -565,7 +584,7 @@ def _expire_until(s: State, now: int) -> None:
     n.clock = max(n.clock, now)
 
 
-@inner
+@inlined
 def _arrive(s: State, qi: Array, person: int, sensitive: Array, time: int) -> None:
     """Algorithms 1 and 2, for one row."""
     n = s.numbers[0]
@@ -574,7 +593,7 @@ def _arrive(s: State, qi: Array, person: int, sensitive: Array, time: int) -> No
     number = n.arrivals
     n.arrivals += 1
     if n.instant > 0:
-        _count_arrival(s)
+        _count_arrival(s.numbers)
     if n.dense:
         _sample(s, qi, number)
     deadline = np.int64(LATEST)
@@ -588,14 +607,14 @@ def _arrive(s: State, qi: Array, person: int, sensitive: Array, time: int) -> No
     _expire_until(s, n.clock)
 
 
-@inner
+@inlined
 def _end(s: State) -> None:
     """The end of the stream: every row has reached its deadline."""
     n, tree = s.numbers[0], s.tree
     n.over = 1
     at = 0
     while at < tree.meta[0].leaves:
-        if is_mature(tree, tree.leaves[at]):
+        if is_mature(tree.distinct[tree.leaves[at]], tree.least):
             at += 1
         else:
             _settle(s, tree.leaves[at], False)
@@ -642,9 +661,9 @@ def rebuild(
         leaf = put_leaf(s.tree, s.space, slots[start : start + size[i]], split_at[i])
         _measure(s, leaf)
         # Under another policy it may no longer be one that may be published.
-        s.leaves[leaf].due = due[i] if is_mature(s.tree, leaf) else LATEST
+        s.leaves[leaf].due = due[i] if is_mature(s.tree.distinct[leaf], s.tree.least) else LATEST
         start += size[i]
-    _look_ahead(s)
+    _look_ahead(s.numbers, s.tree.nodes, s.leaves, active_leaves(s.tree))
 
 
 @kernel
@@ -652,8 +671,8 @@ def held_slots(s: State) -> Array:
     """The slots of held rows, leaf after leaf, the oldest first."""
     slots = np.empty(s.numbers[0].held, dtype=np.int64)
     at = 0
-    for i in range(s.tree.meta[0].leaves):
-        slot = s.tree.nodes[s.tree.leaves[i]].head
+    for leaf in active_leaves(s.tree):
+        slot = s.tree.nodes[leaf].head
         while slot != NONE:
             slots[at] = slot
             at += 1

@@ -392,16 +392,16 @@ def _leave(tree: Tree, slot: int) -> None:
 
 
 @inner
-def has_person(tree: Tree, leaf: int, person: int) -> bool:
+def has_person(counts: Array, least: Array, leaf: int, person: int) -> bool:
     """Whether a row of this person is in the leaf."""
-    return tree.counts[find_entry(tree.counts, leaf * tree.least.size, person)].count != 0
+    return counts[find_entry(counts, leaf * least.size, person)].count != 0
 
 
 @inner
-def is_mature(tree: Tree, leaf: int) -> bool:
-    """Whether the leaf may be published."""
-    for label in range(tree.least.size):
-        if tree.distinct[leaf, label] < tree.least[label]:
+def is_mature(distinct: Array, least: Array) -> bool:
+    """Whether a leaf with so many different labels of each kind may be published."""
+    for label in range(least.size):
+        if distinct[label] < least[label]:
             return False
     return True
 
@@ -440,6 +440,12 @@ def _strike_leaf(tree: Tree, leaf: int) -> None:
 
 
 @inner
+def active_leaves(tree: Tree) -> Array:
+    """The leaves, the oldest first."""
+    return tree.leaves[: tree.meta[0].leaves]
+
+
+@inner
 def nearest_leaf(tree: Tree, space: Space, point: Array, person: int) -> int:
     """Of the leaves without this person, that of least (enlargement, loss, age); NONE if there is none.
 
@@ -449,7 +455,7 @@ def nearest_leaf(tree: Tree, space: Space, point: Array, person: int) -> int:
     if tree.meta[0].root == NONE:
         return best
     tree.stack[0] = tree.meta[0].root
-    tree.bound[0] = 0.0
+    tree.bound[0] = _enlargement(space, tree.boxes, tree.stack[0], point, np.inf)
     top = 1
     while top > 0:
         top -= 1
@@ -457,9 +463,9 @@ def nearest_leaf(tree: Tree, space: Space, point: Array, person: int) -> int:
         if tree.bound[top] > smallest + _SLACK:
             continue
         if tree.nodes[node].level == 0:
-            if has_person(tree, node, person):
+            if has_person(tree.counts, tree.least, node, person):
                 continue
-            enlargement = _enlargement(space, tree.boxes, node, point, np.inf)
+            enlargement = tree.bound[top]
             if enlargement < smallest or (enlargement == smallest and _prefer(tree, space, node, best)):
                 best, smallest = node, enlargement
             continue
@@ -569,7 +575,7 @@ def absorb(tree: Tree, space: Space, leaf: int, other: int) -> int:
     slot = tree.nodes[other].head
     while slot != NONE:
         following = tree.rows[slot].next
-        if not has_person(tree, leaf, tree.labels[slot, 0]):
+        if not has_person(tree.counts, tree.least, leaf, tree.labels[slot, 0]):
             _leave(tree, slot)
             _enter(tree, leaf, slot)
         slot = following
@@ -612,8 +618,7 @@ def remove_row(tree: Tree, space: Space, slot: int) -> int:
 def nearest_company(tree: Tree, space: Space, leaf: int) -> int:
     """The leaf whose box enlarges this one's the least, then the oldest, that has a person whom this one lacks."""
     best, smallest = NONE, np.inf
-    for i in range(tree.meta[0].leaves):
-        other = tree.leaves[i]
+    for other in active_leaves(tree):
         if other == leaf:
             continue
         enlargement = enlargement_by_box(space, tree.boxes, leaf, other)
@@ -626,7 +631,7 @@ def nearest_company(tree: Tree, space: Space, leaf: int) -> int:
 def _has_other_person(tree: Tree, leaf: int, other: int) -> bool:
     slot = tree.nodes[other].head
     while slot != NONE:
-        if not has_person(tree, leaf, tree.labels[slot, 0]):
+        if not has_person(tree.counts, tree.least, leaf, tree.labels[slot, 0]):
             return True
         slot = tree.rows[slot].next
     return False

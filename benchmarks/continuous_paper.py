@@ -1,0 +1,291 @@
+"""The experiments of the paper on continuous publishing (EDBT 2009, section 5).
+
+    python -m benchmarks.continuous_paper                        all of it, into docs/papers/
+    python -m benchmarks.continuous_paper --only scale,mondrian  some of it
+    python -m benchmarks.continuous_paper --quick                small, to see that it runs; writes nothing
+
+Every run is audited, and a breach ends it. `docs/papers/continuous-publishing.md` says what the paper leaves open and
+what was chosen; the tables in it are written by this program, between their markers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import resource
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from benchmarks import datasets
+from benchmarks.datasets import ROOT, Stream
+from benchmarks.runs import BrokenPromiseError, push_all
+from benchmarks.tables import finish, rounded, table
+from crenel.audit.guarantees import audit
+from crenel.engine import create
+from crenel.parameters import METHODS as KNOWN
+from crenel.policy import Policy
+
+PAGE = ROOT / "docs" / "papers" / "continuous-publishing.md"
+METHODS = ("min-delay", "rtree", "rtree-density", "rtree-full")
+#: The paper's settings.
+K, ALPHA, SAMPLE = 10, 0.001, 3_000
+SIZES = (20_000, 40_000, 60_000, 80_000, 100_000)
+DIMENSIONS = (3, 4, 5, 6, 7)
+#: Ours: so late that the soft deadline decides, and no row is suppressed.
+DELAY_ROWS = 20_000
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one run cost, per row."""
+
+    penalty: float
+    loss: float
+    delay: float
+    microseconds: float
+
+
+def policy_of(
+    stream: Stream, method: str, seed: int, *, k: int = K, delay_rows: int = DELAY_ROWS, **said: Any
+) -> Policy:
+    parameters: dict[str, Any] = {}
+    if method in ("rtree-density", "rtree-full"):
+        parameters = {"alpha": ALPHA, "sample": SAMPLE} | said
+    return Policy(
+        person="person",
+        quasi_identifiers=stream.quasi_identifiers,
+        k=k,
+        delay_rows=delay_rows,
+        method=method,
+        parameters=parameters,
+        seed=seed,
+    )
+
+
+def cost(policy: Policy, stream: Stream, alpha: float = ALPHA) -> Cost:
+    """Run a stream, and audit what came out.
+
+    Raises:
+        BrokenPromiseError: a promise was not kept.
+    """
+    start = time.process_time()
+    releases = push_all(policy, stream.rows)
+    seconds = time.process_time() - start
+    report = audit(policy, stream.rows, releases, alpha=alpha)
+    if not report.ok:
+        raise BrokenPromiseError(str(report))
+    penalty, loss, delay = report.uncertainty_penalty, report.information_loss, report.mean_delay
+    assert penalty is not None
+    assert loss is not None
+    assert delay is not None
+    return Cost(penalty, loss, delay, seconds / len(stream.rows) * 1e6)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is done: all, or (quick) a tenth of the rows of the ends alone, once."""
+
+    seeds: int
+    quick: bool
+
+    def sizes(self, values: Sequence[int]) -> list[int]:
+        return [value // 10 for value in (values[0], values[-1])] if self.quick else list(values)
+
+    def points(self, values: Sequence[Any]) -> list[Any]:
+        return [values[0], values[-1]] if self.quick else list(values)
+
+    @property
+    def most(self) -> int:
+        return self.sizes(SIZES)[-1]
+
+
+def mean(scale: Scale, make: Callable[[int], Stream], method: str, alpha: float = ALPHA, **said: Any) -> Cost:
+    """The mean of as many runs as there are seeds, each on a stream of its own."""
+    runs = []
+    for seed in range(scale.seeds):
+        stream = make(seed)
+        runs.append(cost(policy_of(stream, method, seed, **said), stream, alpha))
+    return Cost(*(fmean(getattr(run, name) for run in runs) for name in ("penalty", "loss", "delay", "microseconds")))
+
+
+#: Of what a `Cost` has.
+TITLES = {"loss": "information loss", "penalty": "uncertainty penalty", "delay": "delay", "microseconds": "us per row"}
+Part = tuple[str, dict[str, Any]]
+
+
+def by_alpha(scale: Scale) -> Part:
+    """Figure 3: penalty and delay of the density-aware method over alpha, SAL(10K, 7)."""
+    size = scale.sizes((10_000,))[0]
+    rows, figures = [], {}
+    for alpha in scale.points((0.0, 0.0005, 0.001, 0.0015, 0.002)):
+        found = mean(scale, lambda seed: datasets.census(7, rows=size, seed=seed), "rtree-density", alpha, alpha=alpha)
+        rows.append([f"{alpha:g}", found.penalty, found.delay])
+        figures[f"{alpha:g}"] = [rounded(found.penalty), rounded(found.delay)]
+    return table(["alpha", "uncertainty penalty", "delay"], rows), figures
+
+
+def by_rows(scale: Scale) -> Part:
+    """Figures 4 and 5: everything over the number of rows, d = 7."""
+    sizes = scale.sizes(SIZES)
+    found = {
+        (n, method): mean(scale, lambda seed, n=n: datasets.census(7, rows=n, seed=seed), method)
+        for n in sizes
+        for method in METHODS
+    }
+    parts = []
+    for name, title in TITLES.items():
+        rows = [[f"{n:,}", *(getattr(found[n, method], name) for method in METHODS)] for n in sizes]
+        parts.append(f"{title}\n\n{table(['rows', *METHODS], rows)}")
+    first, last = sizes[0], sizes[-1]
+    growth = {m: found[last, m].microseconds / found[first, m].microseconds for m in METHODS}
+    full = max(found[n, "rtree-full"].microseconds / found[n, "rtree-density"].microseconds for n in sizes)
+    rows = [[m, growth[m]] for m in METHODS]
+    parts.append(f"time per row at {last:,} rows to that at {first:,}\n\n{table(['method', 'ratio'], rows)}")
+    parts.append(f"`rtree-full` takes at most {full:.2f} times the time of `rtree-density`.")
+    losses = {f"{n}": {m: rounded(found[n, m].loss) for m in METHODS} for n in sizes}
+    return "\n\n".join(parts), {
+        "losses": losses,
+        "growth": {m: rounded(ratio) for m, ratio in growth.items()},
+        "full_to_density": rounded(full),
+        "ordered": all(_ordered([found[n, m].loss for m in METHODS]) for n in sizes),
+    }
+
+
+def _ordered(losses: Sequence[float]) -> bool:
+    """Whether each method loses less than the one before."""
+    return all(later < earlier for earlier, later in pairwise(losses))
+
+
+def _losses(scale: Scale, label: str, points: Sequence[Any], make: Callable[[Any, str], Cost]) -> Part:
+    """A table of information losses by method."""
+    found = {point: [make(point, method).loss for method in METHODS] for point in points}
+    rows = [[f"{point:,}" if isinstance(point, int) else point, *losses] for point, losses in found.items()]
+    figures: dict[str, Any] = {str(point): [rounded(loss) for loss in losses] for point, losses in found.items()}
+    return table([label, *METHODS], rows), {**figures, "ordered": all(map(_ordered, found.values()))}
+
+
+def by_k(scale: Scale) -> Part:
+    """Figure 6: information loss over k, SAL(100K, 7)."""
+
+    def run(k: int, method: str) -> Cost:
+        return mean(scale, lambda seed: datasets.census(7, rows=scale.most, seed=seed), method, k=k)
+
+    return _losses(scale, "k", scale.points((5, 10, 15, 20)), run)
+
+
+def by_dimensions(scale: Scale) -> Part:
+    """Figure 7: information loss over the number of quasi-identifiers, SAL(100K, 3-7)."""
+
+    def run(d: int, method: str) -> Cost:
+        return mean(scale, lambda seed: datasets.census(d, rows=scale.most, seed=seed), method)
+
+    return _losses(scale, "QIs", scale.points(DIMENSIONS), run)
+
+
+def by_sample(scale: Scale) -> Part:
+    """Figure 8: uncertainty penalty over the number of samples, SAL(100K, 7)."""
+    rows, figures = [], {}
+    for sample in scale.points((1_000, 2_000, 3_000, 4_000, 5_000)):
+        found = [
+            mean(scale, lambda seed: datasets.census(7, rows=scale.most, seed=seed), method, sample=sample).penalty
+            for method in METHODS[2:]
+        ]
+        rows.append([f"{sample:,}", *found])
+        figures[str(sample)] = [rounded(penalty) for penalty in found]
+    return table(["samples", *METHODS[2:]], rows), figures
+
+
+def to_mondrian(scale: Scale) -> Part:
+    """Figure 9: uncertainty penalty beside that of Mondrian on all rows at once; one row a person."""
+    if "mondrian" not in KNOWN:
+        return "There is no method `mondrian` here to compare with.", {}
+    rows, figures = [], {}
+    for n in scale.sizes(SIZES):
+
+        def make(seed: int, n: int = n) -> Stream:
+            return datasets.census(7, rows=n, seed=seed, distinct=True)
+
+        full = mean(scale, make, "rtree-full")
+        static = mean(scale, make, "mondrian", delay_rows=n)
+        kept = len(make(0).rows)
+        rows.append([f"{n:,}", f"{kept:,}", full.penalty, static.penalty, full.penalty / static.penalty, full.delay])
+        figures[str(n)] = [rounded(full.penalty), rounded(static.penalty), rounded(full.penalty / static.penalty)]
+    header = ["rows", "distinct", "rtree-full", "Mondrian", "ratio", "delay of rtree-full"]
+    return table(header, rows), figures
+
+
+def drawn(scale: Scale, kind: str) -> Part:
+    """Figures 10 and 11: information loss on drawn data."""
+
+    def run(n: int, method: str) -> Cost:
+        return mean(scale, lambda seed: datasets.spread(kind, rows=n, seed=seed), method)
+
+    return _losses(scale, "rows", scale.sizes(SIZES), run)
+
+
+def memory(scale: Scale) -> Part:
+    """How much state an engine has, at the most, in the first and in the second half of a stream; and the process."""
+    stream = datasets.spread("uniform", rows=2 * scale.most)
+    rows, figures = [], {}
+    for method in METHODS:
+        engine, sizes, peaks = create(policy_of(stream, method, 0)), [], []
+        for start in range(0, len(stream.rows), 1_000):
+            engine.push(stream.rows.slice(start, start + 1_000))
+            sizes.append(len(engine.snapshot()) / 1e3)
+            peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3)  # kB on Linux
+        half = len(sizes) // 2
+        found = [max(sizes[:half]), max(sizes[half:]), peaks[half], peaks[-1]]
+        rows.append([method, *found])
+        figures[method] = [rounded(value) for value in found]
+    header = ["method", "snapshot kB, first half", "second half", "process MB, half way", "at the end"]
+    return table(header, rows), figures
+
+
+PARTS: dict[str, Callable[[Scale], Part]] = {
+    "alpha": by_alpha,
+    "scale": by_rows,
+    "k": by_k,
+    "dimensions": by_dimensions,
+    "sample": by_sample,
+    "mondrian": to_mondrian,
+    "uniform": lambda scale: drawn(scale, "uniform"),
+    "normal": lambda scale: drawn(scale, "normal"),
+    "memory": memory,
+}
+
+
+def written(page: str, part: str, text: str) -> str:
+    """The page with the text between the part's markers."""
+    pattern = rf"(<!-- begin {part} -->\n).*?(<!-- end {part} -->)"
+    return re.sub(pattern, lambda found: f"{found[1]}{text}\n{found[2]}", page, flags=re.DOTALL)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default=",".join(PARTS), help=f"some of {', '.join(PARTS)}")
+    parser.add_argument("--seeds", type=int, default=3, help="runs of which the mean is reported (the paper: 10)")
+    parser.add_argument("--quick", action="store_true", help="small, to see that it runs; writes nothing")
+    parser.add_argument("--page", type=Path, default=PAGE, help="where tables are written")
+    options = parser.parse_args(arguments)
+    wanted = options.only.split(",")
+    if unknown := [name for name in wanted if name not in PARTS]:
+        parser.error(f"--only must be some of {', '.join(PARTS)}, not {', '.join(unknown)}")
+    scale = Scale(1 if options.quick else options.seeds, options.quick)
+    figures: dict[str, Any] = {"quick": options.quick, "seeds": scale.seeds}
+    for name in wanted:
+        text, figures[name] = PARTS[name](scale)
+        print(f"{name}\n\n{text}\n", flush=True)
+        if not options.quick:
+            page: Path = options.page
+            page.write_text(written(page.read_text(encoding="utf-8"), name, text), encoding="utf-8")
+    finish(figures)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
