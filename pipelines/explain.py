@@ -26,6 +26,10 @@ _MIXED = (5, 3, 7, 0, 6, 1, 9, 2, 8, 4)
 _GLOSSES = {
     "beta": "at most {} clusters held at once",
     "mu": "the loss that is thought good is the mean of the last {} releases'",
+    "active_rows": "about {} rows held at once",
+    "alpha": "an instant's delay adds this part to a row's loss",
+    "sample": "{} samples say where the stream is dense",
+    "window_rows": "of the last {} rows",
     "max_reusable": "at most {} published generalizations kept for reuse",
     "beta_sample": "the chance that a row is kept; others are never published",
     "phi": "a quasi-identifier's range over the scale of its noise",
@@ -34,6 +38,9 @@ _GLOSSES = {
     "grid": "bins, levels or characters of each quasi-identifier",
     "cover": "what the rows of a cell have in common",
 }
+
+#: What holds where a parameter is not set.
+_UNSAID = {"active_rows": "30 k: about so many rows held at once", "instant": "an arrival is an instant"}
 
 
 def explain(policy: Policy) -> list[Section]:
@@ -220,7 +227,8 @@ def _method(policy: Policy) -> Iterator[Line]:
     yield "method", policy.method
     for field in dataclasses.fields(policy.parameters):
         value = getattr(policy.parameters, field.name)
-        if value is None:  # what stands for it depends on other fields
+        if value is None:
+            yield field.name, _UNSAID.get(field.name, "not set")
             continue
         shown = value.value if isinstance(value, Enum) else value
         shown = str(shown).lower() if isinstance(shown, bool) else shown

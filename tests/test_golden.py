@@ -19,7 +19,7 @@ from tests.transforms import cells
 ENGINES = sorted((golden.TESTS / "engine" / "golden").glob("*.json"))
 HELD = sorted((golden.TESTS / "transforms" / "golden").glob("held.*.json"))
 #: The kinds of releases, where a method does not reuse, or samples.
-_EVERYTHING = {"castleguard": {0, 1, 2, 3}, "sdgs": {0, 2, 3}}
+_EVERYTHING = {"castleguard": {0, 1, 2, 3}, "continuous": {0, 2}, "sdgs": {0, 2, 3}}
 PACKS = sorted((golden.TESTS / "transforms" / "golden").glob("pack.*.json"))
 
 

@@ -44,7 +44,9 @@ def room_for(capacity: int, dimensions: int, least: NDArray[np.int64], labels: i
         meta=meta,
         nodes=np.zeros(nodes, dtype=kernels.NODE),
         children=np.empty((nodes, kernels.FAN_OUT + 1), dtype=np.int64),
-        boxes=common.Boxes(*(np.zeros((nodes, dimensions), dtype=t).T for t in ("f8", "f8", "i8"))),
+        # A box each in a row, and one number more: an array that numba could take for another kind of array, as it
+        # would where there is but one quasi-identifier, would be compiled for again.
+        boxes=common.Boxes(*(np.zeros((nodes, dimensions + 1), dtype=t).T[:dimensions] for t in ("f8", "f8", "i8"))),
         free=np.arange(nodes - 1, dtype=np.int64)[::-1].copy(),
         leaves=np.empty(nodes, dtype=np.int64),
         stack=np.empty(nodes, dtype=np.int64),

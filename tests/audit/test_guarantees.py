@@ -136,7 +136,34 @@ def test_right_stream_is_ok():
 
 def test_every_count_is_looked_at():
     kept = {"rows", "published", "suppressed", "sampled_out", "held", "loss", "perturbed", "differential"}
+    kept |= {"uncertainty_penalty", "information_loss", "mean_delay"}
     assert {field.name for field in fields(Report)} == COUNTS | kept
+
+
+def test_costs_of_continuous_publishing():
+    """Definitions 2 and 3 of the paper, by hand: penalties without weights, delays in arrivals or in event time."""
+    one, other = 0.1 + 1 / 4 + 9 / 999, 0.1 + 1 / 4 + 99 / 999
+    # In the order in which they leave; rows 7 and 9 are suppressed, and lose all three columns.
+    penalty = np.array([one] * 4 + [other] * 3 + [3.0, one, 3.0])
+    rows = np.array(RIGHT["rows"])
+    arrived = np.repeat(RIGHT["arrivals"], np.diff(RIGHT["offsets"])) - 1
+    report = audit(POLICY, ROWS, published(), alpha=0.5)
+    assert report.uncertainty_penalty == pytest.approx(penalty.mean())
+    assert report.mean_delay == pytest.approx((arrived - rows).mean())
+    assert report.information_loss == pytest.approx((penalty * 1.5 ** (arrived - rows)).mean())
+    timed = audit(POLICY, ROWS, published(), alpha=0.5, instant=10)
+    delay = np.maximum(65 - ROWS.time[rows], 0) / 10
+    assert timed.mean_delay == pytest.approx(delay.mean())
+    assert timed.information_loss == pytest.approx((penalty * 1.5**delay).mean())
+    assert "information loss" in str(timed)
+
+
+def test_costs_that_cannot_be_known():
+    bare = audit(POLICY, ROWS, published(arrivals=None, moment=None))
+    assert bare.uncertainty_penalty is not None
+    assert (bare.information_loss, bare.mean_delay) == (None, None)
+    nothing = audit(POLICY, ROWS.slice(0, 0), Published(rows=[], lo=np.zeros((0, 3)), hi=np.zeros((0, 3))))
+    assert (nothing.uncertainty_penalty, nothing.information_loss, nothing.mean_delay) == (None, None, None)
 
 
 SHORT_ROWS = RIGHT["rows"][:9]

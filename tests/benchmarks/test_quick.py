@@ -9,7 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import adaptive_paper, castle_paper, castleguard_paper, engine, partition_paper, scale, static
+from benchmarks import (
+    adaptive_paper,
+    castle_paper,
+    castleguard_paper,
+    continuous_paper,
+    engine,
+    partition_paper,
+    scale,
+    static,
+)
 from benchmarks.tables import table
 
 
@@ -79,6 +88,27 @@ def test_the_static_bound(data_dir: Path, capsys: pytest.CaptureFixture[str]) ->
     assert data_dir
     assert static.main(["--quick"]) == 0
     assert len(last_line(capsys)["static"]) == 5
+
+
+def test_continuous_publishing_of_drawn_data(capsys: pytest.CaptureFixture[str]) -> None:
+    assert continuous_paper.main(["--quick", "--only", "uniform,memory"]) == 0
+    figures = last_line(capsys)
+    assert figures["uniform"]["ordered"] in (True, False)
+    assert set(figures["memory"]) == set(continuous_paper.METHODS)
+
+
+@pytest.mark.parametrize("part", ["alpha", "scale", "mondrian"])
+def test_continuous_publishing_of_the_census(part: str, data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert data_dir
+    assert continuous_paper.main(["--quick", "--only", part]) == 0
+    assert part in last_line(capsys)
+
+
+def test_a_table_finds_its_place_on_the_page() -> None:
+    page = "before\n<!-- begin k -->\nold\n<!-- end k -->\nafter\n"
+    assert continuous_paper.written(page, "k", "new") == page.replace("old", "new")
+    for part in continuous_paper.PARTS:
+        assert f"<!-- begin {part} -->" in continuous_paper.PAGE.read_text(encoding="utf-8")
 
 
 def test_the_engine(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

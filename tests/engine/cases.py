@@ -212,6 +212,16 @@ def _sensitive(draw: st.DrawFn, least: int, binned: bool) -> tuple[Sensitive, li
 # -- policies and rows ---------------------------------------------------------------------------
 
 
+class Setting(NamedTuple):
+    """What a method's parameters may depend on."""
+
+    k: int
+    #: Whether there is a delay in event time.
+    timed: bool
+    reorder: bool
+    lively: bool
+
+
 @st.composite
 def cases(
     draw: st.DrawFn,
@@ -220,14 +230,13 @@ def cases(
     close: bool = False,
     reorder: bool = False,
     method: str = "castle",
-    parameters: st.SearchStrategy[Any] | Callable[[bool, bool], st.SearchStrategy[Any]] | None = None,
+    parameters: st.SearchStrategy[Any] | Callable[[Setting], st.SearchStrategy[Any]] | None = None,
     declared: bool = False,
     binned: bool = True,
     on_suppress: st.SearchStrategy[OnSuppress] = st.sampled_from(OnSuppress),  # noqa: B008 - it draws anew
     holes: bool = False,
     timed: bool = False,
     counted: bool = False,
-    parameters: st.SearchStrategy[Any] | Callable[[int, bool], st.SearchStrategy[Any]] | None = None,
 ) -> Case:
     """A case.
 
@@ -238,8 +247,8 @@ def cases(
     reorder
         Whether the policy asks for the rows in their own order.
     method, parameters
-        The method's name, and its parameters if they are not those of `castle`: a strategy, or a function of whether
-        they keep the order and are lively.
+        The method's name, and its parameters if they are not those of `castle`: a strategy, or what makes one of the
+        rest of the policy.
     declared, binned
         Whether all domains are declared, and whether sensitive columns may be looked at in bins.
     on_suppress
@@ -248,10 +257,7 @@ def cases(
         Whether rows may lack quasi-identifiers.
     timed, counted
         Whether the method needs `delay`, and `delay_rows`.
-        The method's name, and its parameters if they are not those of `castle`: a strategy, or what makes one of k
-        and of whether there is a delay in event time.
     """
-    parameters = castle_parameters if parameters is None else parameters
     # Half of the cases are lively: nothing about them is so unusual that no row would be reused.
     lively = draw(st.booleans())
     columns = draw(st.lists(_declared if declared else _quasi_identifier, min_size=1, max_size=4))
@@ -259,13 +265,12 @@ def cases(
     l = draw(st.integers(2, min(k, 4))) if diverse else None
     needed = int(diverse or close)
     sensitive = draw(st.lists(_sensitive(least=l or 1, binned=binned), min_size=needed, max_size=3))
-    sensitive = draw(st.lists(_sensitive(least=l or 1), min_size=needed, max_size=3))
     t = draw(_mostly(0.5, 0.3, 0.75, 0.9, 0.01)) if close else None
-    delays = draw(_delays(k, lively, both=not reorder))
+    delays = draw(_delays(k, lively, both=not reorder, timed=timed, counted=counted))
     if parameters is None:
         parameters = castle_parameters(reorder, lively)
     elif callable(parameters):
-        parameters = parameters(k, delays["delay"] is not None)
+        parameters = parameters(Setting(k, delays["delay"] is not None, reorder, lively))
     policy = Policy(
         person="person",
         event_time="at",
@@ -273,16 +278,11 @@ def cases(
         sensitive={f"s{i}": column for i, (column, _) in enumerate(sensitive)},
         k=k,
         l=l,
-        t=draw(_mostly(0.5, 0.3, 0.75, 0.9, 0.01)) if close else None,
-        **draw(_delays(k, lively, both=not reorder, timed=timed, counted=counted)),
-        method=method,
-        parameters=draw(parameters(reorder, lively) if callable(parameters) else parameters),
-        on_suppress=draw(on_suppress),
         t=t,
         **delays,
         method=method,
         parameters=draw(parameters),
-        on_suppress=draw(st.sampled_from(OnSuppress)),
+        on_suppress=draw(on_suppress),
         seed=None,
     )
     n = draw(st.integers(MOST_ROWS // 2, MOST_ROWS) if lively else st.integers(0, MOST_ROWS))
@@ -368,8 +368,8 @@ def faanst_parameters() -> st.SearchStrategy[FaanstParameters]:
 
 
 @st.composite
-def castleguard_parameters(draw: st.DrawFn, reorder: bool, lively: bool) -> CastleGuardParameters:
-    castle = draw(castle_parameters(reorder, lively))
+def castleguard_parameters(draw: st.DrawFn, setting: Setting) -> CastleGuardParameters:
+    castle = draw(castle_parameters(setting.reorder, setting.lively))
     return CastleGuardParameters(
         **{field.name: getattr(castle, field.name) for field in fields(castle)},
         beta_sample=draw(_mostly(0.9, 0.5, 1.0, 0.01)),
@@ -378,7 +378,7 @@ def castleguard_parameters(draw: st.DrawFn, reorder: bool, lively: bool) -> Cast
 
 
 @st.composite
-def sdgs_parameters(draw: st.DrawFn, reorder: bool, lively: bool) -> SdgsParameters:
+def sdgs_parameters(draw: st.DrawFn, setting: Setting) -> SdgsParameters:
     return SdgsParameters(
         beta_sample=draw(_mostly(0.9, 0.5, 1.0, 0.01)),
         # Of whatever type the first column is, there are that few.
@@ -405,7 +405,7 @@ def continuous(method: str, *, diverse: bool = False) -> st.SearchStrategy[Case]
     if method == "min-delay":
         return cases(method=method, diverse=diverse, parameters=st.just(MinDelayParameters()))
     dense = method != "rtree"
-    return cases(method=method, diverse=diverse, parameters=lambda k, timed: _rtree_parameters(dense, k, timed))
+    return cases(method=method, diverse=diverse, parameters=lambda s: _rtree_parameters(dense, s.k, s.timed))
 
 
 @st.composite

@@ -320,8 +320,11 @@ def _best_cut(tree: Tree, space: Space, boxes: Boxes, slots: Array, fewest: int,
 
 @inner
 def _scratch(tree: Tree, n: int) -> Boxes:
-    shape = (n, tree.boxes.lo.shape[0])
-    return Boxes(np.empty(shape).T, np.empty(shape).T, np.zeros(shape, dtype=np.int64).T)
+    dimensions = tree.boxes.lo.shape[0]
+    shape = (n, dimensions + 1)
+    return Boxes(
+        np.empty(shape).T[:dimensions], np.empty(shape).T[:dimensions], np.zeros(shape, dtype=np.int64).T[:dimensions]
+    )
 
 
 @inner
