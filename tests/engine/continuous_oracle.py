@@ -188,7 +188,10 @@ class ContinuousOracle:
     def schedule(self, leaf: Leaf) -> None:
         leaf.due = None
         if self.enough(leaf.rows):
-            later = self.trials(self.chance(leaf)) - 1
+            chance = self.chance(leaf)
+            later = self.trials(chance)
+            if chance >= 1.0:
+                later = 0
             if self.instant is None:
                 leaf.due = self.arrivals - 1 + later
             else:
@@ -199,7 +202,7 @@ class ContinuousOracle:
 
     def begin(self, chain: Chain, number: int, point: tuple[float, ...]) -> None:
         chain.links = [(number, point)]
-        chain.successor = number + 1 + self.random.below(self.window)
+        chain.successor = number + 1 + self.random.below(max(self.window - 1, 1))
 
     def sample(self, number: int, point: tuple[float, ...]) -> None:
         chance = 1.0 / min(number + 1, self.window)
@@ -214,7 +217,7 @@ class ContinuousOracle:
                 continue
             if chain.successor == number:
                 chain.links.append((number, point))
-                chain.successor = number + 1 + self.random.below(self.window)
+                chain.successor = number + 1 + self.random.below(max(self.window - 1, 1))
             if chain.links[0][0] == number - self.window:
                 del chain.links[0]
 

@@ -128,12 +128,22 @@ def _note_change(chains: Chains, chain: int) -> None:
 
 
 @inner
+def _successor(chains: Chains, random: Random, numbers: Array, number: int) -> int:
+    """The row that follows this one in its chain: any that comes before this one leaves the window.
+
+    The row that comes as this one leaves is not among them: it has its chance already, as every new one, and a second
+    would make the sample prefer it.
+    """
+    return number + 1 + below(random, numbers, max(chains.buckets.size - 1, 1))
+
+
+@inner
 def _begin(chains: Chains, random: Random, numbers: Array, chain: int, point: Array, number: int) -> None:
     """Make a row the only one of a chain, which is in no bucket."""
     _note_change(chains, chain)
     while chains.table[chain].head != NONE:
         _drop_head(chains, chain)
-    _append(chains, chain, point, number, number + 1 + below(random, numbers, chains.buckets.size))
+    _append(chains, chain, point, number, _successor(chains, random, numbers, number))
     copy_into(point, chains.heads[:, chain])
 
 
@@ -146,7 +156,7 @@ def _happen(chains: Chains, random: Random, numbers: Array, chain: int, point: A
         if chains.meta[0].free == 0:  # as good as never
             _begin(chains, random, numbers, chain, point, number)
             return
-        _append(chains, chain, point, number, number + 1 + below(random, numbers, window))
+        _append(chains, chain, point, number, _successor(chains, random, numbers, number))
     if chains.links[entry.head].number == number - window:
         _note_change(chains, chain)
         _drop_head(chains, chain)

@@ -126,13 +126,13 @@ class State(NamedTuple):
 
 
 @inner
-def _time_of(numbers: Array, leaf: Array) -> int:
+def _time_of(numbers: Array, leaf: Any) -> int:
     """When something happens to a leaf, in event time."""
     return min(leaf.deadline, leaf.due) if numbers[0].instant > 0 else leaf.deadline
 
 
 @inner
-def _row_of(numbers: Array, leaf: Array) -> int:
+def _row_of(numbers: Array, leaf: Any) -> int:
     """The same as the number of a row."""
     n = numbers[0]
     due = leaf.due if n.instant == 0 else np.int64(LATEST)
@@ -227,7 +227,10 @@ def _schedule(s: State, leaf: int) -> None:
     entry.due = LATEST
     if not is_mature(s.tree.distinct[leaf], s.tree.least):
         return
-    later = trials(s.random, s.numbers, _chance(s, leaf)) - 1
+    chance = _chance(s, leaf)
+    later = trials(s.random, s.numbers, chance)
+    if chance >= 1.0:
+        later = 0
     if n.instant == 0:
         entry.due = n.arrivals - 1 + later
     else:
@@ -378,7 +381,7 @@ def _suppress(s: State, slot: int) -> None:
 
 
 @inner
-def _is_due(numbers: Array, row: Array) -> bool:
+def _is_due(numbers: Array, row: Any) -> bool:
     """Whether a row has reached its deadline."""
     n = numbers[0]
     if n.delay >= 0 and row.deadline <= n.clock:
