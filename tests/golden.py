@@ -219,10 +219,10 @@ WRITERS: dict[str, Callable[[], dict[str, Any]]] = {
     "partition.1": write_partition,
     "buffered.1": lambda: write_engine(method="faanst-passive", t=None, parameters={"mu": 20}),
     "continuous.1": lambda: write_engine(
-        k=9,
+        k=12,
         t=None,
         method="rtree-full",
-        parameters={"active_rows": 40, "alpha": 0.01, "sample": 20, "window_rows": 60, "instant": "2s"},
+        parameters={"active_rows": 24, "alpha": 0.01, "sample": 20, "window_rows": 60, "instant": "2s"},
     ),
     "pack.1": write_pack,
     "held.1": write_held,
