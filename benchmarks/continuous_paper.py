@@ -123,7 +123,7 @@ def by_alpha(scale: Scale) -> Part:
     size = scale.sizes((10_000,))[0]
     rows, figures = [], {}
     for alpha in scale.points((0.0, 0.0005, 0.001, 0.0015, 0.002)):
-        found = mean(scale, lambda seed: datasets.census(7, rows=size, seed=seed), "rtree-density", alpha, alpha=alpha)
+        found = mean(scale, lambda seed: datasets.sal(7, rows=size, seed=seed), "rtree-density", alpha, alpha=alpha)
         rows.append([f"{alpha:g}", found.penalty, found.delay])
         figures[f"{alpha:g}"] = [rounded(found.penalty), rounded(found.delay)]
     return table(["alpha", "uncertainty penalty", "delay"], rows), figures
@@ -133,7 +133,7 @@ def by_rows(scale: Scale) -> Part:
     """Figures 4 and 5: everything over the number of rows, d = 7."""
     sizes = scale.sizes(SIZES)
     found = {
-        (n, method): mean(scale, lambda seed, n=n: datasets.census(7, rows=n, seed=seed), method)
+        (n, method): mean(scale, lambda seed, n=n: datasets.sal(7, rows=n, seed=seed), method)
         for n in sizes
         for method in METHODS
     }
@@ -173,7 +173,7 @@ def by_k(scale: Scale) -> Part:
     """Figure 6: information loss over k, SAL(100K, 7)."""
 
     def run(k: int, method: str) -> Cost:
-        return mean(scale, lambda seed: datasets.census(7, rows=scale.most, seed=seed), method, k=k)
+        return mean(scale, lambda seed: datasets.sal(7, rows=scale.most, seed=seed), method, k=k)
 
     return _losses(scale, "k", scale.points((5, 10, 15, 20)), run)
 
@@ -182,7 +182,7 @@ def by_dimensions(scale: Scale) -> Part:
     """Figure 7: information loss over the number of quasi-identifiers, SAL(100K, 3-7)."""
 
     def run(d: int, method: str) -> Cost:
-        return mean(scale, lambda seed: datasets.census(d, rows=scale.most, seed=seed), method)
+        return mean(scale, lambda seed: datasets.sal(d, rows=scale.most, seed=seed), method)
 
     return _losses(scale, "QIs", scale.points(DIMENSIONS), run)
 
@@ -192,7 +192,7 @@ def by_sample(scale: Scale) -> Part:
     rows, figures = [], {}
     for sample in scale.points((1_000, 2_000, 3_000, 4_000, 5_000)):
         found = [
-            mean(scale, lambda seed: datasets.census(7, rows=scale.most, seed=seed), method, sample=sample).penalty
+            mean(scale, lambda seed: datasets.sal(7, rows=scale.most, seed=seed), method, sample=sample).penalty
             for method in METHODS[2:]
         ]
         rows.append([f"{sample:,}", *found])
@@ -208,7 +208,7 @@ def to_mondrian(scale: Scale) -> Part:
     for n in scale.sizes(SIZES):
 
         def make(seed: int, n: int = n) -> Stream:
-            return datasets.census(7, rows=n, seed=seed, distinct=True)
+            return datasets.sal(7, rows=n, seed=seed, distinct=True)
 
         full = mean(scale, make, "rtree-full")
         static = mean(scale, make, "mondrian", delay_rows=n)

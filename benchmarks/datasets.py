@@ -162,7 +162,7 @@ def power_law(*, alpha: float, rows: int, dimensions: int = 6, values: int = 1_0
     )
 
 
-def census(dimensions: int, *, rows: int, seed: int = 0, distinct: bool = False, folder: Path | None = None) -> Stream:
+def sal(dimensions: int, *, rows: int, seed: int = 0, distinct: bool = False, folder: Path | None = None) -> Stream:
     """Rows drawn from the census of 2018, which stands in for SAL: the first of seven quasi-identifiers.
 
     As in the paper on continuous publishing, each value is a number: of its place in the hierarchy, depth-first, where
