@@ -21,7 +21,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -62,8 +62,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output-format", choices=_FORMATS, help="whatever the extension says; csv for -")
     parser.add_argument("--workers", metavar="N", type=_positive, help="processes; as many as are worth it by default")
     parser.add_argument(
-        "--runner", metavar="NAME", default="local", help="where it runs: local (the default), prism, dataflow"
+        "--runner", metavar="NAME", default="local", help="where it runs: local (the default), prism, flink, dataflow"
     )
+    parser.add_argument("--flink-master", metavar="HOST:PORT", help="a Flink cluster; without it the run has its own")
     parser.add_argument("--json", action="store_true", help="tell the result as JSON, on standard output if it is free")
 
 
@@ -73,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     with quiet():
         from crenel.pipelines import job, summary
 
-        launch = launcher(arguments.runner, workers=arguments.workers, flags=arguments.flags)
+        launch = launcher(arguments.runner, workers=arguments.workers, flags=_flags(arguments))
         if arguments.input[0].startswith(_PUBSUB):
             return _stream(arguments, policy, launch)
         request = job.Request(
@@ -120,6 +121,9 @@ def _stream(arguments: argparse.Namespace, policy: Policy, launch: Callable[...,
 def _failed(error: Exception) -> int:
     """A failure that is nobody's mistake. What an error says of itself may hold rows."""
     runners: Any = importlib.import_module("crenel.runners")
+    if isinstance(error, runners.JobFailed):
+        print(f"crenel: {error}", file=sys.stderr)
+        return FAILED
     if isinstance(error, runners.WorkerDied):
         print(f"crenel: {error}", file=sys.stderr)
         _insist(FAILED, lambda: time.sleep(1.0))
@@ -129,6 +133,16 @@ def _failed(error: Exception) -> int:
     name = type(error).__name__
     print(f"crenel: the run failed ({name}); with CRENEL_DEBUG=1 the error is shown, rows and all.", file=sys.stderr)
     return FAILED
+
+
+def _flags(arguments: argparse.Namespace) -> list[str]:
+    """Beam's flags, with those that the command has a name of its own for."""
+    if arguments.flink_master is None:
+        return list(arguments.flags)
+    if arguments.runner != "flink":
+        msg = f"--flink-master goes with --runner flink, not with {arguments.runner}."
+        raise CommandError(msg)
+    return [*arguments.flags, f"--flink_master={arguments.flink_master}"]
 
 
 def _owners(path: str | None) -> Any:
@@ -153,7 +167,7 @@ def launcher(
     """What launches a pipeline on the runner of this name, so that Ctrl-C is answered at once.
 
     Raises:
-        CommandError: there is no such runner, or Beam does not know a flag.
+        CommandError: there is no such runner, or it lacks something, or Beam does not know a flag.
     """
     # Runners are the layer above; they are found by name, as a user's own will be.
     runners: Any = importlib.import_module("crenel.runners")
@@ -161,7 +175,7 @@ def launcher(
         runner = runners.find(name)
     except KeyError as error:
         raise CommandError(error.args[0]) from None
-    _check_flags(flags)
+    _check_flags(flags, getattr(runner, "KNOWN", frozenset()))
     if hasattr(runner, "check"):
         runner.check(flags)
 
@@ -172,14 +186,14 @@ def launcher(
     return launch
 
 
-def _check_flags(flags: Sequence[str]) -> None:
+def _check_flags(flags: Sequence[str], known: Collection[str] = ()) -> None:
     from apache_beam.options.pipeline_options import PipelineOptions
 
     if not flags:
         return
     options = PipelineOptions(list(flags))
     given = options.get_all_options(retain_unknown_options=True)
-    unknown = [f"--{name}" for name in given if name not in options.get_all_options()]
+    unknown = [f"--{name}" for name in given if name not in options.get_all_options() and name not in known]
     unknown += [flag for flag in flags[:1] if not flag.startswith("--")]
     if unknown:
         msg = f"{unknown[0]} is neither an option of crenel run (see --help) nor of Beam."

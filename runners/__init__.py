@@ -11,12 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-__all__ = ["RUNNERS", "Job", "Runner", "WorkerDied", "find"]
+__all__ = ["RUNNERS", "Job", "JobFailed", "Runner", "WorkerDied", "find"]
 
 #: The runners by their names, each the module that launches a pipeline there.
 RUNNERS: dict[str, str] = {
     "local": "crenel.runners.local",
     "prism": "crenel.runners.prism",
+    "flink": "crenel.runners.flink.runs",
     "dataflow": "crenel.runners.dataflow",
 }
 
@@ -39,6 +40,10 @@ class Job:
     flags: Sequence[str] = ()
 
 
+class JobFailed(RuntimeError):
+    """A job failed where its errors cannot be told. The message is a sentence, which says where they are."""
+
+
 class WorkerDied(RuntimeError):
     """A process of the job is gone. The message is a sentence; what it was doing cannot be waited for."""
 
@@ -46,14 +51,15 @@ class WorkerDied(RuntimeError):
 class Runner(Protocol):
     """What the module of a runner has.
 
-    One that needs more than is installed with crenel also has `check(flags)`, which raises `CommandError` before
-    anything is started.
+    It may have more: `KNOWN`, the names of flags that Beam in Python does not know but the runner does; and
+    `check(flags)`, which raises a `CommandError` if something is missing, before anything is begun.
     """
 
     def launch(self, job: Job) -> int:
         """Run a job to its end; return the number of workers it had.
 
         Raises:
+            JobFailed: it did not come to its end.
             WorkerDied: one of them did not live to see it.
         """
 

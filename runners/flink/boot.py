@@ -1,0 +1,83 @@
+"""`crenel-boot`: begins a Python worker on a TaskManager, where Beam would otherwise ask for Docker.
+
+A TaskManager calls it with a worker's name and with the address that tells everything else. What the job needs must be
+installed beside it: packages that travel with a job are not unpacked. A worker's own words go to a file of its own in
+`$CRENEL_WORKER_LOGS`; it is its owner's alone, for what an error says may hold rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+__all__ = ["LOGS", "main"]
+
+#: The variable that says where the workers' logs are.
+LOGS = "CRENEL_WORKER_LOGS"
+
+#: Seconds that a TaskManager has to answer.
+_PATIENCE = 60.0
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    """Become the worker."""
+    parser = argparse.ArgumentParser(prog="crenel-boot", description="Begins a Beam worker. Flink calls it.")
+    parser.add_argument("--id", required=True, help="the worker's name")
+    parser.add_argument("--provision_endpoint", required=True, help="who tells the worker what to do")
+    said, _ = parser.parse_known_args(given)
+    _log_to(_log_of(said.id))
+    os.environ.update(environment(said.id, provision(said.id, said.provision_endpoint)))
+    from apache_beam.runners.worker import sdk_worker_main
+
+    sdk_worker_main.main(sys.argv)
+
+
+def provision(worker: str, endpoint: str) -> Any:
+    """What the TaskManager has to say to a worker."""
+    import grpc
+    from apache_beam.portability.api import beam_provision_api_pb2, beam_provision_api_pb2_grpc
+
+    with grpc.insecure_channel(endpoint) as channel:
+        stub = beam_provision_api_pb2_grpc.ProvisionServiceStub(channel)
+        request = beam_provision_api_pb2.GetProvisionInfoRequest()
+        metadata = [("worker_id", worker)]
+        return stub.GetProvisionInfo(request, metadata=metadata, timeout=_PATIENCE, wait_for_ready=True).info
+
+
+def environment(worker: str, info: Any) -> Mapping[str, str]:
+    """The same in the variables that Beam's worker reads."""
+    from google.protobuf import json_format, text_format
+
+    told = {
+        "WORKER_ID": worker,
+        "PIPELINE_OPTIONS": json_format.MessageToJson(info.pipeline_options, indent=None),
+        "RUNNER_CAPABILITIES": " ".join(info.runner_capabilities),
+    }
+    endpoints = {"CONTROL": info.control_endpoint, "LOGGING": info.logging_endpoint, "STATUS": info.status_endpoint}
+    for name, endpoint in endpoints.items():
+        if endpoint.url:
+            told[f"{name}_API_SERVICE_DESCRIPTOR"] = text_format.MessageToString(endpoint, as_one_line=True)
+    return told
+
+
+def _log_of(worker: str) -> Path:
+    folder = Path(os.environ.get(LOGS) or Path(tempfile.gettempdir()) / f"crenel-workers-{os.getuid()}")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # Every TaskManager counts its workers from 1.
+    return folder / f"worker-{worker}-{os.getpid()}.log"
+
+
+def _log_to(path: Path) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+        os.dup2(descriptor, stream.fileno())
+
+
+if __name__ == "__main__":
+    main()

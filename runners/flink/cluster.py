@@ -1,0 +1,246 @@
+"""A standalone Flink cluster on this machine: one JobManager, some TaskManagers, all on loopback and free ports."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from crenel.pipelines.errors import CommandError
+from crenel.runners.flink import distribution, machine
+from crenel.runners.flink.ports import free_ports
+from crenel.runners.flink.processes import Process
+
+__all__ = ["SETTINGS", "Cluster", "Rest", "until"]
+
+#: For jobs with state whose workers may die. Each is a setting of Flink, and can be set otherwise.
+SETTINGS: Mapping[str, Any] = {
+    "state.backend.type": "rocksdb",
+    "execution.checkpointing.incremental": "true",
+    "restart-strategy.type": "fixed-delay",
+    "restart-strategy.fixed-delay.attempts": 20,
+    "restart-strategy.fixed-delay.delay": "1 s",
+    # A TaskManager that is gone is missed after so long.
+    "heartbeat.interval": 1000,
+    "heartbeat.timeout": 8000,
+    "heartbeat.rpc-failure-threshold": 2,
+    # Flink's scripts would work these out; without them each has to be said.
+    "taskmanager.cpu.cores": 1.0,
+    "taskmanager.memory.framework.heap.size": "128m",
+    "taskmanager.memory.framework.off-heap.size": "128m",
+    "taskmanager.memory.task.heap.size": "384m",
+    "taskmanager.memory.task.off-heap.size": "64m",
+    "taskmanager.memory.network.min": "64m",
+    "taskmanager.memory.network.max": "64m",
+    "taskmanager.memory.managed.size": "128m",
+    "taskmanager.memory.jvm-metaspace.size": "384m",
+    "taskmanager.memory.jvm-overhead.min": "192m",
+    "taskmanager.memory.jvm-overhead.max": "192m",
+    # Spread subtasks over TaskManagers, each of which has a Python process of its own.
+    "taskmanager.load-balance.mode": "SLOTS",
+}
+
+_JAVA = (
+    *(f"--add-exports=java.base/{package}=ALL-UNNAMED" for package in ("sun.net.util",)),
+    *(
+        f"--add-opens=java.base/{package}=ALL-UNNAMED"
+        for package in (
+            *("java.lang", "java.lang.invoke", "java.lang.reflect", "java.net", "java.io", "java.nio", "sun.nio.ch"),
+            *("java.text", "java.time", "java.util", "java.util.concurrent", "java.util.concurrent.atomic"),
+            "java.util.concurrent.locks",
+        )
+    ),
+)
+
+_LOGGING = """\
+rootLogger.level = INFO
+rootLogger.appenderRef.console.ref = Console
+appender.console.name = Console
+appender.console.type = CONSOLE
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{HH:mm:ss,SSS} %-5p %-60c %x - %m%n
+logger.metrics.name = org.apache.beam.runners.flink.metrics
+logger.metrics.level = ERROR
+"""
+
+#: Seconds that a cluster has to begin.
+_PATIENCE = 120.0
+
+
+class Cluster:
+    """A cluster that ends with whoever began it.
+
+    Args:
+        folder: Where its configuration, logs, checkpoints and savepoints are.
+        task_managers: How many there are at first.
+        slots: How many tasks a TaskManager works on side by side.
+        settings: Settings of Flink, beside `SETTINGS`.
+    """
+
+    def __init__(
+        self, folder: Path, *, task_managers: int = 1, slots: int = 1, settings: Mapping[str, Any] | None = None
+    ) -> None:
+        self.folder = folder
+        self.logs = folder / "log"
+        self._slots = slots
+        self._wanted = task_managers
+        self._given = dict(settings or {})
+        self._begun = 0
+        #: The JobManager and the TaskManagers that were begun and not stopped.
+        self.job_manager: Process | None = None
+        self.task_managers: list[Process] = []
+
+    def start(self) -> str:
+        """Begin, and wait until all TaskManagers are there; return the master, `HOST:PORT`.
+
+        Raises:
+            CommandError: it does not begin.
+        """
+        rest, rpc = free_ports(2)
+        self.rest = Rest(f"127.0.0.1:{rest}")
+        for folder in (self.logs, self.folder / "tmp", self.folder / "conf"):
+            folder.mkdir(parents=True, exist_ok=True)
+        self._configure(rest, rpc)
+        main = "org.apache.flink.runtime.entrypoint.StandaloneSessionClusterEntrypoint"
+        self.job_manager = self._java(main, "job-manager", "-Xmx512m", "-XX:TieredStopAtLevel=1")
+        for _ in range(self._wanted):
+            self.add_task_manager()
+        try:
+            until(lambda: self.rest.task_managers() >= self._wanted, _PATIENCE, self._check)
+        except TimeoutError:
+            self.stop()
+            msg = f"Flink does not start; its logs are in {self.logs}."
+            raise CommandError(msg) from None
+        return self.rest.master
+
+    def add_task_manager(self) -> Process:
+        """Begin one more."""
+        main = "org.apache.flink.runtime.taskexecutor.TaskManagerRunner"
+        memory = ("-Xmx512m", "-XX:MaxDirectMemorySize=320m", "-XX:MaxMetaspaceSize=384m")
+        self._begun += 1
+        begun = self._java(main, f"task-manager-{self._begun}", *memory)
+        self.task_managers.append(begun)
+        return begun
+
+    def replace(self, task_manager: Process) -> Process:
+        """Kill a TaskManager as if its machine were lost, and begin another."""
+        task_manager.kill()
+        self.task_managers.remove(task_manager)
+        task_manager.stop()
+        return self.add_task_manager()
+
+    def stop(self) -> None:
+        """End all of it at once: what is to be kept is in checkpoints."""
+        for process in (*self.task_managers, *([self.job_manager] if self.job_manager else [])):
+            process.stop()
+        self.task_managers, self.job_manager = [], None
+
+    def __enter__(self) -> Cluster:
+        """Begin."""
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End."""
+        self.stop()
+
+    def _check(self) -> None:
+        """Give up at once when a process is gone."""
+        if not all(process.alive for process in (self.job_manager, *self.task_managers) if process is not None):
+            raise TimeoutError
+
+    def _java(self, main: str, name: str, *flags: str) -> Process:
+        logging = self.folder / "conf" / "log4j.properties"
+        command = [
+            *(machine.java(), *flags, "-XX:+UseSerialGC", *_JAVA, f"-Dlog4j.configurationFile=file:{logging}"),
+            *(f"-Djava.io.tmpdir={self.folder / 'tmp'}", "-cp", f"{distribution.libraries()}/*", main),
+            *("--configDir", str(self.folder / "conf")),
+        ]
+        return Process(command, self.logs / f"{name}.log")
+
+    def _configure(self, rest: int, rpc: int) -> None:
+        own = {
+            "jobmanager.rpc.address": "127.0.0.1",
+            "jobmanager.rpc.port": rpc,
+            "jobmanager.bind-host": "127.0.0.1",
+            "rest.address": "127.0.0.1",
+            "rest.bind-address": "127.0.0.1",
+            "rest.port": rest,
+            "taskmanager.host": "127.0.0.1",
+            "taskmanager.bind-host": "127.0.0.1",
+            "taskmanager.numberOfTaskSlots": self._slots,
+            "io.tmp.dirs": str(self.folder / "tmp"),
+            "web.tmpdir": str(self.folder / "tmp"),
+            "execution.checkpointing.dir": (self.folder / "checkpoints").as_uri(),
+            "execution.checkpointing.savepoint-dir": (self.folder / "savepoints").as_uri(),
+        }
+        lines = [f"{name}: {value}" for name, value in {**SETTINGS, **own, **self._given}.items()]
+        (self.folder / "conf" / "config.yaml").write_text("\n".join(lines) + "\n", "utf-8")
+        (self.folder / "conf" / "log4j.properties").write_text(_LOGGING, "utf-8")
+
+
+class Rest:
+    """A cluster's REST service.
+
+    Args:
+        master: Where it is, `HOST:PORT`.
+    """
+
+    def __init__(self, master: str) -> None:
+        self.master = master
+
+    def get(self, path: str) -> Any:
+        """Ask.
+
+        Raises:
+            OSError: nobody answers, or there is no such thing.
+        """
+        return self._ask("GET", path, None)
+
+    def post(self, path: str, body: Mapping[str, Any]) -> Any:
+        """Tell it to do something."""
+        return self._ask("POST", path, body)
+
+    def cancel(self, job: str) -> None:
+        """End a job, whatever it is at."""
+        self._ask("PATCH", f"/jobs/{job}?mode=cancel", None)
+
+    def task_managers(self) -> int:
+        """How many TaskManagers it knows of; 0 if nobody answers."""
+        try:
+            return int(self.get("/overview")["taskmanagers"])
+        except (OSError, KeyError):
+            return 0
+
+    def job(self, name: str) -> str | None:
+        """The newest job of this name."""
+        jobs = [job for job in self.get("/jobs/overview")["jobs"] if job["name"] == name]
+        return str(max(jobs, key=lambda job: job["start-time"])["jid"]) if jobs else None
+
+    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(f"http://{self.master}{path}", data, method=method)
+        request.add_header("Content-Type", "application/json")
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.loads(answer.read() or b"{}")
+
+
+def until(met: Callable[[], bool], seconds: float, check: Callable[[], None] = lambda: None) -> None:
+    """Wait until something is so.
+
+    Raises:
+        TimeoutError: it is not, after so many seconds.
+    """
+    end = time.monotonic() + seconds
+    while not met():
+        check()
+        if time.monotonic() > end:
+            raise TimeoutError
+        time.sleep(0.2)

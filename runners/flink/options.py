@@ -1,0 +1,87 @@
+"""Beam's flags for a job on Flink: what is sensible for one that streams and has state. Every one can be set otherwise."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from crenel.runners.flink.boot import LOGS
+
+__all__ = ["KNOWN", "STREAMING", "flags"]
+
+#: Checkpoints every ten seconds bound what a failure does again. A bundle is what packs are made of, and no timer fires
+#: and no checkpoint is taken inside one: so it is short in time and may be large. State is kept by the worker's live
+#: engines, not by Beam's cache of it, which would measure every cell that is touched.
+STREAMING: Mapping[str, str] = {
+    "checkpointing_interval": "10000",
+    "max_bundle_size": "20000",
+    "max_bundle_time_mills": "500",
+    "max_cache_memory_usage_mb": "0",
+    # The number of key groups, which a savepoint can never change.
+    "max_parallelism": "128",
+}
+
+#: What Beam's runner for Flink knows beside Beam in Python.
+KNOWN = frozenset(
+    {
+        *("allow_non_restored_state", "attached_mode", "auto_balance_write_files_sharding_enabled"),
+        *("auto_watermark_interval", "checkpointing_interval", "checkpointing_mode", "checkpoint_timeout_millis"),
+        *("disable_metrics", "enable_stable_input_drain", "execution_mode_for_batch", "execution_retry_delay"),
+        *("externalized_checkpoints_enabled", "fail_on_checkpointing_errors", "fasterCopy", "flink_conf_dir"),
+        *("file_input_split_max_size_m_b", "finish_bundle_before_checkpointing", "force_slot_sharing_group"),
+        *("force_unaligned_checkpoint_enabled", "jobCheckIntervalInSecs", "latency_tracking_interval"),
+        *("max_bundle_size", "max_bundle_time_mills", "max_parallelism", "min_pause_between_checkpoints"),
+        *("num_concurrent_checkpoints", "number_of_execution_retries", "object_reuse", "operator_chaining"),
+        *("parallelism", "re_iterable_group_by_key_result", "report_checkpoint_duration"),
+        *("retain_externalized_checkpoints_on_cancellation", "savepoint_path", "shutdown_sources_after_idle_ms"),
+        *("state_backend", "state_backend_storage_path", "tolerable_checkpoint_failure_number"),
+        *("unaligned_checkpoint_enabled", "use_data_stream_for_batch"),
+    }
+)
+
+
+def flags(
+    endpoint: str,
+    *,
+    parallelism: int,
+    logs: Path | None,
+    given: Sequence[str] = (),
+    streaming: bool = False,
+    variables: Mapping[str, str] | None = None,
+) -> list[str]:
+    """All flags of a job.
+
+    Args:
+        endpoint: Where the job server is.
+        parallelism: How many tasks of a step work side by side.
+        logs: Where the workers' logs go; None: among the temporary files of whatever machine they are on.
+        given: The user's flags, which count.
+        streaming: Whether the job is one for ever, with checkpoints.
+        variables: What the workers' environment has beside.
+    """
+    told = dict(variables or {})
+    if logs is not None:
+        told[LOGS] = str(logs)
+    ours = {
+        "runner": "PortableRunner",
+        "job_endpoint": endpoint,
+        "environment_type": "PROCESS",
+        "environment_config": json.dumps({"command": boot(), "env": told}),
+        "parallelism": str(parallelism),
+        **(STREAMING if streaming else {"max_cache_memory_usage_mb": "0"}),
+    }
+    named = {flag.split("=", 1)[0].lstrip("-") for flag in given if flag.startswith("--")}
+    out = [f"--{name}={value}" for name, value in ours.items() if name not in named]
+    return [*out, *(["--streaming"] if streaming else []), *given]
+
+
+def boot() -> str:
+    """The program that begins a worker: the one beside this interpreter, or the one on the path."""
+    beside = Path(sys.executable).parent / "crenel-boot"
+    if os.access(beside, os.X_OK):
+        return str(beside)
+    return shutil.which("crenel-boot") or "crenel-boot"

@@ -1,0 +1,87 @@
+"""Runs of `--runner flink`: what they need, and from their start to their end."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import FlinkRunnerOptions, PipelineOptions
+
+from crenel.pipelines.errors import CommandError
+from crenel.runners import Job, JobFailed, local
+from crenel.runners.flink import distribution, job_server, machine, options
+from crenel.runners.flink.cluster import Cluster, Rest
+from crenel.runners.flink.job_server import JobServer
+
+__all__ = ["KNOWN", "check", "launch"]
+
+#: The flags that are known here, beside Beam's own.
+KNOWN = options.KNOWN
+
+#: What Beam takes for a cluster of its own.
+_OWN = ("[auto]", "[local]", "", None)
+
+
+def check(flags: Sequence[str]) -> None:
+    """See that all is there that a run needs, and fetch what can be fetched.
+
+    Raises:
+        CommandError: something is missing; the message says what to do.
+    """
+    said = PipelineOptions(list(flags)).view_as(FlinkRunnerOptions)
+    machine.java()
+    if said.flink_job_server_jar is None:
+        job_server.jars()
+    if said.flink_master in _OWN:
+        distribution.libraries()
+    elif Rest(said.flink_master).task_managers() == 0:
+        msg = f"no Flink cluster with a TaskManager answers at {said.flink_master}: --flink-master must be its HOST:PORT."
+        raise CommandError(msg)
+
+
+def launch(job: Job) -> int:
+    """Run a job to its end; return its parallelism."""
+    said = PipelineOptions(list(job.flags)).view_as(FlinkRunnerOptions)
+    folder = Path(tempfile.mkdtemp(prefix="crenel-flink-"))
+    with ExitStack() as ends:
+        # The process may be told to exit while this thread waits.
+        atexit.register(ends.close)
+        ends.callback(atexit.unregister, ends.close)
+        workers = job.workers or max(min(local.cores(), job.shards), 1)
+        if said.flink_master in _OWN:
+            master = ends.enter_context(Cluster(folder, task_managers=workers)).rest.master
+            logs = folder / "log"
+        else:
+            master, logs = said.flink_master, None
+        endpoint = ends.enter_context(JobServer(master, folder, said.flink_job_server_jar))
+        flags = options.flags(endpoint, parallelism=workers, logs=logs, given=_without_master(job.flags))
+        pipeline = beam.Pipeline(options=PipelineOptions(flags))
+        job.build(pipeline)
+        result = pipeline.run()
+        # Before the job server goes: the cluster may be one that stays.
+        ends.callback(_cancel, result)
+        try:
+            result.wait_until_finish()
+        except RuntimeError:
+            where = str(logs) if logs else "crenel-workers-* among the temporary files of the TaskManagers"
+            msg = f"the job failed on Flink; the logs, which may hold rows, are in {where}."
+            raise JobFailed(msg) from None
+    shutil.rmtree(folder, ignore_errors=True)
+    return workers
+
+
+def _without_master(flags: Sequence[str]) -> list[str]:
+    """The flags for the job: where the cluster is, the job server knows."""
+    return [flag for flag in flags if not flag.startswith(("--flink_master", "--flink_job_server_jar"))]
+
+
+def _cancel(result: Any) -> None:
+    """End a job that has not ended by itself."""
+    if not beam.runners.runner.PipelineState.is_terminal(result.state):
+        result.cancel()
