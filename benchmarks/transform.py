@@ -219,6 +219,10 @@ class Bench:
 
         return lambda: _run(build)
 
+    def parquet(self, group: int) -> str:
+        """The rows as a file, with numeric QIs."""
+        return self._parquet(NUMERIC, group)
+
     def _parquet(self, names: Sequence[str], group: int) -> str:
         path = self.folder / f"adult-{names[-1]}-{group}.parquet"
         if not path.exists():

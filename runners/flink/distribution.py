@@ -35,7 +35,10 @@ def _fetch(folder: Path) -> None:
     requirement.write_text(f"{_PACKAGE} --hash=sha256:{_SHA256}\n", "utf-8")
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:"]
     fetched = subprocess.run(
-        [*command, "--dest", str(folder), "--requirement", str(requirement)], capture_output=True, text=True, check=False
+        [*command, "--dest", str(folder), "--requirement", str(requirement)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     archives = list(folder.glob("*.tar.gz"))
     if fetched.returncode or not archives:

@@ -22,7 +22,7 @@ def java() -> str:
     """
     path = shutil.which("java")
     if path is None:
-        msg = "--runner flink needs Java, and there is no java: install Java 17 (apt-get install openjdk-17-jre-headless)."
+        msg = "--runner flink needs Java, and there is no java: install Java 17 (openjdk-17-jre-headless, say)."
         raise CommandError(msg)
     version = _java_version(path)
     if version is None or not _OLDEST <= version <= _NEWEST:
@@ -40,7 +40,7 @@ def maven() -> str:
     """
     path = shutil.which("mvn")
     if path is None:
-        msg = "--runner flink fetches Beam's job server with Maven, and there is no mvn: install it (apt-get install maven)."
+        msg = "--runner flink fetches Beam's job server with Maven, and there is no mvn: install it (maven, say)."
         raise CommandError(msg)
     return path
 

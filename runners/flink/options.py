@@ -1,4 +1,4 @@
-"""Beam's flags for a job on Flink: what is sensible for one that streams and has state. Every one can be set otherwise."""
+"""Beam's flags for a job on Flink: sensible for one that streams and has state, and each can be set otherwise."""
 
 from __future__ import annotations
 

@@ -41,7 +41,9 @@ def check(flags: Sequence[str]) -> None:
     if said.flink_master in _OWN:
         distribution.libraries()
     elif Rest(said.flink_master).task_managers() == 0:
-        msg = f"no Flink cluster with a TaskManager answers at {said.flink_master}: --flink-master must be its HOST:PORT."
+        msg = (
+            f"no Flink cluster with a TaskManager answers at {said.flink_master}: --flink-master must be its HOST:PORT."
+        )
         raise CommandError(msg)
 
 

@@ -1,0 +1,160 @@
+"""Rows per second on Flink: `Anonymize` beside DoFns that only hold rows, with one slot and with two.
+
+    python -m benchmarks.flink            about ten minutes
+    python -m benchmarks.flink --quick    small, to see that it runs
+
+A standalone cluster on this machine, streaming jobs of one shape: row groups of a Parquet file of Adult are spread, read
+as dicts with timestamps, held by shard, and discarded.
+
+    plain    each row into a bag, a timer for each, as Beam's guide shows it
+    packed   the same with packs: rows pickled by the 500 within a bundle, held, released by timer, taken apart
+    castle   Anonymize with CASTLE
+
+A job's time is what Flink says of it, less that of the same job with one row group: that is the start of its workers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import apache_beam as beam
+import pyarrow.parquet as pq
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from benchmarks import plain
+from benchmarks.tables import finish, rounded, table
+from benchmarks.transform import GROUP, PACK, Bench, Scale
+from crenel.runners.flink import options
+from crenel.runners.flink.cluster import Cluster, until
+from crenel.runners.flink.job_server import JobServer
+from crenel.transforms import Anonymize
+
+SHARDS = 8
+CASES = ("plain", "packed", "castle")
+#: Seconds that a job may take.
+_PATIENCE = 1800.0
+
+
+class OnFlink:
+    """A cluster of some TaskManagers with one slot each, and the file that jobs read."""
+
+    def __init__(self, bench: Bench, folder: Path, slots: int) -> None:
+        self._bench = bench
+        self._path = bench.parquet(GROUP)
+        self._cluster = Cluster(folder, task_managers=slots)
+        self._server = JobServer("", folder)
+        self._slots = slots
+        self._folder = folder
+        self._jobs = 0
+
+    def __enter__(self) -> OnFlink:
+        self._server = JobServer(self._cluster.start(), self._folder)
+        self._endpoint = self._server.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.stop()
+        self._cluster.stop()
+
+    def seconds(self, case: str, groups: Sequence[int]) -> float:
+        """The time of a job."""
+        self._jobs += 1
+        name = f"{case}-{self._jobs}"
+        root = str(Path(__file__).resolve().parent.parent)
+        flags = options.flags(
+            self._endpoint,
+            parallelism=self._slots,
+            logs=self._cluster.logs,
+            given=[f"--job_name={name}", "--shutdown_sources_after_idle_ms=1"],
+            streaming=True,
+            variables={"PYTHONPATH": root},
+        )
+        pipeline = beam.Pipeline(options=PipelineOptions(flags))
+        shards = SHARDS if case == "plain" else None
+        typed = {"plain": plain.Keyed, "castle": dict}.get(case)
+        read = beam.ParDo(plain.Rows(self._path, shards))
+        rows = pipeline | beam.Create(groups) | "Rows" >> (read.with_output_types(typed) if typed else read)
+        _ = self._steps(case)(rows) | "Discard" >> beam.ParDo(plain.Discard())
+        pipeline.run()
+        until(lambda: self._state(name) in ("FINISHED", "FAILED"), _PATIENCE)
+        if self._state(name) == "FAILED":
+            msg = f"the job {name} failed; see {self._cluster.logs}."
+            raise RuntimeError(msg)
+        told = self._cluster.rest.get(f"/jobs/{self._cluster.rest.job(name)}")
+        return float(told["duration"]) / 1000
+
+    def _state(self, name: str) -> str:
+        job = self._cluster.rest.job(name)
+        return "" if job is None else str(self._cluster.rest.get(f"/jobs/{job}")["state"])
+
+    def _steps(self, case: str) -> Callable[[Any], Any]:
+        delta = self._bench.scale.delta
+        policy = self._bench.policy(shards=SHARDS, delta=max(delta // SHARDS, self._bench.scale.k))
+
+        def packed(rows: Any) -> Any:
+            pack = beam.ParDo(plain.PackRows(SHARDS, PACK)).with_output_types(plain.KeyedBytes)
+            held = rows | "Pack" >> pack | "Buffer" >> beam.ParDo(plain.BufferPacks(delta))
+            return held | "Explode" >> beam.ParDo(plain.Explode())
+
+        return {
+            "plain": lambda rows: rows | "Buffer" >> beam.ParDo(plain.Buffer(delta)),
+            "packed": packed,
+            "castle": lambda rows: rows | Anonymize(policy),
+        }[case]
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.flink", description=(__doc__ or "").split("\n", maxsplit=1)[0]
+    )
+    parser.add_argument("--quick", action="store_true", help="small, to see that it runs")
+    parser.add_argument("--rows", type=int, help="rows of the stream")
+    parser.add_argument("--repetitions", type=int, help="of each job")
+    said = parser.parse_args(sys.argv[1:] if given is None else given)
+    logging.disable(logging.WARNING)
+    small = Scale(rows=20_000, k=5, delta=800, repetitions=1) if said.quick else Scale(repetitions=3)
+    scale = Scale(said.rows or small.rows, small.k, small.delta, said.repetitions or small.repetitions)
+    print(f"{scale.rows:,} rows of Adult, 6 QIs, k={scale.k}, delta={scale.delta:,}, {SHARDS} shards", flush=True)
+    figures: dict[str, dict[str, Any]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Bench(scale, Path(folder))
+        for slots in (1, 2):
+            figures[f"{slots} slots"] = _measured(bench, Path(folder) / f"flink-{slots}", slots)
+    rows = [[f"{case}, {slots}", *figures[slots][case].values()] for slots in figures for case in CASES]
+    print("\n" + table(["", "rows/s", "to plain", "start, s"], rows), flush=True)
+    finish({"benchmark": "flink", "quick": said.quick, "beam": beam.__version__, "rows": scale.rows, **figures})
+    return 0
+
+
+def _measured(bench: Bench, folder: Path, slots: int) -> dict[str, Any]:
+    groups = list(range(pq.ParquetFile(bench.parquet(GROUP)).num_row_groups))
+    folder.mkdir()
+    times: dict[str, list[float]] = {case: [] for case in CASES}
+    starts: dict[str, list[float]] = {case: [] for case in CASES}
+    with OnFlink(bench, folder, slots) as cluster:
+        for _ in range(bench.scale.repetitions):
+            for case in CASES:
+                starts[case].append(cluster.seconds(case, groups[:1]))
+                times[case].append(cluster.seconds(case, groups))
+                print(f"  {case}, {slots} slots: {times[case][-1]:.1f} s", file=sys.stderr)
+    counted = bench.scale.rows - min(GROUP, bench.scale.rows // 2)
+    rate = {case: counted / max(median(times[case]) - median(starts[case]), 1e-9) for case in CASES}
+    return {
+        case: {
+            "rows_per_s": rounded(rate[case]),
+            "to_plain": rounded(rate[case] / rate["plain"]),
+            "start_s": rounded(median(starts[case])),
+        }
+        for case in CASES
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+"""Workers and machines die while rows flow: nothing is lost, nothing leaves twice, every group is one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crenel.transforms import Anonymize
+from tests.runners.flink import streams
+from tests.runners.harness import Flink
+
+pytestmark = pytest.mark.flink
+
+ROWS, PERSONS, PARTITIONS = 200_000, 5_000, 4
+#: Rows of each partition between two failures.
+STEP = ROWS // PARTITIONS // 5
+
+
+def test_each_row_leaves_once_though_workers_die(flink: Flink, tmp_path: Path) -> None:
+    of = streams.policy()
+    stream = streams.Stream(ROWS, PERSONS, PARTITIONS)
+    gate = streams.Gate(tmp_path / "gate")
+    gate.open_to(STEP)
+    out = tmp_path / "out"
+    out.mkdir()
+
+    def build(pipeline: Any) -> None:
+        published = pipeline | "Source" >> streams.source(stream, gate) | Anonymize(of)
+        streams.collect(published, out)
+
+    job = flink.submit("failures", build)
+    try:
+        kills = [lambda: flink.kill_task_manager(0), flink.kill_worker, *[lambda: flink.kill_task_manager(0)] * 2]
+        for number, kill in enumerate(kills, start=1):
+            # Some rows are in a checkpoint, some were read since, and more are on their way.
+            job.wait(lambda n=number: gate.reached(PARTITIONS) >= STEP * n, f"step {number} was read")
+            job.wait_checkpoints()
+            gate.open_to(STEP * (number + 1))
+            job.wait(lambda n=number: gate.reached(PARTITIONS) > STEP * n, f"step {number + 1} has begun")
+            kill()
+            job.wait(lambda n=number: job.restored() >= n, f"the job goes on after failure {number}")
+        job.wait(lambda: len(streams.written(out)) >= ROWS, "all rows have left")
+        assert job.restored() >= len(kills)
+        streams.check(of, stream, streams.written(out))
+    finally:
+        job.cancel()

@@ -1,0 +1,117 @@
+"""What is missing on a machine is said in one sentence with the fix, before anything is begun."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from crenel.pipelines.cli import main
+from crenel.pipelines.errors import CommandError
+from crenel.runners.flink import boot, cache, job_server, machine, options, runs
+from crenel.runners.flink.ports import free_ports
+
+
+def program(folder: Path, name: str, says: str) -> None:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\necho '{says}' >&2\nexit 1\n")
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine that has nothing."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return folder
+
+
+def test_no_java(path: Path) -> None:
+    with pytest.raises(CommandError, match="there is no java: install Java 17"):
+        machine.java()
+
+
+@pytest.mark.parametrize(("says", "version"), [('"1.8.0_402"', "Java 8"), ('"25.0.1"', "Java 25"), ("?", "unknown")])
+def test_java_of_another_version(path: Path, says: str, version: str) -> None:
+    program(path, "java", f"openjdk version {says}")
+    with pytest.raises(CommandError, match=f"{version}.*: put Java 17 first in PATH"):
+        machine.java()
+
+
+@pytest.mark.parametrize("version", ["11.0.2", "17.0.15", "21"])
+def test_java_that_fits(path: Path, version: str) -> None:
+    program(path, "java", f'openjdk version "{version}"')
+    assert machine.java() == str(path / "java")
+
+
+def test_no_maven(path: Path) -> None:
+    program(path, "java", 'openjdk version "17.0.1"')
+    with pytest.raises(CommandError, match="there is no mvn: install it"):
+        runs.check([])
+
+
+def test_a_jar_that_cannot_be_fetched(path: Path) -> None:
+    program(path, "mvn", "[ERROR] no route to host")
+    with pytest.raises(CommandError, match="cannot be fetched with mvn"):
+        job_server.jars()
+    assert not [entry for entry in cache.root().iterdir() if entry.is_dir()], "nothing half-fetched stays"
+
+
+def test_a_jar_that_is_another(path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    path.joinpath("mvn").write_text('#!/bin/sh\nfor a; do case $a in -Dout*) echo x > "${a#*=}/a-1.jar";; esac; done\n')
+    path.joinpath("mvn").chmod(0o755)
+    monkeypatch.setattr(job_server, "_locked", lambda: iter([("g:a:1", "0" * 64)]))
+    with pytest.raises(CommandError, match=r"a-1\.jar is not the file that crenel was tried with"):
+        job_server.jars()
+
+
+def test_a_master_that_does_not_answer(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(path, "java", 'openjdk version "17.0.1"')
+    monkeypatch.setattr(job_server, "jars", lambda: path)
+    (port,) = free_ports(1)
+    with pytest.raises(CommandError, match=f"answers at localhost:{port}"):
+        runs.check([f"--flink_master=localhost:{port}"])
+
+
+def test_the_command_says_it_before_it_reads_anything(
+    path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(
+        "version: 1\nperson: p\nquasi_identifiers: {age: {type: numeric, domain: [0, 9]}}\nk: 2\ndelay_rows: 9\n"
+    )
+    arguments = ["run", str(policy), "--input", "nothing.csv", "--output", str(tmp_path / "out.csv"), "--runner"]
+    assert main([*arguments, "flink"]) == 2
+    assert capsys.readouterr().err.count("there is no java") == 1
+    assert main([*arguments, "local", "--flink-master", "h:1"]) == 2
+    assert "--flink-master goes with --runner flink" in capsys.readouterr().err
+
+
+def test_a_users_flags_count() -> None:
+    made = options.flags(
+        "localhost:1", parallelism=2, logs=None, given=["--parallelism=7", "--max_bundle_size=3"], streaming=True
+    )
+    assert [flag for flag in made if flag.startswith("--parallelism")] == ["--parallelism=7"]
+    assert [flag for flag in made if flag.startswith("--max_bundle_size")] == ["--max_bundle_size=3"]
+    assert "--checkpointing_interval=10000" in made
+
+
+def test_all_defaults_are_options_that_are_known() -> None:
+    beams = {"max_cache_memory_usage_mb"}
+    assert set(options.STREAMING) <= options.KNOWN | beams
+
+
+def test_a_worker_is_told_what_the_task_manager_says(tmp_path: Path) -> None:
+    from apache_beam.portability.api import beam_provision_api_pb2
+
+    info = beam_provision_api_pb2.ProvisionInfo(runner_capabilities=["a", "b"])
+    info.control_endpoint.url = "localhost:1"
+    info.pipeline_options.update({"beam:option:job_name:v1": "x"})
+    told = boot.environment("1-1", info)
+    assert told["WORKER_ID"] == "1-1"
+    assert told["CONTROL_API_SERVICE_DESCRIPTOR"] == 'url: "localhost:1"'
+    assert "LOGGING_API_SERVICE_DESCRIPTOR" not in told
+    assert told["RUNNER_CAPABILITIES"] == "a b"
+    assert "job_name" in told["PIPELINE_OPTIONS"]

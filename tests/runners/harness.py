@@ -1,0 +1,184 @@
+"""A standalone cluster for tests: two TaskManagers on loopback, a job server, and jobs that can be watched and hurt."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import apache_beam as beam
+import pytest
+from apache_beam.options.pipeline_options import PipelineOptions
+
+from crenel.pipelines.errors import CommandError
+from crenel.runners.flink import distribution, job_server, machine, options
+from crenel.runners.flink.cluster import Cluster, Rest, until
+from crenel.runners.flink.job_server import JobServer
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+#: Seconds that anything may take on a busy machine; nothing is judged by it.
+PATIENCE = 240.0
+
+
+def need_flink() -> None:
+    """Skip the test if this machine cannot have a cluster; fail, if it must."""
+    try:
+        machine.java()
+        machine.maven()
+        distribution.libraries()
+        job_server.jars()
+    except CommandError as error:
+        if os.environ.get("CRENEL_REQUIRE_FLINK"):
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+
+
+class Flink:
+    """A cluster and its job server.
+
+    Args:
+        folder: Where all of it is.
+        task_managers: How many; each has one slot.
+        settings: Settings of Flink.
+    """
+
+    def __init__(self, folder: Path, task_managers: int = 2, settings: Mapping[str, Any] | None = None) -> None:
+        self.folder = folder
+        # Whole checkpoints: their sizes then tell how much state there is.
+        given = {"execution.checkpointing.incremental": "false", **(settings or {})}
+        self.cluster = Cluster(folder, task_managers=task_managers, settings=given)
+
+    def __enter__(self) -> Flink:
+        self.cluster.start()
+        self._server = JobServer(self.cluster.rest.master, self.folder)
+        self.endpoint = self._server.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.stop()
+        self.cluster.stop()
+
+    def submit(
+        self, name: str, build: Callable[[beam.Pipeline], Any], *, parallelism: int = 2, flags: Sequence[str] = ()
+    ) -> Running:
+        """Begin a streaming job, with a checkpoint every two seconds."""
+        told = options.flags(
+            self.endpoint,
+            parallelism=parallelism,
+            logs=self.cluster.logs,
+            given=["--checkpointing_interval=2000", f"--job_name={name}", *flags],
+            streaming=True,
+            variables={"PYTHONPATH": str(ROOT)},
+        )
+        pipeline = beam.Pipeline(options=PipelineOptions(told))
+        build(pipeline)
+        result = pipeline.run()
+
+        def check() -> None:
+            assert result.state != "FAILED", f"the job was not accepted; see {self.folder / 'job-server.log'}"
+
+        until(lambda: self.cluster.rest.job(name) is not None, PATIENCE, check)
+        return Running(self.cluster.rest, str(self.cluster.rest.job(name)))
+
+    def workers(self) -> list[int]:
+        """The process numbers of the Python workers of all TaskManagers."""
+        parents = {process.pid for process in self.cluster.task_managers}
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    after = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+                except OSError:  # it has just ended
+                    continue
+                if int(after[1]) in parents and after[0] != "Z":
+                    found.append(int(entry.name))
+        return found
+
+    def kill_worker(self) -> None:
+        """Kill a Python worker, and nothing else."""
+        os.kill(self.workers()[0], signal.SIGKILL)
+
+    def kill_task_manager(self, place: int = 0) -> None:
+        """Kill a TaskManager, and begin another."""
+        self.cluster.replace(self.cluster.task_managers[place])
+
+
+class Running:
+    """A job of Flink, as its REST service tells of it."""
+
+    def __init__(self, rest: Rest, job: str) -> None:
+        self._rest = rest
+        self.id = job
+
+    @property
+    def state(self) -> str:
+        """RUNNING, RESTARTING, FINISHED, ..."""
+        return str(self._rest.get(f"/jobs/{self.id}")["state"])
+
+    def checkpoints(self) -> dict[str, Any]:
+        """All that is told of them."""
+        return dict(self._rest.get(f"/jobs/{self.id}/checkpoints"))
+
+    def completed(self) -> int:
+        """How many checkpoints there were."""
+        return int(self.checkpoints()["counts"]["completed"])
+
+    def restored(self) -> int:
+        """How often the job began from a checkpoint or savepoint."""
+        return int(self.checkpoints()["counts"]["restored"])
+
+    def size(self, step: str) -> int:
+        """The bytes that a step has in the latest checkpoint; the step by a part of its name."""
+        latest = self.checkpoints()["latest"]["completed"]["id"]
+        tasks = self._rest.get(f"/jobs/{self.id}/checkpoints/details/{latest}")["tasks"]
+        named = {one["id"]: one["name"] for one in self._rest.get(f"/jobs/{self.id}")["vertices"]}
+        found = [int(task["state_size"]) for vertex, task in tasks.items() if step in named[vertex]]
+        assert found, f"no step {step} among {sorted(named.values())}"
+        return sum(found)
+
+    def wait(self, met: Callable[[], bool], what: str) -> None:
+        """Wait until something is so, while the job goes on."""
+
+        def check() -> None:
+            state = self.state
+            assert state not in ("FAILED", "CANCELED"), f"the job is {state} before {what}: {self.cause()}"
+
+        try:
+            until(met, PATIENCE, check)
+        except TimeoutError:
+            pytest.fail(f"not in {PATIENCE:.0f} seconds: {what}; the job is {self.state}: {self.cause()}")
+
+    def wait_checkpoints(self, more: int = 1) -> None:
+        """Wait until so many further checkpoints are complete."""
+        before = self.completed()
+        self.wait(lambda: self.completed() >= before + more, f"{more} further checkpoints")
+
+    def cause(self) -> str:
+        """Why it failed last, in short."""
+        told = self._rest.get(f"/jobs/{self.id}/exceptions")["exceptionHistory"]["entries"]
+        return "; ".join(str(one["stacktrace"])[:400] for one in told[:2])
+
+    def stop(self) -> str:
+        """Stop with a savepoint; return its path."""
+        asked = self._rest.post(f"/jobs/{self.id}/stop", {"drain": False})["request-id"]
+        answer: dict[str, Any] = {}
+
+        def done() -> bool:
+            answer.update(self._rest.get(f"/jobs/{self.id}/savepoints/{asked}"))
+            return bool(answer["status"]["id"] == "COMPLETED")
+
+        until(done, PATIENCE)
+        assert "location" in answer["operation"], str(answer["operation"])[:600]
+        until(lambda: self.state == "FINISHED", PATIENCE)
+        return str(answer["operation"]["location"])
+
+    def cancel(self) -> None:
+        """End it."""
+        self._rest.cancel(self.id)
+        until(lambda: self.state in ("CANCELED", "FINISHED", "FAILED"), PATIENCE)
