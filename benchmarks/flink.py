@@ -3,8 +3,8 @@
     python -m benchmarks.flink            about ten minutes
     python -m benchmarks.flink --quick    small, to see that it runs
 
-A standalone cluster on this machine, streaming jobs of one shape: row groups of a Parquet file of Adult are spread, read
-as dicts with timestamps, held by shard, and discarded.
+A standalone cluster on this machine, streaming jobs of one shape: row groups of a Parquet file of Adult are spread,
+read as dicts with timestamps, held by shard, and discarded.
 
     plain    each row into a bag, a timer for each, as Beam's guide shows it
     packed   the same with packs: rows pickled by the 500 within a bundle, held, released by timer, taken apart
