@@ -22,9 +22,10 @@ __all__ = ["SETTINGS", "Cluster", "Rest", "until"]
 SETTINGS: Mapping[str, Any] = {
     "state.backend.type": "rocksdb",
     "execution.checkpointing.incremental": "true",
-    "restart-strategy.type": "fixed-delay",
-    "restart-strategy.fixed-delay.attempts": 20,
-    "restart-strategy.fixed-delay.delay": "1 s",
+    # For ever: until a lost TaskManager is back, each attempt fails at once for want of a slot.
+    "restart-strategy.type": "exponential-delay",
+    "restart-strategy.exponential-delay.initial-backoff": "1 s",
+    "restart-strategy.exponential-delay.max-backoff": "5 s",
     # A TaskManager that is gone is missed after so long.
     "heartbeat.interval": 1000,
     "heartbeat.timeout": 8000,

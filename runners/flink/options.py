@@ -11,7 +11,7 @@ from pathlib import Path
 
 from crenel.runners.flink.boot import LOGS
 
-__all__ = ["KNOWN", "STREAMING", "flags"]
+__all__ = ["BATCH", "KNOWN", "STREAMING", "flags"]
 
 #: Checkpoints every ten seconds bound what a failure does again. A bundle is what packs are made of, and no timer fires
 #: and no checkpoint is taken inside one: so it is short in time and may be large. State is kept by the worker's live
@@ -23,6 +23,13 @@ STREAMING: Mapping[str, str] = {
     "max_cache_memory_usage_mb": "0",
     # The number of key groups, which a savepoint can never change.
     "max_parallelism": "128",
+}
+
+#: Once more if a worker is lost; a file that is broken is broken the second time too.
+BATCH: Mapping[str, str] = {
+    "max_cache_memory_usage_mb": "0",
+    "number_of_execution_retries": "1",
+    "execution_retry_delay": "1000",
 }
 
 #: What Beam's runner for Flink knows beside Beam in Python.
@@ -72,7 +79,7 @@ def flags(
         "environment_type": "PROCESS",
         "environment_config": json.dumps({"command": boot(), "env": told}),
         "parallelism": str(parallelism),
-        **(STREAMING if streaming else {"max_cache_memory_usage_mb": "0"}),
+        **(STREAMING if streaming else BATCH),
     }
     named = {flag.split("=", 1)[0].lstrip("-") for flag in given if flag.startswith("--")}
     out = [f"--{name}={value}" for name, value in ours.items() if name not in named]

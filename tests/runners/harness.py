@@ -21,7 +21,7 @@ from crenel.runners.flink.job_server import JobServer
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 #: Seconds that anything may take on a busy machine; nothing is judged by it.
-PATIENCE = 240.0
+PATIENCE = 400.0
 
 
 def need_flink() -> None:
@@ -179,6 +179,7 @@ class Running:
         return str(answer["operation"]["location"])
 
     def cancel(self) -> None:
-        """End it."""
-        self._rest.cancel(self.id)
+        """End it, unless it has ended."""
+        if self.state not in ("CANCELED", "FINISHED", "FAILED"):
+            self._rest.cancel(self.id)
         until(lambda: self.state in ("CANCELED", "FINISHED", "FAILED"), PATIENCE)
