@@ -164,9 +164,9 @@ class Running:
         told = self._rest.get(f"/jobs/{self.id}/exceptions")["exceptionHistory"]["entries"]
         return "; ".join(str(one["stacktrace"])[:400] for one in told[:2])
 
-    def stop(self) -> str:
-        """Stop with a savepoint; return its path."""
-        asked = self._rest.post(f"/jobs/{self.id}/stop", {"drain": False})["request-id"]
+    def stop(self, *, drain: bool = False) -> str:
+        """Stop with a savepoint; return its path. Drained, all that is held leaves first: the stream is over."""
+        asked = self._rest.post(f"/jobs/{self.id}/stop", {"drain": drain})["request-id"]
         answer: dict[str, Any] = {}
 
         def done() -> bool:

@@ -25,6 +25,8 @@ from apache_beam.utils.timestamp import Duration, Timestamp
 from crenel.audit.guarantees import Published, Report, audit
 from crenel.encode import Encoder
 from crenel.policy import Policy
+from crenel.transforms.anonymize import secret_of
+from crenel.transforms.packs import Packer
 
 SECOND = 1_000_000
 
@@ -86,6 +88,11 @@ class Stream:
             "income": ((mixed >> 28) % 1001).astype(np.float64),
             "number": number,
         }
+
+    def shards(self, of: Policy, number: np.ndarray) -> np.ndarray:
+        """The shards that the rows of these numbers go to."""
+        packed = Packer(of, secret_of(of)).pack_arrow(pa.RecordBatch.from_pydict(self.columns(number)), None)
+        return np.asarray(packed.shard)
 
     def part(self, partition: int) -> int:
         """How many rows a partition has."""
