@@ -51,10 +51,17 @@ def launch(job: Job) -> int:
     """Run a job to its end; return its parallelism."""
     said = PipelineOptions(list(job.flags)).view_as(FlinkRunnerOptions)
     folder = Path(tempfile.mkdtemp(prefix="crenel-flink-"))
+    failed = False
+
+    def tidy() -> None:
+        if not failed:  # else somebody wants to read the logs
+            shutil.rmtree(folder, ignore_errors=True)
+
     with ExitStack() as ends:
         # The process may be told to exit while this thread waits.
         atexit.register(ends.close)
         ends.callback(atexit.unregister, ends.close)
+        ends.callback(tidy)
         workers = job.workers or max(min(local.cores(), job.shards), 1)
         if said.flink_master in _OWN:
             master = ends.enter_context(Cluster(folder, task_managers=workers)).rest.master
@@ -71,10 +78,10 @@ def launch(job: Job) -> int:
         try:
             result.wait_until_finish()
         except RuntimeError:
+            failed = True
             where = str(logs) if logs else "crenel-workers-* among the temporary files of the TaskManagers"
             msg = f"the job failed on Flink; the logs, which may hold rows, are in {where}."
             raise JobFailed(msg) from None
-    shutil.rmtree(folder, ignore_errors=True)
     return workers
 
 
