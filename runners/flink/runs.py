@@ -63,12 +63,16 @@ def launch(job: Job) -> int:
         ends.callback(atexit.unregister, ends.close)
         ends.callback(tidy)
         workers = job.workers or max(min(local.cores(), job.shards), 1)
-        if said.flink_master in _OWN:
-            master = ends.enter_context(Cluster(folder, task_managers=workers)).rest.master
-            logs = folder / "log"
-        else:
-            master, logs = said.flink_master, None
-        endpoint = ends.enter_context(JobServer(master, folder, said.flink_job_server_jar))
+        try:
+            if said.flink_master in _OWN:
+                master = ends.enter_context(Cluster(folder, task_managers=workers)).rest.master
+                logs = folder / "log"
+            else:
+                master, logs = said.flink_master, None
+            endpoint = ends.enter_context(JobServer(master, folder, said.flink_job_server_jar))
+        except CommandError:
+            failed = True
+            raise
         flags = options.flags(endpoint, parallelism=workers, logs=logs, given=_without_master(job.flags))
         pipeline = beam.Pipeline(options=PipelineOptions(flags))
         job.build(pipeline)
