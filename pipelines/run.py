@@ -1,9 +1,12 @@
-"""Anonymize files: rows in, published rows out.
+"""Anonymize files, or a topic of Kafka: rows in, published rows out.
 
 CSV with a header, JSON lines (both may be .gz or .zst), Parquet or Avro, by the extension. Rows
 are put in the order of their event times, so that the result depends on the rows, the policy and
 its seed alone, not on how files were split. The outputs are there when all is done; if anything
 goes wrong, none is. Further flags are Beam's (--direct_num_workers=4).
+
+A topic is kafka://HOST:PORT/TOPIC, read as rows come until Ctrl-C, or with ?until=end up to what
+is there now; values are JSON, or with ?format=avro&schema=FILE Avro. See docs/kafka.md.
 
 Exits with 0 if all is well, with 1 if there were rows and none could be published in a group, and
 with 2 if the policy or a file is broken.
@@ -52,9 +55,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("policy", help="the policy's YAML file")
     parser.add_argument(
-        "--input", metavar="IN", nargs="+", required=True, help="files, patterns of names, or - for standard input"
+        "--input",
+        metavar="IN",
+        nargs="+",
+        required=True,
+        help="files, patterns of names, - for standard input, or kafka://HOST:PORT/TOPIC",
     )
-    parser.add_argument("--output", metavar="OUT", required=True, help="the published rows; - for standard output")
+    parser.add_argument(
+        "--output", metavar="OUT", required=True, help="the published rows; - for standard output, or kafka://..."
+    )
     parser.add_argument("--suppressed", metavar="F", help="for the owner: rows that no group was found for, exact")
     parser.add_argument("--rejected", metavar="F", help="for the owner: rows that do not fit the policy, and why")
     parser.add_argument("--releases", metavar="F", help="for the owner: a record for each release, without values")
@@ -71,6 +80,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Anonymize; 1 if nothing could be published."""
     policy = Policy.from_yaml(arguments.policy)
+    if any(place.startswith("kafka://") for place in _places(arguments)):
+        return _run_kafka(arguments, policy)
     with quiet():
         from crenel.pipelines import job, summary
 
@@ -118,6 +129,55 @@ def _stream(arguments: argparse.Namespace, policy: Policy, launch: Callable[...,
     return 0
 
 
+def _places(arguments: argparse.Namespace) -> list[str]:
+    outputs = [arguments.output, arguments.suppressed, arguments.rejected, arguments.releases]
+    return [*arguments.input, *(place for place in outputs if place is not None)]
+
+
+def _run_kafka(arguments: argparse.Namespace, policy: Policy) -> int:
+    """The same for topics: as rows come, until Ctrl-C or the end."""
+    local = arguments.runner == "local"
+    _check_kafka(arguments, local=local)
+    with quiet():
+        from crenel.pipelines import kafka_job, summary
+
+        names = ("published", "suppressed", "rejected", "releases")
+        places = (arguments.output, arguments.suppressed, arguments.rejected, arguments.releases)
+        outputs = dict(zip(names, places, strict=True))
+        request = kafka_job.Request.of(policy, arguments.input, outputs, local=local)
+        launch = launcher(
+            arguments.runner,
+            workers=arguments.workers,
+            flags=[*arguments.flags, *([] if local else ["--streaming"])],
+            stop=kafka_job.STOP if local else None,
+        )
+        watch = summary.watching if sys.stderr.isatty() else None
+        try:
+            outcome = kafka_job.run(request, launch, watch, local=local)
+        except (CommandError, PolicyError):
+            raise
+        except Exception as error:
+            return _failed(error)
+        finally:
+            kafka_job.STOP.clear()
+    if outcome is None:
+        return 0
+    if arguments.json:
+        print(json.dumps(summary.as_dict(outcome)))
+    else:
+        sys.stderr.write(summary.as_text(policy, outcome))
+    return int(outcome.rows > 0 and outcome.published == 0)
+
+
+def _check_kafka(arguments: argparse.Namespace, *, local: bool) -> None:
+    if arguments.input_format or arguments.output_format:
+        msg = "--input-format and --output-format are for files; a topic's format is ?format=json or avro."
+        raise CommandError(msg)
+    if local and arguments.workers not in (None, 1):
+        msg = "--workers must be 1 for kafka:// on the local runner; other runners have more."
+        raise CommandError(msg)
+
+
 def _failed(error: Exception) -> int:
     """A failure that is nobody's mistake. What an error says of itself may hold rows."""
     runners: Any = importlib.import_module("crenel.runners")
@@ -162,9 +222,11 @@ def _positive(text: str) -> int:
 
 
 def launcher(
-    name: str, *, workers: int | None = None, flags: Sequence[str] = ()
+    name: str, *, workers: int | None = None, flags: Sequence[str] = (), stop: threading.Event | None = None
 ) -> Callable[[Callable[[Any], None], int, int], int]:
     """What launches a pipeline on the runner of this name, so that Ctrl-C is answered at once.
+
+    Where there is a `stop`, the first Ctrl-C sets it: the pipeline ends by itself.
 
     Raises:
         CommandError: there is no such runner, or it lacks something, or Beam does not know a flag.
@@ -181,7 +243,7 @@ def launcher(
 
     def launch(build: Callable[[Any], None], rows: int, shards: int) -> int:
         job = runners.Job(build=build, rows=rows, shards=shards, workers=workers, flags=flags)
-        return _interruptible(lambda: runner.launch(job))
+        return _interruptible(lambda: runner.launch(job), stop)
 
     return launch
 
@@ -200,36 +262,53 @@ def _check_flags(flags: Sequence[str], known: Collection[str] = ()) -> None:
         raise CommandError(msg)
 
 
-def _interruptible(work: Callable[[], int]) -> int:
+def _interruptible(work: Callable[[], int], stop: threading.Event | None = None) -> int:
     """Do the work in a thread, so that this one is free to be interrupted."""
     done: list[int] = []
     failed: list[BaseException] = []
+    over = threading.Event()  # a thread that Ctrl-C finds joined may be taken for dead (Python 3.11)
 
     def target() -> None:
         try:
             done.append(work())
         except BaseException as error:
             failed.append(error)
+        finally:
+            over.set()
 
     thread = threading.Thread(target=target, name="crenel run", daemon=True)
     with _terminable():
         thread.start()
         try:
-            while thread.is_alive():
-                thread.join(0.2)
+            if stop is not None:
+                _stoppable(over, stop)
+            _await(over)
         except (KeyboardInterrupt, SystemExit) as interruption:
             # Workers notice soon that the run was given up, unless they are compiling.
             code = interruption.code if isinstance(interruption, SystemExit) else 130
-            _insist(int(code or 0), lambda: _finished(thread))
+            _insist(int(code or 0), lambda: _finished(over))
             raise
     if failed:
         raise failed[0]
     return done[0]
 
 
-def _finished(thread: threading.Thread) -> None:
-    thread.join(_GRACE)
-    if not thread.is_alive():
+def _await(over: threading.Event) -> None:
+    while not over.wait(0.2):
+        pass
+
+
+def _stoppable(over: threading.Event, stop: threading.Event) -> None:
+    """Wait, and take the first interruption for the wish to come to an end."""
+    try:
+        _await(over)
+    except (KeyboardInterrupt, SystemExit):
+        print("crenel: stopping; what is held leaves now (again Ctrl-C: it does not).", file=sys.stderr)
+        stop.set()
+
+
+def _finished(over: threading.Event) -> None:
+    if over.wait(_GRACE):
         threading.Event().wait()  # for ever: nothing has to be insisted on
 
 

@@ -81,7 +81,7 @@ def as_dict(policy: Policy, outcome: Outcome) -> dict[str, Any]:
 
 def as_text(policy: Policy, outcome: Outcome) -> str:
     """A run's result as a short table."""
-    lines = [("rows", f"{outcome.rows:,}", f"in {count(outcome.files, 'file')}")]
+    lines = [("rows", f"{outcome.rows:,}", f"in {count(outcome.files, 'file')}" if outcome.files else "")]
     lines.append(("published", f"{outcome.published:,}", _share(outcome, outcome.published)))
     star = policy.on_suppress is OnSuppress.STAR
     said = f"{_share(outcome, outcome.suppressed)}; {'published as *' if star else 'not published'}"

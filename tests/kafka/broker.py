@@ -1,0 +1,173 @@
+"""A real broker on loopback: one node of Kafka (KRaft), from Maven Central's artifacts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+VERSION = "3.9.2"
+_POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
+<groupId>crenel</groupId><artifactId>broker</artifactId><version>1</version><dependencies>
+<dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{VERSION}</version></dependency>
+<dependency><groupId>org.slf4j</groupId><artifactId>slf4j-reload4j</artifactId><version>1.7.36</version></dependency>
+</dependencies></project>
+"""
+_PROPERTIES = """process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@localhost:{controller}
+listeners=PLAINTEXT://localhost:{port},CONTROLLER://localhost:{controller}
+advertised.listeners=PLAINTEXT://localhost:{port}
+controller.listener.names=CONTROLLER
+inter.broker.listener.name=PLAINTEXT
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+log.dirs={folder}/logs
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+auto.create.topics.enable=false
+"""
+#: Any is as good as another.
+_CLUSTER = "Y3JlbmVsLWNyZW5lbC1jcg"
+
+
+def missing() -> str | None:
+    """What is missing on this machine, in a sentence; None if nothing is."""
+    for tool in ("java", "mvn"):
+        if shutil.which(tool) is None and (tool == "java" or not _is_there()):
+            return f"needs {tool}, to start a broker of Kafka."
+    try:
+        import confluent_kafka  # noqa: F401
+    except ImportError:
+        return "needs confluent-kafka: pip install 'crenel[kafka]'."
+    return None
+
+
+def _libraries() -> Path:
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(cache) / "crenel" / f"kafka-{VERSION}"
+
+
+def _is_there() -> bool:
+    return (_libraries() / "complete").exists()
+
+
+def libraries() -> Path:
+    """The folder of the broker's jars; they are fetched once. Maven checks their sums."""
+    folder = _libraries()
+    if not _is_there():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+            (Path(scratch) / "pom.xml").write_text(_POM)
+            command = ["mvn", "-q", "-B", "-C", "dependency:copy-dependencies", "-DoutputDirectory=jars"]
+            subprocess.run(command, cwd=scratch, check=True, timeout=600)
+            (Path(scratch) / "jars" / "complete").touch()
+            shutil.rmtree(folder, ignore_errors=True)
+            os.replace(Path(scratch) / "jars", folder)
+    return folder
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("localhost", 0))
+        return [one.getsockname()[1] for one in sockets]
+
+
+@dataclass(frozen=True)
+class Broker:
+    """A broker that runs."""
+
+    address: str
+
+    def url(self, topic: str, **options: str) -> str:
+        query = "&".join(f"{name.replace('__', '.')}={value}" for name, value in options.items())
+        return f"kafka://{self.address}/{topic}" + (f"?{query}" if query else "")
+
+    def create(self, *topics: str, partitions: int = 2) -> None:
+        from confluent_kafka.admin import AdminClient, NewTopic
+
+        admin = AdminClient({"bootstrap.servers": self.address})
+        made = admin.create_topics([NewTopic(topic, partitions, 1) for topic in topics])
+        for future in made.values():
+            future.result(30)
+
+    def produce(self, topic: str, values: Sequence[bytes | None], partition: int = -1, millis: int = 0) -> None:
+        from confluent_kafka import Producer
+
+        producer = Producer({"bootstrap.servers": self.address, "queue.buffering.max.messages": 1_000_000})
+        for value in values:
+            producer.produce(topic, value, partition=partition, timestamp=millis)
+        assert producer.flush(60) == 0
+
+    def read(self, topic: str) -> list[Any]:
+        """All that is in a topic now, whether committed or not."""
+        from confluent_kafka import Consumer, TopicPartition
+
+        settings = {"group.id": "reader", "isolation.level": "read_uncommitted", "enable.auto.commit": False}
+        consumer = Consumer({"bootstrap.servers": self.address, "enable.partition.eof": True, **settings})
+        found: list[Any] = []
+        try:
+            partitions = consumer.list_topics(topic, 30).topics[topic].partitions
+            consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
+            at_end: set[int] = set()
+            while len(at_end) < len(partitions):
+                for message in consumer.consume(1000, 1.0):
+                    if message.error() is None:
+                        found.append(message)
+                    else:
+                        at_end.add(message.partition())
+        finally:
+            consumer.close()
+        return found
+
+
+@contextmanager
+def running(folder: Path, overrides: Mapping[str, str] | None = None) -> Iterator[Broker]:
+    """A broker, for as long as it is needed."""
+    port, controller = free_ports(2)
+    folder.mkdir(parents=True, exist_ok=True)
+    config = folder / "server.properties"
+    lines = _PROPERTIES.format(port=port, controller=controller, folder=folder)
+    config.write_text(lines + "".join(f"{name}={value}\n" for name, value in (overrides or {}).items()))
+    java = ["java", "-Xmx384m", "-XX:TieredStopAtLevel=1", "-cp", f"{libraries()}/*"]
+    with open(folder / "out.log", "wb") as log:
+        form = ["kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", str(config)]
+        subprocess.run([*java, *form], stdout=log, stderr=log, check=True, timeout=60)
+        server = subprocess.Popen([*java, "kafka.Kafka", str(config)], stdout=log, stderr=log)
+    try:
+        broker = Broker(f"localhost:{port}")
+        _await(broker, server, folder)
+        yield broker
+    finally:
+        server.kill()
+        server.wait()
+
+
+def _await(broker: Broker, server: Any, folder: Path) -> None:
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
+
+    import logging
+
+    quiet = logging.getLogger("broker not there yet")
+    quiet.setLevel(logging.CRITICAL)
+    admin = AdminClient({"bootstrap.servers": broker.address}, logger=quiet)
+    until = time.monotonic() + 60
+    while time.monotonic() < until and server.poll() is None:
+        try:
+            if admin.list_topics(timeout=1).brokers:
+                return
+        except KafkaException:
+            pass
+    raise RuntimeError(f"the broker did not start; {folder / 'out.log'} says why")

@@ -1,0 +1,21 @@
+"""A broker for all tests of this folder; CI may not do without (CRENEL_REQUIRE=kafka)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.kafka import broker
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[broker.Broker]:
+    missing = broker.missing()
+    if missing is not None:
+        if "kafka" in os.environ.get("CRENEL_REQUIRE", ""):
+            pytest.fail(missing)
+        pytest.skip(missing)
+    with broker.running(tmp_path_factory.mktemp("kafka")) as running:
+        yield running
