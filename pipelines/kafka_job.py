@@ -28,7 +28,7 @@ from crenel.pipelines import kafka_topics
 from crenel.pipelines.errors import CommandError
 from crenel.pipelines.job import PUBLISHED, REJECTED, RELEASES, SUPPRESSED, Launch, Outcome
 from crenel.pipelines.kafka_sink import EncodeRows, Sender, WriteRecords, records
-from crenel.pipelines.kafka_source import ReadPartition, Reading, Refused, elements
+from crenel.pipelines.kafka_source import Reading, ReadPartition, Refused, elements
 from crenel.pipelines.kafka_topics import Topic, is_topic
 from crenel.pipelines.kafka_values import derived, values
 from crenel.pipelines.work import Work

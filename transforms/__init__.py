@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from crenel.transforms.anonymize import Anonymize, Anonymized
 from crenel.transforms.bounded import AnonymizeBounded
+from crenel.transforms.outbox import Durable
 from crenel.transforms.published import published_schema
 
-__all__ = ["Anonymize", "AnonymizeBounded", "Anonymized", "published_schema"]
+__all__ = ["Anonymize", "AnonymizeBounded", "Anonymized", "Durable", "published_schema"]

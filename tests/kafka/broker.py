@@ -155,10 +155,10 @@ def running(folder: Path, overrides: Mapping[str, str] | None = None) -> Iterato
 
 
 def _await(broker: Broker, server: Any, folder: Path) -> None:
+    import logging
+
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
-
-    import logging
 
     quiet = logging.getLogger("broker not there yet")
     quiet.setLevel(logging.CRITICAL)
