@@ -156,6 +156,8 @@ class Reading:
         except Unreadable as why:
             return Refused({"row": _as_text(value), "field": "", "reason": str(why)}, stamp)
         at = self._event_time(row, stamp)
+        if at is None:  # the row will be rejected, and moves no clock
+            return Row(row, stamp)
         progress.latest = at if progress.latest is None else max(progress.latest, at)
         return Row(row, at)
 
@@ -165,13 +167,13 @@ class Reading:
             return progress.latest or 0
         return clamped(int(millis) * 1000)
 
-    def _event_time(self, row: dict[str, Any], stamp: int) -> int:
+    def _event_time(self, row: dict[str, Any], stamp: int) -> int | None:
         if self.policy.event_time is None:
             return stamp
         try:
             return clamped(int(columns.moment(row.get(self.policy.event_time))))
-        except Rejected:  # the row will be, too
-            return stamp
+        except Rejected:
+            return None
 
     def watermark(self, partition: int) -> int | None:
         """The event time that no row to come is expected to be before; None if nothing is known.

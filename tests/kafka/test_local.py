@@ -42,10 +42,9 @@ def test_json_from_topic_to_topic(
     rows = made.make()
     broken: list[bytes | None] = [b"{", b"\xff\xfe", b"[1]", None, b'{"who": NaN}']
     kafka.produce(source, [*made.as_json(rows), *broken, json.dumps({**rows[0], "age": 200}).encode()])
-    told = main(
-        ["run", policy, "--input", kafka.url(source, until="end"), "--output", kafka.url(published), "--json"]
-        + ["--rejected", kafka.url(rejected), "--suppressed", str(tmp_path / "s.jsonl")]
-    )
+    given = ["--input", kafka.url(source, until="end"), "--output", kafka.url(published)]
+    owners = ["--rejected", kafka.url(rejected), "--suppressed", str(tmp_path / "s.jsonl")]
+    told = main(["run", policy, *given, *owners, "--json"])
     captured = capfd.readouterr()
     outcome = json.loads(captured.out)
     assert told == 0
@@ -66,7 +65,7 @@ def test_json_from_topic_to_topic(
     assert reasons == sorted(["not JSON"] * 3 + ["not a JSON object", "no value", "outside the domain"])
     assert {"{", "base64://4=", "[1]", ""} <= {record["row"] for record in refused}
     assert "SECRET" not in captured.out + captured.err
-    stars = [line for line in (tmp_path / "s.jsonl").read_text().splitlines()]
+    stars = (tmp_path / "s.jsonl").read_text().splitlines()
     assert len(stars) == outcome["suppressed"]
     assert (tmp_path / "s.jsonl").stat().st_mode & 0o777 == 0o600
 
@@ -83,12 +82,9 @@ def test_avro_from_topic_to_topic(kafka: Broker, policy: str, tmp_path: Path, en
     kafka.produce(source, [_avro(row, schema, heads[encoding]) for row in rows])
     avro = {"format": "avro", "encoding": encoding}
     options = {"schema_id": "7"} if encoding == "confluent" else {}
-    told = main(
-        ["run", policy]
-        + ["--input", kafka.url(source, until="end", schema=str(tmp_path / "visit.avsc"), **avro, **options)]
-        + ["--output", kafka.url(published, schema=str(tmp_path / "out.avsc"), **avro)]
-    )
-    assert told == 0
+    read = kafka.url(source, until="end", schema=str(tmp_path / "visit.avsc"), **avro, **options)
+    written_to = kafka.url(published, schema=str(tmp_path / "out.avsc"), **avro)
+    assert main(["run", policy, "--input", read, "--output", written_to]) == 0
     written = json.loads((tmp_path / "out.avsc").read_text())
     head = {"bare": b"", "confluent": bytes(5), "single": b"\xc3\x01" + _fingerprint(written)}[encoding]
     out = []

@@ -1,0 +1,73 @@
+"""URLs of topics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from crenel.pipelines.errors import CommandError
+from crenel.pipelines.kafka_job import Request
+from crenel.pipelines.kafka_topics import Topic
+from crenel.policy import Policy
+
+POLICY = Policy.from_dict(
+    {"version": 1, "person": "who", "quasi_identifiers": {"age": {"type": "numeric"}}, "k": 2, "delay_rows": 9}
+)
+
+
+def test_a_url_says_all() -> None:
+    topic = Topic.of("kafka://a:1,b:2/visits?until=end&idle=2m&start=latest&client.id=me", read=True)
+    assert (topic.servers, topic.name, topic.until, topic.idle, topic.start) == ("a:1,b:2", "visits", "end", 120, "latest")
+    assert topic.settings == (("client.id", "me"),)
+
+
+def test_passwords_come_from_a_file_and_are_in_no_repr(tmp_path: Path) -> None:
+    (tmp_path / "client").write_text("# mine\nsecurity.protocol = SASL_SSL\nsasl.password=hush=hush\n")
+    topic = Topic.of(f"kafka://a:1/visits?config={tmp_path / 'client'}")
+    assert dict(topic.settings) == {"security.protocol": "SASL_SSL", "sasl.password": "hush=hush"}
+    assert "hush" not in repr(topic)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("kafka://a:1", "must be kafka://HOST:PORT/TOPIC"),
+        ("kafka:///visits", "must be kafka://HOST:PORT/TOPIC"),
+        ("kafka://me:hush@a:1/visits", "passwords in a file"),
+        ("kafka://a:1/visits?idel=3s", "Did you mean 'idle'?"),
+        ("kafka://a:1/visits?idle=soon", "idle must be a duration such as 30s"),
+        ("kafka://a:1/visits?until=later", "until must be end"),
+        ("kafka://a:1/visits?format=xml", "format must be json or avro"),
+        ("kafka://a:1/visits?format=avro", "needs schema=FILE"),
+        ("kafka://a:1/visits?format=avro&schema=/not/there", "cannot be read"),
+        ("kafka://a:1/visits?encoding=single", "are of format=avro"),
+        ("kafka://a:1/visits?schema_id=x", "schema_id must be a schema's number"),
+        ("kafka://a:1/visits?group.id=x", "group.id is not to be set"),
+        ("kafka://a:1/visits?config=/not/there", "cannot be read"),
+    ],
+)
+def test_a_mistake_is_told_in_a_sentence(url: str, said: str) -> None:
+    with pytest.raises(CommandError) as raised:
+        Topic.of(url, read=True)
+    assert said in str(raised.value)
+    assert "hush" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "local", "said"),
+    [
+        (["a.csv"], {"published": "kafka://a:1/b"}, True, "--input must be one topic"),
+        (["kafka://a:1/a", "kafka://a:1/b"], {"published": "kafka://a:1/c"}, True, "--input must be one topic"),
+        (["kafka://a:1/a"], {"published": "kafka://a:1/a"}, True, "must be different"),
+        (["kafka://a:1/a"], {"published": "out.csv"}, True, "a file of JSON lines"),
+        (["kafka://a:1/a"], {"published": "out.jsonl"}, False, "must be a topic"),
+        (["kafka://a:1/a"], {"published": "kafka://a:1/b?start=latest"}, True, "'start' must be one of"),
+        (["kafka://a:1/a"], {"published": "kafka://a:1/b?format=avro&schema=/not/there"}, True, "if --input is Avro"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_before_a_broker_is_asked(
+    inputs: list[str], outputs: dict[str, str], local: bool, said: str
+) -> None:
+    with pytest.raises(CommandError, match=said):
+        Request.of(POLICY, inputs, outputs, local=local)
