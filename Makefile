@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test flink-test prism-test dataflow-test lint format bench clean
+.PHONY: help demo test flink-test kafka-test prism-test dataflow-test lint format bench clean
 
 help: ## Show this help
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile
@@ -21,10 +21,13 @@ demo: $(VENV)/dev ## Anonymize an example stream and audit what was published
 	$(BIN)/crenel demo
 
 test: $(VENV)/dev ## Run all tests but those on a cluster (PYTEST_ARGS=... adds options)
-	$(BIN)/python -m pytest -n 2 -m "not flink" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 -m "not flink and not kafka" $(PYTEST_ARGS)
 
 flink-test: $(VENV)/dev ## Run the tests on a Flink cluster of their own (Java 17 and Maven needed)
 	$(BIN)/python -m pytest -m flink --durations=10 $(PYTEST_ARGS)
+
+kafka-test: $(VENV)/dev ## Run the tests with a broker of Kafka, one of them on Flink (needs Java and Maven)
+	$(BIN)/python -m pytest -m kafka $(PYTEST_ARGS) tests/kafka
 
 # What needs a runner's own timers, windows and bundles.
 PRISM_TESTS := tests/runners/test_prism.py $(addprefix tests/transforms/test_,windows.py promises.py metrics.py bounded.py)

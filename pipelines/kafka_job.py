@@ -70,6 +70,9 @@ class Request:
             msg = "--input must be one topic if anything is kafka://; files go to files."
             raise CommandError(msg)
         source = Topic.of(first, read=True)
+        if source.until is not None and not local:
+            msg = f"{source!r}: until=end is for the local runner; what leaves last would not be durable elsewhere."
+            raise CommandError(msg)
         wanted = {name: _output(url, local=local) for name, url in outputs.items() if url is not None}
         wanted = {name: _with_schema(policy, source, name, place) for name, place in wanted.items()}
         _check_apart(source, wanted)

@@ -32,6 +32,8 @@ __all__ = ["Partition", "ReadPartition", "Reading", "Refused", "Row", "elements"
 FOREVER = (1 << 63) - 1
 #: Records that are fetched at once, and the seconds they are waited for.
 _AT_ONCE, _WAIT = 2_000, 0.2
+#: Seconds between two questions whether a partition is silent, and for an answer.
+_ASK = 1.0
 #: Seconds after which a bundle is over: a long one would hold up checkpoints.
 _BUNDLE = 1.0
 #: Readers that a process keeps for the next bundle.
@@ -63,6 +65,9 @@ class _Progress:
     #: The latest event time, and since when there has been nothing more to read.
     latest: int | None = None
     at_end: float | None = None
+    #: When the broker was last asked whether that is still so, and when it last said yes.
+    asked: float = 0.0
+    silent: float | None = None
 
 
 @dataclass(eq=False)
@@ -119,7 +124,7 @@ class Reading:
                 continue
             progress = self._progress[message.partition()]
             progress.position = message.offset() + 1
-            progress.at_end = None
+            progress.at_end = progress.silent = None
             read.append((message.partition(), message.offset(), self._open(message, progress)))
         return read
 
@@ -179,15 +184,30 @@ class Reading:
         """The event time that no row to come is expected to be before; None if nothing is known.
 
         A partition whose end was reached, and that has been silent for a while since, is taken to be up to date: rows
-        to come are from then on. One that cannot be read is not silent.
+        to come are from then on. The broker must have said so, just now: one that cannot be read is not silent, and
+        neither is one with a transaction that is not committed.
         """
         progress = self._progress[partition]
         known = None if progress.latest is None else progress.latest - self.policy.disorder
         now = self.clock()
-        if progress.at_end is None or now - progress.at_end < self.topic.idle:
+        if progress.at_end is not None and now - progress.at_end >= self.topic.idle:
+            self._ask(partition, progress, now)
+        if progress.silent is None:
             return known
-        silent = int((now - self.topic.idle) * 1e6) - self.policy.disorder
+        silent = int((progress.silent - self.topic.idle) * 1e6) - self.policy.disorder
         return silent if known is None else max(known, silent)
+
+    def _ask(self, partition: int, progress: _Progress, now: float) -> None:
+        if now - progress.asked < _ASK:
+            return
+        progress.asked = now
+        place = self._kafka.TopicPartition(self.topic.name, partition)
+        try:
+            _, end = self._consumer.get_watermark_offsets(place, _ASK)
+        except self._kafka.KafkaException:
+            return
+        if end <= progress.position:
+            progress.silent = now
 
 
 def _as_text(value: bytes | None) -> str:

@@ -58,8 +58,8 @@ class Durable(beam.PTransform):
 
     The elements come out in the global window, as they went in: an element that was let through before a failure, and
     again after it, is the same element. They wait for three checkpoints; without checkpoints they wait for the end.
-    When the runner drains the pipeline (the watermark is at the end of time, and timers no longer wait for the clock)
-    they all leave. On Flink, leave `num_concurrent_checkpoints` at 1 and `load_balance_bundles` off: with keys that
+    When the watermark is at the end of time (the input is over, or the runner drains the pipeline) all of them leave,
+    durable or not. On Flink, leave `num_concurrent_checkpoints` at 1 and `load_balance_bundles` off: with keys that
     change processes nothing is ever confirmed.
 
     Args:
@@ -224,7 +224,6 @@ class Outbox(beam.DoFn):
 
     WAITING = BagStateSpec("waiting", BytesCoder())
     TOKEN = ReadModifyWriteStateSpec("token", BytesCoder())
-    OVER = ReadModifyWriteStateSpec("over", BytesCoder())
     LOOK = TimerSpec("look", TimeDomain.REAL_TIME)
     END = TimerSpec("end", TimeDomain.WATERMARK)
 
@@ -256,17 +255,13 @@ class Outbox(beam.DoFn):
     def on_look(
         self,
         key: Any = beam.DoFn.KeyParam,
-        at: Any = beam.DoFn.TimestampParam,
         waiting: Any = beam.DoFn.StateParam(WAITING),
         token: Any = beam.DoFn.StateParam(TOKEN),
-        over: Any = beam.DoFn.StateParam(OVER),
         look: Any = beam.DoFn.TimerParam(LOOK),
     ) -> Iterator[Any]:
-        """Let go of what is durable; of everything if the runner drains."""
+        """Let go of what is durable."""
         book = self._book(key, waiting, token)
-        # A timer of the clock that fires before its time: nobody waits for checkpoints any more.
-        drained = over.read() is not None and self._clock() < at.micros / 1e6 - self._period / 2
-        below = book.next if drained else book.durable(self._confirmations)
+        below = book.durable(self._confirmations)
         if below:
             yield from self._let_go(waiting, below)
         if below == book.next:
@@ -278,9 +273,16 @@ class Outbox(beam.DoFn):
         yield from self._probe(key, book)
 
     @on_timer(END)
-    def on_end(self, over: Any = beam.DoFn.StateParam(OVER)) -> None:
-        """The watermark is at the end of time. Checkpoints may go on; what waits is not forced out by it."""
-        over.write(b"1")
+    def on_end(
+        self,
+        key: Any = beam.DoFn.KeyParam,
+        waiting: Any = beam.DoFn.StateParam(WAITING),
+        token: Any = beam.DoFn.StateParam(TOKEN),
+    ) -> Iterator[Any]:
+        """Let go of everything: at the end of time no timer of the clock fires any more (Flink)."""
+        yield from self._let_go(waiting, self._book(key, waiting, token).next)
+        token.clear()
+        BOOKS.forget((self._uid, key))
 
     def _let_go(self, waiting: Any, below: int) -> Iterator[bytes]:
         packs = sorted(waiting.read())  # a bag promises no order; each pack begins with its number

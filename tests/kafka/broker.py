@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from crenel.runners.flink.ports import free_ports
+from crenel.runners.flink.processes import Process
 
 VERSION = "3.9.2"
 _POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
@@ -75,15 +77,6 @@ def libraries() -> Path:
     return folder
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("localhost", 0))
-        return [one.getsockname()[1] for one in sockets]
-
-
 @dataclass(frozen=True)
 class Broker:
     """A broker that runs."""
@@ -144,17 +137,16 @@ def running(folder: Path, overrides: Mapping[str, str] | None = None) -> Iterato
     with open(folder / "out.log", "wb") as log:
         form = ["kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", str(config)]
         subprocess.run([*java, *form], stdout=log, stderr=log, check=True, timeout=60)
-        server = subprocess.Popen([*java, "kafka.Kafka", str(config)], stdout=log, stderr=log)
+    server = Process([*java, "kafka.Kafka", str(config)], folder / "out.log")
     try:
         broker = Broker(f"localhost:{port}")
         _await(broker, server, folder)
         yield broker
     finally:
-        server.kill()
-        server.wait()
+        server.stop()
 
 
-def _await(broker: Broker, server: Any, folder: Path) -> None:
+def _await(broker: Broker, server: Process, folder: Path) -> None:
     import logging
 
     from confluent_kafka import KafkaException
@@ -164,7 +156,7 @@ def _await(broker: Broker, server: Any, folder: Path) -> None:
     quiet.setLevel(logging.CRITICAL)
     admin = AdminClient({"bootstrap.servers": broker.address}, logger=quiet)
     until = time.monotonic() + 60
-    while time.monotonic() < until and server.poll() is None:
+    while time.monotonic() < until and server.alive:
         try:
             if admin.list_topics(timeout=1).brokers:
                 return

@@ -1,4 +1,4 @@
-"""A broker for all tests of this folder; CI may not do without (CRENEL_REQUIRE=kafka)."""
+"""A broker for all tests of this folder; CI may not do without (CRENEL_REQUIRE_KAFKA)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.kafka import broker
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[broker.Broker]:
     missing = broker.missing()
     if missing is not None:
-        if "kafka" in os.environ.get("CRENEL_REQUIRE", ""):
+        if os.environ.get("CRENEL_REQUIRE_KAFKA"):
             pytest.fail(missing)
         pytest.skip(missing)
     with broker.running(tmp_path_factory.mktemp("kafka")) as running:

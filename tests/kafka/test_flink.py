@@ -22,14 +22,15 @@ from tests.runners.harness import PATIENCE, Flink, Running, need_flink
 
 pytestmark = [pytest.mark.kafka, pytest.mark.flink]
 
-ROWS, AT_ONCE = 6_000, 100
+ROWS, AT_ONCE = 4_000, 100
 
 
 @pytest.fixture(scope="module")
 def flink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flink]:
     """Two TaskManagers, one slot each."""
     need_flink()
-    with Flink(tmp_path_factory.mktemp("flink")) as running:
+    # A source's state has a name of its own each time that it rests (Beam before 2.76): too many for RocksDB.
+    with Flink(tmp_path_factory.mktemp("flink"), settings={"state.backend.type": "hashmap"}) as running:
         yield running
 
 
@@ -81,7 +82,7 @@ def _lose_a_machine(job: Running, kafka: Broker, flink: Flink, rows: list[dict[s
 def _feed(kafka: Broker, rows: list[dict[str, Any]]) -> None:
     for start in range(0, len(rows), AT_ONCE):
         kafka.produce("visits", made.as_json(rows[start : start + AT_ONCE]))
-        time.sleep(0.3)
+        time.sleep(0.2)
 
 
 def _numbers(kafka: Broker) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -137,3 +138,17 @@ def test_what_was_deleted_before_it_was_read_is_told(mock: Any) -> None:
         to_the_end(late)
     at.close()
     late.close()
+
+
+def test_a_broker_that_does_not_answer_is_not_silence() -> None:
+    """Its partitions may have rows, of any time."""
+    clock = Clock()
+    producer = confluent_kafka.Producer({"bootstrap.servers": "x", "test.mock.num.brokers": 1, "log_level": 0})
+    broker = next(iter(producer.list_topics(timeout=10).brokers.values()))
+    at = reading((producer, f"{broker.host}:{broker.port}"), "gone", rows(NOW - 100), clock)
+    to_the_end(at)
+    del producer
+    gc.collect()
+    clock.now = NOW + 60
+    assert at.watermark(0) == (NOW - 105) * 1e6
+    at.close()

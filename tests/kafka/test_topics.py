@@ -18,7 +18,13 @@ POLICY = Policy.from_dict(
 
 def test_a_url_says_all() -> None:
     topic = Topic.of("kafka://a:1,b:2/visits?until=end&idle=2m&start=latest&client.id=me", read=True)
-    assert (topic.servers, topic.name, topic.until, topic.idle, topic.start) == ("a:1,b:2", "visits", "end", 120, "latest")
+    assert (topic.servers, topic.name, topic.until, topic.idle, topic.start) == (
+        "a:1,b:2",
+        "visits",
+        "end",
+        120,
+        "latest",
+    )
     assert topic.settings == (("client.id", "me"),)
 
 
