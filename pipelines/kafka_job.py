@@ -15,6 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
@@ -138,12 +139,8 @@ def run(
     work = Work.begin(None, watched=watch is not None)
     try:
         pump = _Pump(request, bounds, secret_of(request.policy), work)
-        build_pump = lambda pipeline: pipeline | "Start" >> beam.Create([0]) | "Pump" >> beam.ParDo(pump)  # noqa: E731
-        if watch is None:
-            launch(build_pump, 0, 1)
-        else:
-            with watch(work):
-                launch(build_pump, 0, 1)
+        with nullcontext() if watch is None else watch(work):
+            launch(lambda pipeline: pipeline | "Start" >> beam.Create([0]) | "Pump" >> beam.ParDo(pump), 0, 1)
         outcome = _outcome(work)
         outcome.seconds = time.monotonic() - began
         return outcome

@@ -34,6 +34,8 @@ from apache_beam.transforms.window import GlobalWindow, GlobalWindows
 from apache_beam.utils import windowed_value
 from apache_beam.utils.timestamp import Timestamp
 
+from crenel.transforms.stale import is_local
+
 __all__ = ["CONFIRMATIONS", "Durable"]
 
 #: Confirmations, each by another checkpoint, that an element waits for. The first may be of a checkpoint whose barrier
@@ -59,8 +61,10 @@ class Durable(beam.PTransform):
     The elements come out in the global window, as they went in: an element that was let through before a failure, and
     again after it, is the same element. They wait for three checkpoints; without checkpoints they wait for the end.
     When the watermark is at the end of time (the input is over, or the runner drains the pipeline) all of them leave,
-    durable or not. On Flink, leave `num_concurrent_checkpoints` at 1 and `load_balance_bundles` off: with keys that
-    change processes nothing is ever confirmed.
+    durable or not. Beam's local runners have no checkpoints, and replay nothing: there they pass.
+
+    On Flink, leave `num_concurrent_checkpoints` at 1 and `load_balance_bundles` off: with keys that change processes
+    nothing is ever confirmed.
 
     Args:
         keys: How many boxes there are: what works side by side.
@@ -79,6 +83,8 @@ class Durable(beam.PTransform):
         coder = IterableCoder(coders.get_coder(elements.element_type or Any))
         # State of a window that is over would be cleared, and what waits with it.
         everywhere = elements | "Everywhere" >> beam.WindowInto(GlobalWindows())
+        if is_local(elements.pipeline):
+            return everywhere  # which never replays, and leaves timers of the clock pending at the end
         packs = everywhere | "Gather" >> beam.ParDo(Gather(coder, self._keys))
         packs.element_type = typehints.Tuple[int, bytes]
         outbox = beam.ParDo(Outbox(uuid.uuid4().hex, self._confirmations, self._period))
@@ -203,13 +209,11 @@ class Probe(beam.DoFn):
     Runners fuse it with the outbox. If one does not, nothing is confirmed, or later: nothing leaves early.
     """
 
-    def process(
-        self, element: tuple[str, int, str, int], finalizer: Any = beam.DoFn.BundleFinalizerParam
-    ) -> Iterator[Any] | None:
+    def process(self, element: tuple[str, int, str, int], finalizer: Any = beam.DoFn.BundleFinalizerParam) -> list[Any]:
         """Take a probe."""
         uid, key, name, number = element
         finalizer.register(partial(BOOKS.confirm, (uid, key), name, number))
-        return None
+        return []
 
 
 class Outbox(beam.DoFn):

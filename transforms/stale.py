@@ -1,4 +1,4 @@
-"""Runners that do not keep state right unless they are told how: Beam's local runner, and Prism."""
+"""What Beam's local runners lack: with several workers, or on Prism, state that is always the latest."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ _PRISM = "apache_beam.runners.portability.prism_runner"
 _LOCAL = ("apache_beam.runners.direct", "apache_beam.runners.portability.fn_api_runner")
 
 
+def is_local(pipeline: Any) -> bool:
+    """Whether it runs on one of Beam's local runners, as far as it is known when it is built."""
+    return type(pipeline.runner).__module__.startswith(_LOCAL)
+
+
 def warn_of_stale_state(pipeline: Any) -> None:
     """Warn whoever runs a stateful step on the local runner with several workers and a cache of state.
 
@@ -19,7 +24,7 @@ def warn_of_stale_state(pipeline: Any) -> None:
     """
     options = pipeline.options
     direct = options.view_as(DirectOptions)
-    if not type(pipeline.runner).__module__.startswith(_LOCAL) or direct.direct_num_workers == 1:
+    if not is_local(pipeline) or direct.direct_num_workers == 1:
         return
     if direct.direct_running_mode == "multi_processing" and not _has_cache(options):
         return

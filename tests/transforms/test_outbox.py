@@ -11,9 +11,12 @@ from typing import Any
 import apache_beam as beam
 import numpy as np
 import pytest
+from apache_beam.coders import BytesCoder, IterableCoder
 from apache_beam.pvalue import TaggedOutput
 from apache_beam.runners.portability.fn_api_runner import fn_runner
 from apache_beam.testing.util import assert_that, equal_to
+from apache_beam.transforms.window import GlobalWindow
+from apache_beam.utils import windowed_value
 from apache_beam.utils.timestamp import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +24,7 @@ from hypothesis import strategies as st
 from crenel import Policy
 from crenel.transforms import Durable, outbox
 from crenel.transforms.holder import Holder
-from crenel.transforms.outbox import CONFIRMATIONS, Outbox, Probe
+from crenel.transforms.outbox import CONFIRMATIONS, Gather, Outbox, Probe
 from crenel.transforms.packs import Packer
 from crenel.transforms.published import Publisher
 from tests.transforms.cells import Bag, Cell
@@ -209,6 +212,21 @@ def test_on_the_local_runner_elements_pass() -> None:
         given = [("a", b"x", b"y"), ("b", b"", b"\xff")] * 700
         elements = pipeline | beam.Create(given) | beam.Map(lambda e: e).with_output_types(tuple[str, bytes, bytes])
         assert_that(elements | Durable(keys=3), equal_to(given))
+
+
+def test_packs_hold_all_elements_of_a_bundle() -> None:
+    coder = IterableCoder(BytesCoder())
+    gather = Gather(coder, keys=3)
+    gather.start_bundle()
+    given = [b"%d" % i for i in range(1_200)]
+    packs = []
+    for i, element in enumerate(given):
+        packs += gather.process(element, windowed_value.create(element, i, (GlobalWindow(),))) or ()
+    packs += gather.finish_bundle()
+    assert [element for pack in packs for element in coder.decode(pack.value[1])] == given
+    assert {pack.value[0] for pack in packs} <= {0, 1, 2}
+    assert [pack.timestamp.micros for pack in packs] == [499, 999, 1_199]
+    assert list(gather.finish_bundle()) == []
 
 
 # -- the attack ------------------------------------------------------------------------------------

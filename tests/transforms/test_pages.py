@@ -1,4 +1,4 @@
-"""The examples of docs/transform.md and docs/beam-yaml.md run as they are printed."""
+"""The examples of docs/transform.md, docs/kafka.md and docs/beam-yaml.md run as they are printed."""
 
 from __future__ import annotations
 
@@ -34,6 +34,11 @@ def test_the_examples_in_python(tmp_path: Path) -> None:
     printed = run([sys.executable, "-c", code.replace("beam.Pipeline()", 'beam.Pipeline("FnApiRunner")')], tmp_path)
     assert len(re.findall(r"^\{'age': \{'lo': .*'zipcode': '5.*'disease': ", printed, re.MULTILINE)) >= 190
     assert "age: struct<lo: double, hi: double>" in printed
+
+
+def test_the_example_of_the_outbox(tmp_path: Path) -> None:
+    (code,) = blocks("kafka.md", "python")
+    assert sorted(run([sys.executable, "-c", code], tmp_path).split()) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("number", [0, 2])
