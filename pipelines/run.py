@@ -170,6 +170,9 @@ def _run_kafka(arguments: argparse.Namespace, policy: Policy) -> int:
 
 
 def _check_kafka(arguments: argparse.Namespace, *, local: bool) -> None:
+    if arguments.runner not in ("local", "flink"):
+        msg = f"kafka:// goes with --runner local or flink, not with {arguments.runner}."
+        raise CommandError(msg)
     if arguments.input_format or arguments.output_format:
         msg = "--input-format and --output-format are for files; a topic's format is ?format=json or avro."
         raise CommandError(msg)

@@ -11,11 +11,6 @@ _PRISM = "apache_beam.runners.portability.prism_runner"
 _LOCAL = ("apache_beam.runners.direct", "apache_beam.runners.portability.fn_api_runner")
 
 
-def is_local(pipeline: Any) -> bool:
-    """Whether it runs on one of Beam's local runners, as far as it is known when it is built."""
-    return type(pipeline.runner).__module__.startswith(_LOCAL)
-
-
 def warn_of_stale_state(pipeline: Any) -> None:
     """Warn whoever runs a stateful step on the local runner with several workers and a cache of state.
 
@@ -52,3 +47,8 @@ def _has_cache(options: Any) -> bool:
         return True
     size = options.view_as(DebugOptions).lookup_experiment("state_cache_size")
     return bool(size) and size != "0"
+
+
+def is_local(pipeline: Any) -> bool:
+    """Whether it runs on one of Beam's local runners, as far as it is known when it is built."""
+    return type(pipeline.runner).__module__.startswith(_LOCAL)

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from crenel.pipelines.cli import main
 from crenel.pipelines.errors import CommandError
 from crenel.pipelines.kafka_job import Request
 from crenel.pipelines.kafka_topics import Topic
 from crenel.policy import Policy
+from tests.kafka import rows
 
 POLICY = Policy.from_dict(
     {"version": 1, "person": "who", "quasi_identifiers": {"age": {"type": "numeric"}}, "k": 2, "delay_rows": 9}
@@ -77,3 +79,20 @@ def test_what_cannot_be_done_is_refused_before_a_broker_is_asked(
 ) -> None:
     with pytest.raises(CommandError, match=said):
         Request.of(POLICY, inputs, outputs, local=local)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--runner", "dataflow"], "kafka:// goes with --runner local or flink"),
+        (["--workers", "3"], "--workers must be 1"),
+        (["--output-format", "csv"], "are for files"),
+    ],
+)
+def test_flags_that_do_not_go_with_topics(
+    flags: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "policy.yaml").write_text(rows.POLICY)
+    command = ["run", str(tmp_path / "policy.yaml"), "--input", "kafka://a:1/a", "--output", "kafka://a:1/b"]
+    assert main([*command, *flags]) == 2
+    assert said in capsys.readouterr().err
