@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from crenel.engine import Engine, Kind, Releases, create
 from crenel.engine.adaptive_window import LeftOver, chance_of, expected_arrivals, first_to_wait, remaining_life
 from crenel.errors import PolicyError
 from crenel.hierarchy import Hierarchy
+from crenel.parameters import AdaptiveWindowParameters, WindowReuse
 from crenel.policy import Policy
 from crenel.quasi_identifiers import Categorical, Numeric
 from crenel.rows import Rows
+from tests.engine.adaptive_oracle import AdaptiveOracle
+from tests.engine.cases import Case, adaptive_parameters, cases, run
 
 MS = 1000
 
@@ -206,6 +212,29 @@ def test_a_window_ends_when_there_is_no_more_room():
     (release,) = engine.push(rows_of(*(("Murder", 20 + i, 100 * i) for i in range(4))))
     assert release.rows.size == 4
     assert engine.held == 0
+
+
+# --- Against the oracle ---
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(
+    case=st.booleans().flatmap(
+        lambda diverse: cases(
+            diverse=diverse,
+            method="adaptive-window",
+            parameters=adaptive_parameters().map(lambda p: p if p.reuse is not WindowReuse.UNIFORM else best(p)),
+            timed=True,
+        )
+    )
+)
+def test_releases_are_those_of_the_oracle(case: Case):
+    found = [(int(r.kind), tuple(sorted(r.rows.tolist())), r.moment, r.arrivals) for r in run(case)]
+    assert found == AdaptiveOracle(case).left
+
+
+def best(parameters: AdaptiveWindowParameters) -> AdaptiveWindowParameters:
+    return replace(parameters, reuse=WindowReuse.BEST)
 
 
 # --- Policies ---
