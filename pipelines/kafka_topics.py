@@ -17,8 +17,8 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from crenel.checks import suggestion
+from crenel.durations import parse_duration
 from crenel.pipelines.errors import CommandError
-from crenel.policy import parse_duration
 
 __all__ = ["SCHEME", "Topic", "consumer", "is_topic", "partitions", "producer"]
 

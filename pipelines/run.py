@@ -163,7 +163,7 @@ def _run_kafka(arguments: argparse.Namespace, policy: Policy) -> int:
     if outcome is None:
         return 0
     if arguments.json:
-        print(json.dumps(summary.as_dict(outcome)))
+        print(json.dumps(summary.as_dict(policy, outcome)))
     else:
         sys.stderr.write(summary.as_text(policy, outcome))
     return int(outcome.rows > 0 and outcome.published == 0)
