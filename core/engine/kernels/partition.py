@@ -529,7 +529,7 @@ def _covers(lo: Array, hi: Array, qi: Array, slot: int) -> bool:
     return True
 
 
-@inner
+@inlined
 def _drawn(s: State, covering: int) -> int:
     """One of the first `covering` places, by their weights."""
     reusable = s.reusable
@@ -575,7 +575,7 @@ def _choose_reusable(s: State, slot: int) -> int:
     return _drawn(s, covering)
 
 
-@inner
+@inlined
 def _keep_reusable(s: State, present: int, persons: int, group: int) -> None:
     """Keep a generalization that was published now, unless it is there; the oldest goes if there is no room."""
     n, reusable = s.numbers[0], s.reusable
@@ -621,7 +621,7 @@ def _release_alone(s: State, slot: int, at: int) -> None:
     _drop(s, slot)
 
 
-@inner
+@inlined
 def _suppress(s: State, slot: int) -> None:
     lo, hi = s.pool.lo, s.pool.hi
     for d in range(lo.size):
@@ -642,7 +642,7 @@ def _release_group(s: State, group: Array, loss: float) -> None:
         _drop(s, slot)
 
 
-@inner
+@inlined
 def _cluster_in_partition(s: State, due: int) -> None:
     """Algorithm 3, its line 4 the right way round: of a new group and a reusable generalization the cheaper."""
     present = s.buffer.slots[due].set
@@ -706,7 +706,7 @@ def _count_partition(s: State, partition: int, up: bool) -> None:
                 _count_down(s.counts, distinct, tag, slots[slot].person, sensitive[slot])
 
 
-@inner
+@inlined
 def _merge(s: State, due: int) -> bool:
     """Lines 5-8 of algorithm 4: want the most similar partitions until there are k persons; whether there are."""
     partitions, distinct = s.partitions, s.pool.distinct
@@ -735,7 +735,7 @@ def _want_none(partitions: Partitions, numbers: Array) -> None:
         partitions.wanted[partitions.active[i]] = False
 
 
-@inner
+@inlined
 def _cluster_with_merge(s: State, due: int) -> None:
     """Algorithms 4 and 5: a reusable generalization, or a group of similar partitions, or none."""
     at = _choose_reusable(s, due)
