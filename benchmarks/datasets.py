@@ -175,16 +175,11 @@ def sal(dimensions: int, *, rows: int, seed: int = 0, distinct: bool = False, fo
         distinct: Whether of the rows of one person the first alone is kept.
         folder: Where the data is, if not where it is usually looked for.
     """
-    import pyarrow.parquet as pq
-
-    folder = folder or data_folder()
-    table = pq.read_table(folder / "census_acs2018_gov.parquet", columns=list(SAL))
-    chosen = np.random.default_rng(seed).choice(table.num_rows, size=rows, replace=False)
-    names = SAL[:dimensions]
-    columns = [_census_column(name, table[name].to_pylist(), folder)[chosen] for name in names]
-    qi = np.stack(columns, axis=1)
+    everything = _census(folder or data_folder())
+    chosen = np.random.default_rng(seed).choice(len(everything), size=rows, replace=False)
+    names, qi = SAL[:dimensions], everything[chosen, :dimensions]
     _, first, person = np.unique(qi, axis=0, return_index=True, return_inverse=True)
-    domains = {name: (float(column.min()), float(column.max())) for name, column in zip(names, columns, strict=True)}
+    domains = {name: (float(column.min()), float(column.max())) for name, column in zip(names, qi.T, strict=True)}
     made = _rows(qi, person.reshape(-1))
     return Stream(
         made.take(np.sort(first)) if distinct else made,
@@ -194,18 +189,22 @@ def sal(dimensions: int, *, rows: int, seed: int = 0, distinct: bool = False, fo
 
 
 @cache
-def _leaves(path: Path) -> dict[str, int]:
-    return {str(leaf): number for number, leaf in enumerate(Hierarchy.from_csv(path).leaves)}
+def _census(folder: Path) -> NDArray[np.float64]:
+    """All rows of the census, a column for each of SAL's."""
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(folder / "census_acs2018_gov.parquet", columns=list(SAL))
+    return np.stack([_census_column(name, table[name].to_pylist(), folder) for name in SAL], axis=1)
 
 
 def _census_column(name: str, values: list[Any], folder: Path) -> NDArray[np.float64]:
     if name == "age":
         return np.array(values, dtype=np.float64)
     if name == "occupation":  # its 23 groups: SAL has 25 occupations, the census 518
-        groups = sorted({value[:2] for value in values})
-        return np.array([groups.index(value[:2]) for value in values], dtype=np.float64)
-    leaves = _leaves(folder / "hierarchies" / "census" / f"{name}.csv")
-    return np.array([leaves[str(value)] for value in values], dtype=np.float64)
+        return np.unique([value[:2] for value in values], return_inverse=True)[1].astype(np.float64)
+    leaves = Hierarchy.from_csv(folder / "hierarchies" / "census" / f"{name}.csv").leaves
+    number = {str(leaf): place for place, leaf in enumerate(leaves)}
+    return np.array([number[str(value)] for value in values], dtype=np.float64)
 
 
 def spread(kind: str, *, rows: int, seed: int = 0) -> Stream:
