@@ -104,12 +104,12 @@ class Scale:
         return self.sizes(SIZES)[-1]
 
 
-def mean(scale: Scale, make: Callable[[int], Stream], method: str, alpha: float = ALPHA, **said: Any) -> Cost:
+def mean(scale: Scale, make: Callable[[int], Stream], method: str, decay: float = ALPHA, **said: Any) -> Cost:
     """The mean of as many runs as there are seeds, each on a stream of its own."""
     runs = []
     for seed in range(scale.seeds):
         stream = make(seed)
-        runs.append(cost(policy_of(stream, method, seed, **said), stream, alpha))
+        runs.append(cost(policy_of(stream, method, seed, **said), stream, decay))
     return Cost(*(fmean(getattr(run, name) for run in runs) for name in ("penalty", "loss", "delay", "microseconds")))
 
 
