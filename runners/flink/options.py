@@ -25,6 +25,10 @@ STREAMING: Mapping[str, str] = {
     "max_parallelism": "128",
 }
 
+#: Flags without a value. The second turns chaining off, for it is on by default: chained or not, the source has another
+#: name in savepoints, and whether it is chained depends on the parallelism.
+_STREAMS = ("--streaming", "--operator_chaining")
+
 #: Once more if a worker is lost; a file that is broken is broken the second time too.
 BATCH: Mapping[str, str] = {
     "max_cache_memory_usage_mb": "0",
@@ -83,7 +87,7 @@ def flags(
     }
     named = {flag.split("=", 1)[0].lstrip("-") for flag in given if flag.startswith("--")}
     out = [f"--{name}={value}" for name, value in ours.items() if name not in named]
-    return [*out, *(["--streaming"] if streaming else []), *given]
+    return [*out, *(_STREAMS if streaming else ()), *given]
 
 
 def boot() -> str:

@@ -84,7 +84,10 @@ class Flink:
             assert result.state != "FAILED", f"the job was not accepted; see {self.folder / 'job-server.log'}"
 
         until(lambda: self.cluster.rest.job(name) is not None, PATIENCE, check)
-        return Running(self.cluster.rest, str(self.cluster.rest.job(name)))
+        job = Running(self.cluster.rest, str(self.cluster.rest.job(name)))
+        until(lambda: job.state not in ("CREATED", "INITIALIZING"), PATIENCE, check)
+        assert job.state != "FAILED", job.cause()
+        return job
 
     def workers(self) -> list[int]:
         """The process numbers of the Python workers of all TaskManagers."""
