@@ -287,23 +287,18 @@ class Castle(Engine):
         capacity, needed = len(self._state.buffer.slots), self.held + arriving
         if needed <= capacity:
             return
-        old, held = self._state, self._held()
-        self._state = self._empty_state(
-            self.key,
-            capacity=max(2 * capacity, min(4 * needed, needed + _CHUNK)),
-            clusters=len(old.clusters.active),
-        )._replace(
-            space=old.space,
-            reusable=old.reusable,
-            recent=old.recent,
-            closeness=old.closeness,
-            random=old.random,
+        larger = max(2 * capacity, min(4 * needed, needed + _CHUNK))
+        s = self._state
+        counts, scratch = _tables(larger, len(s.counts))
+        for old, new in zip(s.counts, counts, strict=True):
+            common.move_counts(old, new)
+        self._state = s._replace(
+            counts=counts,
+            scratch=scratch,
+            buffer=_grown(s.buffer, int(s.numbers["free"][0]), larger),
+            out=room(larger, self._dimensions),
         )
-        kernels.rebuild(self._state, **held)
-        for name in ("arrivals", "clock", "draws", "released", "recent", "tau"):
-            self._state.numbers[name] = old.numbers[name]
-        for name in ("reusable", "reusable_oldest"):
-            self._state.numbers[name] = old.numbers[name]
+        s.numbers["free"] += larger - capacity
 
     def _empty_state(self, key: bytes, *, capacity: int, clusters: int = 0, values: int = 0) -> kernels.State:
         """Make a state without rows.
@@ -324,13 +319,12 @@ class Castle(Engine):
         tracked = int(numbers["tracked"][0])
         space = self._space._replace(dimensions=self._space.dimensions.copy())
         closeness = self._closeness(values)
-        # Each held row has its values in a table once; at most half of it is used.
-        table = 1 << (2 * capacity - 1).bit_length()
+        counts, scratch = _tables(capacity, tracked)
         return kernels.State(
             numbers=numbers,
             space=space,
-            counts=np.zeros((tracked, table), dtype=common.GROUPED),
-            scratch=np.zeros(table, dtype=common.ENTRY),
+            counts=counts,
+            scratch=scratch,
             buffer=_buffer(capacity, self._dimensions, len(self._codes)),
             clusters=_clusters(max(clusters, int(numbers["beta"][0])), self._dimensions, tracked),
             reusable=_reusable(self._parameters.max_reusable, self._dimensions, closeness.stream.shape),
@@ -391,6 +385,23 @@ def _buffer(capacity: int, dimensions: int, columns: int) -> kernels.Buffer:
         heap=np.empty(capacity, dtype=np.int64),
         free=np.arange(capacity, dtype=np.int64)[::-1].copy(),
     )
+
+
+def _grown(buffer: kernels.Buffer, free: int, capacity: int) -> kernels.Buffer:
+    """The same buffer, of which so many slots are free, with room for more."""
+    rows, columns = len(buffer.slots), buffer.sensitive.shape[1]
+    grown = _buffer(capacity, buffer.qi.shape[1], columns)
+    for name in ("slots", "qi", "sensitive", "heap"):
+        getattr(grown, name)[:rows] = getattr(buffer, name)
+    added = capacity - rows
+    grown.free[added : added + free] = buffer.free[:free]
+    return grown
+
+
+def _tables(capacity: int, tracked: int) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Tables to count so many rows with: each has its values in one once, and at most half of it is used."""
+    size = 1 << (2 * capacity - 1).bit_length()
+    return np.zeros((tracked, size), dtype=common.GROUPED), np.zeros(size, dtype=common.ENTRY)
 
 
 def _clusters(beta: int, dimensions: int, tracked: int) -> kernels.Clusters:

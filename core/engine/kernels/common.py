@@ -480,6 +480,18 @@ def count_down_in(counts: Array, group: int, value: int) -> int:
     return IN_GROUP if elsewhere else ANYWHERE
 
 
+@kernel
+def move_counts(counts: Array, target: Array) -> None:
+    """Put all entries into a larger table, which is empty."""
+    mask = target.size - 1
+    for i in range(counts.size):
+        if counts[i].count != 0:
+            place = _home(target, 0, counts[i].value)
+            while target[place].count != 0:
+                place = (place + 1) & mask
+            target[place] = counts[i]
+
+
 # --- What leaves -----------------------------------------------------------------------------------------------------
 
 
