@@ -19,6 +19,7 @@ from crenel.geometry import Interval, Radix, Tree
 __all__ = [
     "METHODS",
     "AdaptiveWindowParameters",
+    "BastionParameters",
     "CastleGuardParameters",
     "CastleParameters",
     "Cover",
@@ -614,8 +615,47 @@ def _a_text_of_time(problems: Problems, path: str, value: Any) -> str | None:
     return format_duration(a_duration(problems, path, value, 1))
 
 
+@dataclass(frozen=True, kw_only=True)
+class BastionParameters:
+    """The parameters of `bastion`."""
+
+    #: Whether a row may leave alone under a generalization that was published before.
+    reuse: bool = True
+
+    #: How much a generalization of less loss is preferred for reuse: none is less likely than another by more than
+    #: exp(-eta). 0 is CASTLE's uniform draw.
+    eta: float = 2.0
+
+    #: How much a row that will be hard to find company for is preferred as a member of a group.
+    lonely: float = 0.2
+
+    #: A group is chosen among so many times k rows.
+    search: int = 8
+
+    #: The most generalizations kept for reuse; the oldest go first. It bounds memory.
+    max_reusable: int = 4000
+
+    #: Whether rows are taken in the order of their event times instead of their arrival. Needs one kind of delay.
+    reorder: bool = False
+
+    def __post_init__(self) -> None:
+        problems = Problems()
+        clean: dict[str, Any] = {
+            "reuse": a_boolean(problems, "reuse", self.reuse),
+            "eta": a_number(problems, "eta", self.eta, "a number from 0 to 20", -1e-300, 20.0 + 1e-9),
+            "lonely": a_number(problems, "lonely", self.lonely, "a number from 0 to 1", -1e-300, 1.0 + 1e-9),
+            "search": an_integer(problems, "search", self.search, 2),
+            "max_reusable": an_integer(problems, "max_reusable", self.max_reusable, 0),
+            "reorder": a_boolean(problems, "reorder", self.reorder),
+        }
+        problems.raise_if_any("parameters")
+        for name, value in clean.items():
+            object.__setattr__(self, name, value)
+
+
 #: For each method the frozen dataclass of its parameters.
 METHODS: dict[str, type] = {
+    "bastion": BastionParameters,
     "castle": CastleParameters,
     "castleguard": CastleGuardParameters,
     "partition": PartitionParameters,

@@ -23,6 +23,7 @@ import secrets
 from collections.abc import Callable
 
 from crenel.engine.adaptive_window import AdaptiveWindow
+from crenel.engine.bastion import Bastion
 from crenel.engine.castle import Castle
 from crenel.engine.castleguard import CastleGuard
 from crenel.engine.continuous import Continuous
@@ -39,6 +40,7 @@ __all__ = ["Engine", "Kind", "Release", "Releases", "Rows", "SnapshotError", "cr
 
 _METHODS: dict[str, Callable[[Policy, bytes], Engine]] = {
     "adaptive-window": AdaptiveWindow,
+    "bastion": Bastion,
     "castle": Castle,
     "castleguard": CastleGuard,
     "faanst-passive": Faanst,

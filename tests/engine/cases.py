@@ -21,6 +21,7 @@ from crenel.engine import Engine, Releases, create
 from crenel.hierarchy import Hierarchy
 from crenel.parameters import (
     AdaptiveWindowParameters,
+    BastionParameters,
     CastleGuardParameters,
     CastleParameters,
     Cover,
@@ -406,6 +407,23 @@ def continuous(method: str, *, diverse: bool = False) -> st.SearchStrategy[Case]
         return cases(method=method, diverse=diverse, parameters=st.just(MinDelayParameters()))
     dense = method != "rtree"
     return cases(method=method, diverse=diverse, parameters=lambda s: _rtree_parameters(dense, s.k, s.timed))
+
+
+@st.composite
+def _bastion_parameters(draw: st.DrawFn, reorder: bool) -> BastionParameters:
+    return BastionParameters(
+        reuse=draw(_mostly(True, False)),
+        eta=draw(_mostly(2.0, 0.0, 20.0)),
+        lonely=draw(_mostly(0.2, 0.0, 1.0)),
+        search=draw(st.integers(2, 4)),
+        max_reusable=draw(_mostly(3, 0, 1, 100)),
+        reorder=reorder,
+    )
+
+
+def bastion_cases(*, reorder: bool = False, **promises: bool) -> st.SearchStrategy[Case]:
+    """Cases for `bastion`."""
+    return cases(method="bastion", parameters=_bastion_parameters(reorder), reorder=reorder, **promises)
 
 
 @st.composite

@@ -88,7 +88,7 @@ def as_oracle(releases: Releases) -> list[OracleRelease]:
 
 
 @pytest.mark.parametrize("promise", PROMISES)
-@settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())
 def test_engine_publishes_what_the_oracle_does(promise: str, data: st.DataObject):
     case = data.draw(PROMISES[promise], label="case")
@@ -110,7 +110,7 @@ def test_engine_publishes_what_the_oracle_does_for_longer(seed: int):
 
 
 @pytest.mark.parametrize("promise", PROMISES)
-@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())
 def test_an_engine_that_grows_publishes_the_same(promise: str, data: st.DataObject):
     """It begins without room, and makes some again and again, whatever it holds then."""

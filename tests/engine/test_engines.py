@@ -22,6 +22,7 @@ from crenel.rows import Rows
 from tests.engine.cases import (
     Case,
     adaptive_parameters,
+    bastion_cases,
     cases,
     castleguard_cases,
     continuous,
@@ -46,6 +47,8 @@ METHODS = [
         cases=cases(reorder=True, diverse=True, close=True),
         reorders=True,
     ),
+    Method(name="bastion", cases=bastion_cases()),
+    Method(name="bastion with l and t", cases=bastion_cases(diverse=True, close=True)),
     Method(name="castleguard", cases=castleguard_cases(), perturbs=True, samples=True),
     Method(name="sdgs", cases=sdgs_cases(), samples=True),
     Method(name="partition", cases=cases(**PARTITION), holes=True),
@@ -78,7 +81,7 @@ BUFFERED = [
 
 @pytest.mark.parametrize("check", ALL_CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
-@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())
 def test_promise(method: Method, check: Check, data: st.DataObject):
     reason = reason_to_skip(check, method)

@@ -1,0 +1,382 @@
+"""Bastion: nothing is clustered on arrival; a row at its deadline gathers the company that costs the stream least.
+
+`docs/bastion.md` has each step, and why.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crenel.avro import Schemas, packed, unpacked
+from crenel.engine.codes import Codes
+from crenel.engine.contract import Engine, Releases, SnapshotError
+from crenel.engine.kernels import bastion as kernels
+from crenel.engine.kernels import common
+from crenel.engine.space import check_rows, fingerprint, own, set_domains, space_of
+from crenel.engine.written import room, taken
+from crenel.geometry import Tree
+from crenel.parameters import BastionParameters
+from crenel.policy import Policy
+from crenel.rows import Rows
+
+#: Rows that one call of the kernel takes, and releases that it writes: what bounds memory beside the rows held.
+_CHUNK = 512
+#: Rows in the sample that a row's loneliness is estimated by.
+_SAMPLE = 128
+#: Entries of a table of a tree's nodes and leaves; a larger tree is climbed.
+_LARGEST_TABLE = 1 << 16
+_SCHEMAS = Schemas("crenel.engine", ("bastion.1.avsc",))
+_HELD = ("number", "person", "deadline")
+
+
+class Bastion(Engine):
+    """Bastion on one shard's rows.
+
+    Parameters
+    ----------
+    policy
+        What is to be guaranteed; its `parameters` are `BastionParameters`.
+    key
+        32 bytes for the generator. Whoever knows them can undo its choices.
+    """
+
+    def __init__(self, policy: Policy, key: bytes) -> None:
+        self._policy = policy
+        self._space = space_of(policy)
+        self._fingerprint = fingerprint(policy, self._space)
+        self._codes = Codes(policy)
+        self._terrain = kernels.Terrain(self._space, *_reach(policy))
+        self._state = self._empty_state(key, capacity=_CHUNK)
+
+    def __repr__(self) -> str:
+        """Say how much, never what."""
+        return f"Bastion(held={self.held})"
+
+    @property
+    def held(self) -> int:
+        """Rows that have arrived and not left."""
+        return int(self._state.numbers["held"][0])
+
+    @property
+    def key(self) -> bytes:
+        """The generator's key. Keep it secret."""
+        return packed(self._state.random.key)
+
+    def push(self, rows: Rows) -> Releases:
+        """Take rows that arrive in this order; return what became due."""
+        check_rows(self._policy, self._space, rows)
+        sensitive = self._codes.dense(rows.sensitive)
+        self._widen_histograms()
+        parts = [Releases.empty(self._dimensions)]
+        for start in range(0, len(rows), _CHUNK):
+            part = slice(start, start + _CHUNK)
+            chunk = Rows(rows.qi[part], rows.person[part], sensitive[part], rows.time[part])
+            self._reserve(self.held + len(chunk))
+            parts += self._run(chunk)
+        return Releases.concat(parts)
+
+    def advance(self, now: int) -> Releases:
+        """Take note that event time has moved on to `now`, in microseconds; return what became due."""
+        return Releases.concat(self._run(self._no_rows(), now=now))
+
+    def flush(self) -> Releases:
+        """Take note that the stream is over; return everything that is still held."""
+        return Releases.concat(self._run(self._no_rows(), over=True))
+
+    def next_deadline(self) -> int | None:
+        """Return the moment at which `advance` is next needed, if there is one."""
+        if self._policy.delay is None or self.held == 0:
+            return None
+        return int(self._rows()["deadline"].min())
+
+    @property
+    def _dimensions(self) -> int:
+        return len(self._policy.quasi_identifiers)
+
+    @property
+    def _parameters(self) -> BastionParameters:
+        if not isinstance(self._policy.parameters, BastionParameters):
+            message = f"Bastion: policy.method must be 'bastion', not {self._policy.method!r}."
+            raise TypeError(message)
+        return self._policy.parameters
+
+    # --- Rows in, releases out ---
+
+    def _no_rows(self) -> Rows:
+        none = np.zeros(0, dtype=np.int64)
+        columns = np.zeros((0, len(self._policy.sensitive)), dtype=np.int64)
+        return Rows(np.zeros((0, self._dimensions)), none, columns, none)
+
+    def _run(self, rows: Rows, *, now: int = common.EARLIEST, over: bool = False) -> list[Releases]:
+        """Run the kernel until all is done, taking what it wrote whenever it has no room left."""
+        columns = own(rows.qi), own(rows.person), own(rows.sensitive), own(rows.time)
+        parts, start = [], 0
+        while start != common.NONE:
+            start = kernels.run(self._state, *columns, start, now, over)
+            parts.append(taken(self._state.out, self._state.numbers))
+        return parts
+
+    def _rows(self) -> NDArray[Any]:
+        """The held rows without gaps."""
+        rows = self._state.held.rows[: self._state.numbers["places"][0]]
+        return np.asarray(rows[rows["number"] != common.NONE])
+
+    # --- Snapshots ---
+
+    def snapshot(self) -> bytes:
+        """Return all of the engine, its random generator included."""
+        s, n = self._state, self._state.numbers[0]
+        used = slice(0, int(n["places"]))
+        there = s.held.rows["number"][used] != common.NONE
+        held = {name: packed(s.held.rows[name][used][there]) for name in _HELD}
+        held["lonely"] = packed(s.held.rows["lonely"][used][there])
+        held["qi"] = packed(s.held.columns[:, used][:, there])
+        held["sensitive"] = packed(s.held.sensitive[used][there])
+        record = {
+            "space": self._fingerprint,
+            "k": int(n["k"]),
+            "l": int(n["l"]),
+            "t": float(n["t"]),
+            "key": self.key,
+            "draws": int(n["draws"]),
+            "arrivals": int(n["arrivals"]),
+            "released": int(n["released"]),
+            "clock": int(n["clock"]),
+            "average": float(n["average"]),
+            "ratio": float(n["ratio"]),
+            "domain_lo": packed(s.terrain.space.dimensions["domain_lo"]),
+            "domain_hi": packed(s.terrain.space.dimensions["domain_hi"]),
+            "held": held,
+            "sample": packed(s.sample[:, : min(int(n["sampled"]), _SAMPLE)]),
+            "sampled": int(n["sampled"]),
+            "until_sample": int(n["until_sample"]),
+            "reusable": {name: packed(column) for name, column in self._reusable().items()},
+            "histogram": packed(s.closeness.stream),
+            "values": self._codes.packed(),
+        }
+        return _SCHEMAS.encode(record)
+
+    def restore(self, data: bytes) -> None:
+        """Become the engine that `snapshot` was called on.
+
+        Published generalizations that were kept for reuse are forgotten if the policy now asks for a stronger
+        guarantee.
+        """
+        record = _SCHEMAS.decode(data)
+        if record["space"] != self._fingerprint:
+            message = (
+                "Bastion: a snapshot can be restored only under the quasi-identifiers and sensitive columns "
+                "it was taken under: policy.quasi_identifiers, policy.sensitive or the use of t has changed."
+            )
+            raise SnapshotError(message)
+        self._codes.restore(record["values"])
+        number = unpacked(record["held"]["number"], "<i8")
+        width = len(record["histogram"]) // (8 * max(len(self._codes.sizes), 1))
+        self._state = s = self._empty_state(record["key"], capacity=len(number) + _CHUNK, values=width)
+        set_domains(s.terrain.space, unpacked(record["domain_lo"]), unpacked(record["domain_hi"]))
+        s.closeness.stream[:] = unpacked(record["histogram"], "<i8").reshape(s.closeness.stream.shape)
+        self._restore_held(record["held"], number)
+        for name in ("draws", "arrivals", "released", "clock", "average", "ratio", "sampled", "until_sample"):
+            s.numbers[name] = record[name]
+        if record["draws"] % common.WORDS:
+            common.chacha20_block(s.random, record["draws"] // common.WORDS)
+        known = min(record["sampled"], _SAMPLE)
+        s.sample[:, :known] = unpacked(record["sample"]).reshape(self._dimensions, known)
+        self._restore_reusable(record)
+
+    def _restore_held(self, held: dict[str, bytes], number: NDArray[np.int64]) -> None:
+        s, count = self._state, len(number)
+        for name in _HELD:
+            s.held.rows[name][:count] = unpacked(held[name], "<i8")
+        s.held.rows["lonely"][:count] = unpacked(held["lonely"])
+        s.held.columns[:, :count] = unpacked(held["qi"]).reshape(self._dimensions, count)
+        s.held.sensitive[:count] = unpacked(held["sensitive"], "<i8").reshape(count, len(self._policy.sensitive))
+        s.numbers["held"] = s.numbers["places"] = count
+
+    def _reusable(self) -> dict[str, NDArray[Any]]:
+        """The reusable generalizations, oldest first."""
+        reusable, n = self._state.reusable, self._state.numbers[0]
+        size = max(len(reusable.table), 1)
+        at = (int(n["reusable_oldest"]) + np.arange(int(n["reusable"]))) % size
+        return {
+            "lo": reusable.lo[at],
+            "hi": reusable.hi[at],
+            "group": reusable.table["group"][at],
+            "persons": reusable.table["persons"][at],
+            "loss": reusable.table["loss"][at],
+            "histogram": reusable.histogram[at],
+        }
+
+    def _restore_reusable(self, record: dict[str, Any]) -> None:
+        s, n = self._state, self._state.numbers[0]
+        weaker = record["k"] < n["k"] or record["l"] < n["l"] or record["t"] > n["t"] >= 0.0
+        if weaker:
+            self._reserve(self.held)
+            return
+        stored = record["reusable"]
+        group = unpacked(stored["group"], "<i8")
+        count = min(len(group), self._parameters.max_reusable)
+        self._reserve_reusable(count)
+        s = self._state
+        newest = slice(len(group) - count, None)
+        boxes = (len(group), self._dimensions)
+        s.reusable.lo[:count] = unpacked(stored["lo"]).reshape(boxes)[newest]
+        s.reusable.hi[:count] = unpacked(stored["hi"]).reshape(boxes)[newest]
+        s.reusable.table["group"][:count] = group[newest]
+        s.reusable.table["persons"][:count] = unpacked(stored["persons"], "<i8")[newest]
+        s.reusable.table["loss"][:count] = unpacked(stored["loss"])[newest]
+        histogram = unpacked(stored["histogram"], "<i8")
+        s.reusable.histogram[:count] = histogram.reshape(len(group), *s.closeness.stream.shape)[newest]
+        s.numbers["reusable"] = count
+        self._reserve(self.held)
+
+    # --- State ---
+
+    def _reserve(self, rows: int) -> None:
+        """Make room for rows that are held and that arrive, and for the boxes they may leave."""
+        self._reserve_reusable(int(self._state.numbers["reusable"][0]) + rows // self._policy.k + 1)
+        capacity = len(self._state.held.rows)
+        # Room for gaps, too: rows are moved together when an eighth of the places are gaps.
+        needed = rows + rows // 8
+        if needed <= capacity:
+            return
+        s = self._state
+        kernels.close_gaps(s.numbers, s.held)
+        capacity = max(needed, capacity + capacity // 4)
+        held = _held(capacity, self._dimensions, s.held.sensitive.shape[1])
+        count = self.held
+        held.rows[:count] = s.held.rows[:count]
+        held.columns[:, :count] = s.held.columns[:, :count]
+        held.sensitive[:count] = s.held.sensitive[:count]
+        self._state = s._replace(
+            held=held,
+            search=self._search(capacity),
+            out=room(_CHUNK, self._dimensions)._replace(rows=np.empty(capacity, dtype=np.int64)),
+        )
+
+    def _reserve_reusable(self, boxes: int) -> None:
+        """Make room for boxes. While there are fewer than may be kept, none has made way, and the oldest is first."""
+        s = self._state
+        size, most = len(s.reusable.table), self._parameters.max_reusable
+        if size >= min(boxes, most):
+            return
+        grown = _reusable(min(max(boxes, 2 * size), most), self._dimensions, s.closeness.stream.shape)
+        for old, new in zip(s.reusable, grown, strict=True):
+            new[:size] = old
+        self._state = s._replace(reusable=grown)
+
+    def _widen_histograms(self) -> None:
+        """Make room for the values seen so far; doubling keeps this rare."""
+        s, sizes = self._state, self._codes.sizes
+        s.closeness.values[:] = sizes
+        needed, width = int(sizes.max(initial=0)), s.closeness.stream.shape[1]
+        if needed <= width:
+            return
+        more = max(needed, 2 * width) - width
+        self._state = s._replace(
+            closeness=s.closeness._replace(stream=np.pad(s.closeness.stream, ((0, 0), (0, more)))),
+            reusable=s.reusable._replace(histogram=np.pad(s.reusable.histogram, ((0, 0), (0, 0), (0, more)))),
+        )
+
+    def _empty_state(self, key: bytes, *, capacity: int, values: int = 0) -> kernels.State:
+        """Make a state without rows, and room for so many; and for so many values of a sensitive column, at least."""
+        sizes = self._codes.sizes
+        closeness = kernels.Closeness(
+            values=sizes,
+            ordered=self._codes.ordered,
+            stream=np.zeros((len(sizes), int(sizes.max(initial=values))), dtype=np.int64),
+        )
+        return kernels.State(
+            numbers=_numbers(self._policy, self._parameters),
+            terrain=self._terrain._replace(space=self._space._replace(dimensions=self._space.dimensions.copy())),
+            held=_held(capacity, self._dimensions, len(self._policy.sensitive)),
+            sample=np.empty((self._dimensions, _SAMPLE)),
+            search=self._search(capacity),
+            box=np.zeros((3, self._dimensions)),
+            reusable=_reusable(0, self._dimensions, closeness.stream.shape),
+            closeness=closeness,
+            random=common.Random(key=unpacked(key, "<u4"), block=np.zeros(common.WORDS, dtype=np.uint32)),
+            out=room(_CHUNK, self._dimensions)._replace(rows=np.empty(capacity, dtype=np.int64)),
+        )
+
+    def _search(self, capacity: int) -> kernels.Search:
+        """Room to search so many rows."""
+        places = max(capacity, _SAMPLE)
+        candidates = self._parameters.search * self._policy.k
+        return kernels.Search(
+            cost=np.empty(places),
+            order=np.empty(places),
+            place=np.empty(candidates, dtype=np.int64),
+            person=np.empty(candidates, dtype=np.int64),
+            value=np.empty((self._dimensions, candidates)),
+            enlargement=np.empty((self._dimensions, candidates)),
+            credit=np.empty(candidates),
+            score=np.empty(candidates),
+            members=np.empty(capacity, dtype=np.int64),
+        )
+
+
+def _numbers(policy: Policy, parameters: BastionParameters) -> NDArray[Any]:
+    numbers = np.zeros(1, dtype=kernels.NUMBERS)
+    numbers["k"] = policy.k
+    numbers["l"] = policy.l or 0
+    numbers["t"] = -1.0 if policy.t is None else policy.t
+    numbers["delay"] = -1 if policy.delay is None else policy.delay
+    numbers["tick"] = policy.tick
+    numbers["delay_rows"] = policy.delay_rows or 0
+    numbers["disorder"] = policy.disorder
+    numbers["reuse"] = parameters.reuse
+    numbers["eta"] = parameters.eta
+    numbers["lonely"] = parameters.lonely
+    numbers["clock"] = numbers["soonest"] = common.EARLIEST
+    numbers["average"] = -1.0
+    numbers["ratio"] = 1.0
+    return numbers
+
+
+def _reach(policy: Policy) -> tuple[NDArray[np.float64], NDArray[Any]]:
+    """For each node and leaf of small trees the width of the smallest node that has both."""
+    geometries = [qi.geometry for qi in policy.quasi_identifiers.values()]
+    at = np.zeros(len(geometries), dtype=kernels.REACH)
+    tables: list[NDArray[np.float64]] = [np.zeros(0)]
+    nodes = 0
+    for place, geometry in zip(at, geometries, strict=True):
+        if not isinstance(geometry, Tree):
+            continue
+        leaves = len(geometry.leaf)
+        if len(geometry.parent) * leaves <= _LARGEST_TABLE:
+            place["leaves"] = leaves
+            place["start"] = sum(map(len, tables)) - nodes * leaves  # nodes of all trees are numbered together
+            tables.append(_widths(geometry).ravel())
+        nodes += len(geometry.parent)
+    return np.concatenate(tables), at
+
+
+def _widths(tree: Tree) -> NDArray[np.float64]:
+    widths = np.zeros((len(tree.parent), len(tree.leaf)))
+    for node, (parent, first, last) in enumerate(zip(tree.parent, tree.first, tree.last, strict=True)):
+        widths[node] = widths[parent]  # which comes before its children
+        widths[node, first : last + 1] = last - first
+    return widths
+
+
+def _held(capacity: int, dimensions: int, columns: int) -> kernels.Held:
+    return kernels.Held(
+        rows=np.empty(capacity, dtype=kernels.HELD),
+        columns=np.empty((dimensions, capacity)),
+        sensitive=np.empty((capacity, columns), dtype=np.int64),
+    )
+
+
+def _reusable(size: int, dimensions: int, histogram: tuple[int, ...]) -> kernels.Reusable:
+    return kernels.Reusable(
+        table=np.empty(size, dtype=kernels.REUSABLE),
+        lo=np.empty((size, dimensions)),
+        hi=np.empty((size, dimensions)),
+        histogram=np.zeros((size, *histogram), dtype=np.int64),
+        candidates=np.empty(size, dtype=np.int64),
+        weight=np.empty(size),
+    )
