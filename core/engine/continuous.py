@@ -140,7 +140,7 @@ class Continuous(Engine):
             )
             raise SnapshotError(message)
         rows, chains = record["rows"], record["chains"]
-        held = {name: unpacked(rows[name], "<i8") for name in ("number", "person", "sensitive", "deadline")}
+        held = {name: unpacked(rows[name], "<i8") for name in ("number", "person", "sensitive", "deadline", "patience")}
         count = len(held["number"])
         held["sensitive"] = held["sensitive"].reshape(count, len(self._policy.sensitive))
         stored = {name: unpacked(chains[name], "<i8") for name in ("length", "successor", "number")}
@@ -168,6 +168,7 @@ class Continuous(Engine):
             rows["person"],
             rows["sensitive"],
             rows["deadline"],
+            rows["patience"],
             leaves["size"],
             leaves["split_at"],
             leaves["due"],
@@ -183,6 +184,7 @@ class Continuous(Engine):
             "person": s.tree.labels[at, 0],
             "sensitive": np.ascontiguousarray(s.tree.labels[at, 1:]),
             "deadline": s.slots["deadline"][at],
+            "patience": s.slots["patience"][at],
         }
 
     def _leaves(self) -> dict[str, NDArray[np.int64]]:
@@ -265,6 +267,7 @@ def _numbers(policy: Policy) -> NDArray[Any]:
     if isinstance(parameters, RTreeDensityParameters):
         numbers["decay"] = math.log1p(parameters.alpha)
         numbers["dense"] = 1
+        numbers["patience"] = numbers["active_rows"]
         numbers["holds"] = policy.method == "rtree-full"
     numbers["clock"] = common.EARLIEST
     numbers["next_time"] = numbers["next_row"] = common.LATEST

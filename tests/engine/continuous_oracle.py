@@ -71,6 +71,8 @@ class ContinuousOracle:
         self.arrivals, self.clock, self.released = 0, FIRST_MOMENT, 0
         self.rate_rows, self.rate_since = 0.0, 0.0
         self.over = False
+        #: By row number: the instant from which it is no longer held back.
+        self.patience: dict[int, int] = {}
         self.out: list[OracleRelease] = []
 
     # -- boxes -----------------------------------------------------------------------------------
@@ -192,11 +194,20 @@ class ContinuousOracle:
             later = self.trials(chance)
             if chance >= 1.0:
                 later = 0
-            if self.instant is None:
-                leaf.due = self.arrivals - 1 + later
-            else:
-                now = bounded(self.clock - self.clock % self.instant)
-                leaf.due = min(bounded(now + min(later, 2**62 // self.instant) * self.instant), LAST_MOMENT - 1)
+            leaf.due = self.after(later)
+
+    def now(self) -> int:
+        return self.arrivals - 1 if self.instant is None else bounded(self.clock - self.clock % self.instant)
+
+    def after(self, instants: int) -> int:
+        size = self.instant or 1
+        return min(bounded(self.now() + min(instants, 2**62 // size) * size), LAST_MOMENT - 1)
+
+    def worth_waiting(self, loss: float, later: float) -> int:
+        most = float(self.active_rows) / self.rate()
+        if later > 0.0 and self.decay > 0.0:
+            most = min(most, math.log(loss / later) / self.decay)
+        return int(most)
 
     # -- sampling --------------------------------------------------------------------------------
 
@@ -240,7 +251,7 @@ class ContinuousOracle:
         self.released += 1
 
     def later(self, row: Row, box: Box) -> float:
-        if self.is_due(row):
+        if self.is_due(row) or self.now() >= self.patience.get(row.number, LAST_MOMENT):
             return math.inf
         needed = -(-(self.k - 1) * len(self.chains) // min(self.window, self.arrivals))
         near = [
@@ -281,6 +292,8 @@ class ContinuousOracle:
             others = [other for other in leaf.rows if other not in stay and other is not row]
             if len(others) >= self.k and self.diverse(others):
                 stay.append(row)
+                if row.number not in self.patience:
+                    self.patience[row.number] = self.after(self.worth_waiting(self.loss(box), losses[row.number]))
         return stay
 
     def publish(self, leaf: Leaf) -> None:

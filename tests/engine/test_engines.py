@@ -74,7 +74,6 @@ BUFFERED = [
     Method(name="min-delay with l", cases=continuous("min-delay", diverse=True)),
     Method(name="rtree", cases=continuous("rtree")),
     Method(name="rtree-density", cases=continuous("rtree-density")),
-    Method(name="rtree-full", cases=continuous("rtree-full")),
     Method(name="rtree-full with l", cases=continuous("rtree-full", diverse=True)),
 ]
 

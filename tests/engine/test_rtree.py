@@ -124,7 +124,7 @@ OPERATIONS = st.one_of(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(
     k=st.sampled_from([2, 2, 3, 5]),
     l=st.sampled_from([None, None, 2, 3]),

@@ -70,6 +70,7 @@ NUMBERS = np.dtype(
         ("disorder", "i8"),
         ("instant", "i8"),  # microseconds; 0: an arrival
         ("active_rows", "i8"),
+        ("patience", "f8"),  # rows for which one may be held back
         ("decay", "f8"),  # log(1 + alpha)
         ("first_fit", "i8"),
         ("dense", "i8"),
@@ -94,7 +95,7 @@ NUMBERS = np.dtype(
 #: Where no sample is, no row may ever come. That hastens a leaf e-fold and no more: a publishing time is drawn once,
 #: and beside one leaf that outweighed all others these would be told to wait for ever.
 _MOST_HASTE = 1.0
-SLOT = np.dtype([("number", "i8"), ("deadline", "i8")])
+SLOT = np.dtype([("number", "i8"), ("deadline", "i8"), ("patience", "i8")])  # held back before this; LATEST: never yet
 LEAF = np.dtype(
     [
         ("due", "i8"),  # the publishing time; LATEST: none
@@ -221,9 +222,33 @@ def _chance(s: State, leaf: int) -> float:
 
 
 @inner
+def _now(numbers: Array) -> int:
+    """The present instant: the number of the last row, or the moment at which it began."""
+    n = numbers[0]
+    return n.arrivals - 1 if n.instant == 0 else saturating_add(n.clock, -(n.clock % n.instant))
+
+
+@inner
+def _after(numbers: Array, instants: int) -> int:
+    """So many instants later."""
+    size = max(numbers[0].instant, 1)
+    return min(saturating_add(_now(numbers), min(instants, (1 << 62) // size) * size), LATEST - 1)
+
+
+@inner
+def _worth_waiting(numbers: Array, loss: float, later: float) -> int:
+    """For how many instants a row that is held back may be so: until its publishing deadline, and not too long."""
+    n = numbers[0]
+    most = n.patience / _rate(numbers)
+    if later > 0.0 and n.decay > 0.0:
+        most = min(most, np.log(loss / later) / n.decay)
+    return np.int64(most)
+
+
+@inner
 def _schedule(s: State, leaf: int) -> None:
     """Draw the publishing time of a leaf; it has none while it may not be published."""
-    n, entry = s.numbers[0], s.leaves[leaf]
+    entry = s.leaves[leaf]
     entry.due = LATEST
     if not is_mature(s.tree.distinct[leaf], s.tree.least):
         return
@@ -231,11 +256,7 @@ def _schedule(s: State, leaf: int) -> None:
     later = trials(s.random, s.numbers, chance)
     if chance >= 1.0:
         later = 0
-    if n.instant == 0:
-        entry.due = n.arrivals - 1 + later
-    else:
-        now = saturating_add(n.clock, -(n.clock % n.instant))
-        entry.due = min(saturating_add(now, min(later, (1 << 62) // n.instant) * n.instant), LATEST - 1)
+    entry.due = _after(s.numbers, later)
 
 
 @inner
@@ -274,7 +295,7 @@ def _sample(s: State, row: Array, number: int) -> None:
 
 
 @inner
-def _hold(s: State, number: int, qi: Array, person: int, sensitive: Array, deadline: int) -> int:
+def _hold(s: State, number: int, qi: Array, person: int, sensitive: Array, deadline: int, patience: int) -> int:
     """Put a row into a slot."""
     n = s.numbers[0]
     n.free -= 1
@@ -282,6 +303,7 @@ def _hold(s: State, number: int, qi: Array, person: int, sensitive: Array, deadl
     slot = s.free[n.free]
     s.slots[slot].number = number
     s.slots[slot].deadline = deadline
+    s.slots[slot].patience = patience
     copy_into(qi, s.tree.points[slot])
     labels = s.tree.labels[slot]
     for label in range(labels.size):
@@ -438,7 +460,8 @@ def _later_losses(s: State, leaf: int, slots: Array, later: Array) -> None:
                 near[others] = at
                 others += 1
         later[i] = np.inf
-        if others >= needed and not _is_due(s.numbers, s.slots[slots[i]]):
+        row = s.slots[slots[i]]
+        if others >= needed and not _is_due(s.numbers, row) and _now(s.numbers) < row.patience:
             point_box(s.space, s.tree.points[slots[i]], s.tree.boxes, s.tree.boxes.lo.shape[1] - 1)
             later[i] = _minimal_loss(s.space, s.tree.boxes, columns, near[:others], needed, enlargement)
 
@@ -452,7 +475,8 @@ def _choose_held(s: State, leaf: int, slots: Array, held: Array) -> None:
     later = np.empty(slots.size)
     _later_losses(s, leaf, slots, later)
     # Published an instant later, at the best, a row loses this much more by the delay.
-    now = box_loss(s.space, s.tree.boxes, leaf) / np.exp(n.decay)
+    loss = box_loss(s.space, s.tree.boxes, leaf)
+    now = loss / np.exp(n.decay)
     may_stay = slots.size - n.k
     while may_stay > 0:
         best = NONE
@@ -466,12 +490,15 @@ def _choose_held(s: State, leaf: int, slots: Array, held: Array) -> None:
                 best = i
         if best == NONE:
             return
-        later[best] = np.inf
         held[best] = True
         if _still_diverse(s.tree, slots, held):
             may_stay -= 1
+            row = s.slots[slots[best]]
+            if row.patience == LATEST:
+                row.patience = _after(s.numbers, _worth_waiting(s.numbers, loss, later[best]))
         else:
             held[best] = False
+        later[best] = np.inf
 
 
 @inner
@@ -604,7 +631,7 @@ def _arrive(s: State, qi: Array, person: int, sensitive: Array, time: int) -> No
         deadline = saturating_add(time, n.delay)
         # Rounded down: who sees a row leave alone, at its deadline, must not learn its event time.
         deadline = saturating_add(deadline, -(deadline % n.tick))
-    _place(s, _hold(s, number, qi, person, sensitive, deadline))
+    _place(s, _hold(s, number, qi, person, sensitive, deadline, LATEST))
     while n.next_row_leaf != NONE and n.next_row <= number:
         _settle(s, n.next_row_leaf, False)
     _expire_until(s, n.clock)
@@ -651,6 +678,7 @@ def rebuild(
     person: Array,
     sensitive: Array,
     deadline: Array,
+    patience: Array,
     size: Array,
     split_at: Array,
     due: Array,
@@ -658,7 +686,7 @@ def rebuild(
     """Fill an empty state with leaves, the oldest first, and their rows; the chains are there."""
     slots = np.empty(number.size, dtype=np.int64)
     for i in range(number.size):
-        slots[i] = _hold(s, number[i], qi[i], person[i], sensitive[i], deadline[i])
+        slots[i] = _hold(s, number[i], qi[i], person[i], sensitive[i], deadline[i], patience[i])
     start = 0
     for i in range(size.size):
         leaf = put_leaf(s.tree, s.space, slots[start : start + size[i]], split_at[i])
