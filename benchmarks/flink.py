@@ -40,6 +40,8 @@ SHARDS = 8
 CASES = ("plain", "packed", "castle")
 #: Seconds that a job may take.
 _PATIENCE = 1800.0
+#: Seconds: starts differ by as much, from one job to the next.
+_LEAST = 5.0
 
 
 class OnFlink:
@@ -127,7 +129,11 @@ def main(given: Sequence[str] | None = None) -> int:
         bench = Bench(scale, Path(folder))
         for slots in (1, 2):
             figures[f"{slots} slots"] = _measured(bench, Path(folder) / f"flink-{slots}", slots)
-    rows = [[f"{case}, {slots}", *figures[slots][case].values()] for slots in figures for case in CASES]
+    rows = [
+        [f"{case}, {slots}", *("unknown" if value is None else value for value in figures[slots][case].values())]
+        for slots in figures
+        for case in CASES
+    ]
     print("\n" + table(["", "rows/s", "to plain", "start, s"], rows), flush=True)
     finish({"benchmark": "flink", "quick": said.quick, "beam": beam.__version__, "rows": scale.rows, **figures})
     return 0
@@ -145,15 +151,21 @@ def _measured(bench: Bench, folder: Path, slots: int) -> dict[str, Any]:
                 times[case].append(cluster.seconds(case, groups))
                 print(f"  {case}, {slots} slots: {times[case][-1]:.1f} s", file=sys.stderr)
     counted = bench.scale.rows - min(GROUP, bench.scale.rows // 2)
-    rate = {case: counted / max(median(times[case]) - median(starts[case]), 1e-9) for case in CASES}
+    rate = {case: _rate(counted, median(times[case]) - median(starts[case])) for case in CASES}
+    plainly = rate["plain"]
     return {
         case: {
-            "rows_per_s": rounded(rate[case]),
-            "to_plain": rounded(rate[case] / rate["plain"]),
+            "rows_per_s": rate[case],
+            "to_plain": rounded(rate[case] / plainly) if rate[case] and plainly else None,
             "start_s": rounded(median(starts[case])),
         }
         for case in CASES
     }
+
+
+def _rate(rows: int, seconds: float) -> float | None:
+    """Rows per second; None if the start of the workers hides what the rows took, and more rows are needed to tell."""
+    return rounded(rows / seconds) if seconds > _LEAST else None
 
 
 if __name__ == "__main__":
