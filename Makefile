@@ -24,13 +24,13 @@ test: $(VENV)/dev ## Run all tests but those on a cluster (PYTEST_ARGS=... adds 
 	$(BIN)/python -m pytest -n 2 -m "not flink and not kafka" $(PYTEST_ARGS)
 
 flink-test: $(VENV)/dev ## Run the tests on a Flink cluster of their own (Java 17 and Maven needed)
-	$(BIN)/python -m pytest -m flink --durations=10 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "flink and not kafka" --durations=10 $(PYTEST_ARGS)
 
 kafka-test: $(VENV)/dev ## Run the tests with a broker of Kafka, one of them on Flink (needs Java and Maven)
 	$(BIN)/python -m pytest -m kafka $(PYTEST_ARGS) tests/kafka
 
 # What needs a runner's own timers, windows and bundles.
-PRISM_TESTS := tests/runners/test_prism.py $(addprefix tests/transforms/test_,windows.py promises.py metrics.py bounded.py)
+PRISM_TESTS := tests/runners/test_prism.py $(addprefix tests/transforms/test_,windows.py promises.py)
 
 prism-test: $(VENV)/prism ## Run the transform's tests on Prism, which is built if need be
 	$(BIN)/python -m pytest -n 2 --prism $(PRISM_TESTS) $(PYTEST_ARGS)

@@ -8,8 +8,10 @@ from benchmarks import (
     adaptive_paper,
     castle_paper,
     castleguard_paper,
+    continuous_paper,
     engine,
     memory,
+    methods,
     partition_paper,
     scale,
     static,
@@ -18,9 +20,11 @@ from benchmarks import (
 
 ALL = {
     "engine": engine.main,
+    "methods": methods.main,
     "castle_paper": castle_paper.main,
     "castleguard_paper": castleguard_paper.main,
     "partition_paper": partition_paper.main,
+    "continuous_paper": continuous_paper.main,
     "adaptive_paper": adaptive_paper.main,
     "static": static.main,
     "transform": transform.main,
