@@ -655,8 +655,8 @@ class BastionParameters:
 
 #: For each method the frozen dataclass of its parameters.
 METHODS: dict[str, type] = {
-    "bastion": BastionParameters,
     "castle": CastleParameters,
+    "bastion": BastionParameters,
     "castleguard": CastleGuardParameters,
     "partition": PartitionParameters,
     "sdgs": SdgsParameters,
