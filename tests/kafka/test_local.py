@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -126,7 +127,15 @@ def test_a_stream_leaves_on_time_and_ends_with_ctrl_c(kafka: Broker, policy: str
     kafka.produce(source, made.as_json(rows), partition=0)
     command = [sys.executable, "-m", "crenel.pipelines.cli", "run", policy, "--json"]
     command += ["--input", kafka.url(source, idle="2s"), "--output", kafka.url(published)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    # Who starts tests in the background may have them ignore Ctrl-C, and what they start too.
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=heard,  # noqa: PLW1509 - it only sets a signal
+    )
     try:
         until = time.monotonic() + 90
         while time.monotonic() < until and len(kafka.read(published)) < len(rows):
