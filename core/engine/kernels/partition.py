@@ -23,6 +23,7 @@ from crenel.engine.kernels.common import (
     Out,
     Random,
     Space,
+    bare,
     below,
     copy_into,
     count_down,
@@ -30,7 +31,6 @@ from crenel.engine.kernels.common import (
     erase_entry,
     find_entry,
     inlined,
-    inner,
     kernel,
     learn_domains,
     put_entry,
@@ -149,7 +149,7 @@ class State(NamedTuple):
 # --- Partitions ------------------------------------------------------------------------------------------------------
 
 
-@inner
+@bare
 def _enough(numbers: Array, distinct: Array) -> bool:
     """Whether there are k persons, and with l as many values of each sensitive column."""
     if distinct[0] < numbers[0].k:
@@ -160,13 +160,13 @@ def _enough(numbers: Array, distinct: Array) -> bool:
     return True
 
 
-@inner
+@bare
 def _spare_tag(partitions: Partitions) -> int:
     """A tag behind those of the partitions, for counting on the side; below 0 are the places of sets."""
     return partitions.distinct.size
 
 
-@inner
+@bare
 def _count_up(counts: Array, distinct: Array, first_tag: int, person: int, sensitive: Array) -> None:
     """Count a row's person, and with l its sensitive values, under the tags from `first_tag` on."""
     for j in range(distinct.size):
@@ -174,14 +174,14 @@ def _count_up(counts: Array, distinct: Array, first_tag: int, person: int, sensi
             distinct[j] += 1
 
 
-@inner
+@bare
 def _count_down(counts: Array, distinct: Array, first_tag: int, person: int, sensitive: Array) -> None:
     for j in range(distinct.size):
         if count_down(counts, first_tag + j, person if j == 0 else sensitive[j - 1]):
             distinct[j] -= 1
 
 
-@inner
+@bare
 def _partition_of(counts: Array, partitions: Partitions, numbers: Array, present: int) -> int:
     """The partition of a set; a new one, if no held row has that set."""
     entry = find_entry(counts, NONE, present)
@@ -199,7 +199,7 @@ def _partition_of(counts: Array, partitions: Partitions, numbers: Array, present
     return partition
 
 
-@inner
+@bare
 def _forget_partition(counts: Array, partitions: Partitions, numbers: Array, partition: int) -> None:
     n = numbers[0]
     table, active = partitions.table, partitions.active
@@ -214,14 +214,14 @@ def _forget_partition(counts: Array, partitions: Partitions, numbers: Array, par
 # --- The buffer ------------------------------------------------------------------------------------------------------
 
 
-@inner
+@bare
 def _before(slots: Array, a: int, b: int) -> bool:
     if slots[a].deadline != slots[b].deadline:
         return slots[a].deadline < slots[b].deadline
     return slots[a].number < slots[b].number
 
 
-@inner
+@bare
 def _sift(slots: Array, heap: Array, timed: int, place: int) -> None:
     """Move what is at `place` of the heap to where it belongs, up or down."""
     slot = heap[place]
@@ -282,7 +282,7 @@ def _hold(s: State, number: int, qi: Array, person: int, sensitive: Array, deadl
     _count_up(s.counts, distinct, partition * distinct.size, person, sensitive)
 
 
-@inner
+@bare
 def _drop(s: State, slot: int) -> None:
     """Take a row that left out of the buffer."""
     n = s.numbers[0]
@@ -314,7 +314,7 @@ def _drop(s: State, slot: int) -> None:
     n.free += 1
 
 
-@inner
+@bare
 def _write_row(out: Out, numbers: Array, number: int) -> None:
     out.rows[numbers[0].out_rows] = number
     numbers[0].out_rows += 1
@@ -323,7 +323,7 @@ def _write_row(out: Out, numbers: Array, number: int) -> None:
 # --- A group: nearest rows, generalization, loss ---------------------------------------------------------------------
 
 
-@inner
+@bare
 def _gather(buffer: Buffer, wanted: Array, slots: Array) -> int:
     """The rows of the partitions that are wanted; returns how many."""
     found = 0
@@ -335,7 +335,7 @@ def _gather(buffer: Buffer, wanted: Array, slots: Array) -> int:
     return found
 
 
-@inner
+@bare
 def _measure(space: Space, qi: Array, due: int, slots: Array, distance: Array, shared: Array) -> None:
     """Definition 6: the distance of each row to the one that is due, over what both have; 1 where that is nothing."""
     for i in range(slots.size):
@@ -378,14 +378,14 @@ def _measure(space: Space, qi: Array, due: int, slots: Array, distance: Array, s
             distance[i] = -1.0  # first of all, also of those at the same place
 
 
-@inner
+@bare
 def _nearer(rows: Array, pool: Pool, a: int, b: int) -> bool:
     if pool.distance[a] != pool.distance[b]:
         return pool.distance[a] < pool.distance[b]
     return rows[pool.slots[a]].number < rows[pool.slots[b]].number
 
 
-@inner
+@bare
 def _sink(rows: Array, pool: Pool, size: int, place: int) -> None:
     """Let what is at `place` of the heap of near rows sink to where it belongs."""
     heap = pool.heap
@@ -401,7 +401,7 @@ def _sink(rows: Array, pool: Pool, size: int, place: int) -> None:
     heap[place] = item
 
 
-@inner
+@bare
 def _is_of_use(s: State, slot: int) -> bool:
     """Whether a row brings a new person, or a value that is still wanted for l."""
     tag = _spare_tag(s.partitions)
@@ -416,7 +416,7 @@ def _is_of_use(s: State, slot: int) -> bool:
     return False
 
 
-@inner
+@bare
 def _nearest(s: State, due: int) -> int:
     """Fill the group with the row that is due and its nearest in the partitions that are wanted; returns how many."""
     pool, rows = s.pool, s.buffer.slots
@@ -448,7 +448,7 @@ def _nearest(s: State, due: int) -> int:
     return chosen
 
 
-@inner
+@bare
 def _generalize(space: Space, buffer: Buffer, group: Array, fill: int, lo: Array, hi: Array) -> None:
     """The span of each quasi-identifier that all rows have, or, to fill, any; NaN of the others."""
     published = buffer.slots[group[0]].set
@@ -475,7 +475,7 @@ def _generalize(space: Space, buffer: Buffer, group: Array, fill: int, lo: Array
                     node = space.leaf[dimension.leaf_offset + np.int64(x)]
 
 
-@inner
+@bare
 def _loss(space: Space, present: int, lo: Array, hi: Array) -> float:
     """Definition 5, weighted: what the row had and is not published, or is and it had not, is lost."""
     lost = 0.0
@@ -494,7 +494,7 @@ def _loss(space: Space, present: int, lo: Array, hi: Array) -> float:
     return lost / whole if whole > 0.0 else 0.0
 
 
-@inner
+@bare
 def _mean_loss(space: Space, slots: Array, group: Array, lo: Array, hi: Array) -> float:
     total = 0.0
     for slot in group:
@@ -505,7 +505,7 @@ def _mean_loss(space: Space, slots: Array, group: Array, lo: Array, hi: Array) -
 # --- Reuse -----------------------------------------------------------------------------------------------------------
 
 
-@inner
+@bare
 def _forget_old(reusable: Reusable, numbers: Array) -> None:
     """Line 1 of DelayConstraint: what is not younger than `reuse_for` goes."""
     n = numbers[0]
@@ -521,7 +521,7 @@ def _forget_old(reusable: Reusable, numbers: Array) -> None:
         n.reusable -= 1
 
 
-@inner
+@bare
 def _covers(lo: Array, hi: Array, qi: Array, slot: int) -> bool:
     for d in range(lo.size):
         if qi[d, slot] < lo[d] or qi[d, slot] > hi[d]:
@@ -544,7 +544,7 @@ def _drawn(s: State, covering: int) -> int:
     return reusable.covering[covering - 1]
 
 
-@inner
+@bare
 def _choose_reusable(s: State, slot: int) -> int:
     """A generalization of the row's own partition that contains it, or NONE; they are looked at oldest first."""
     n, reusable = s.numbers[0], s.reusable
@@ -610,7 +610,7 @@ def _keep_reusable(s: State, present: int, persons: int, group: int) -> None:
 # --- The algorithm ---------------------------------------------------------------------------------------------------
 
 
-@inner
+@bare
 def _release_alone(s: State, slot: int, at: int) -> None:
     """Release one row under a generalization that was published before."""
     reusable = s.reusable
@@ -632,7 +632,7 @@ def _suppress(s: State, slot: int) -> None:
     _drop(s, slot)
 
 
-@inner
+@bare
 def _release_group(s: State, group: Array, loss: float) -> None:
     shuffle(s.random, s.numbers, group)
     for slot in group:
@@ -662,7 +662,7 @@ def _cluster_in_partition(s: State, due: int) -> None:
     _keep_reusable(s, present, s.pool.distinct[0], number)
 
 
-@inner
+@bare
 def _ones(bits: int) -> int:
     count = 0
     while bits:
@@ -671,7 +671,7 @@ def _ones(bits: int) -> int:
     return count
 
 
-@inner
+@bare
 def _most_similar(partitions: Partitions, numbers: Array, present: int, common: int) -> int:
     """Of the partitions that are not wanted yet, that of the greatest Jaccard similarity; then the one of most rows."""
     n, table = numbers[0], partitions.table
@@ -694,7 +694,7 @@ def _most_similar(partitions: Partitions, numbers: Array, present: int, common: 
     return best
 
 
-@inner
+@bare
 def _count_partition(s: State, partition: int, up: bool) -> None:
     tag, distinct = _spare_tag(s.partitions), s.pool.distinct
     slots, sensitive = s.buffer.slots, s.buffer.sensitive
@@ -729,7 +729,7 @@ def _merge(s: State, due: int) -> bool:
     return enough
 
 
-@inner
+@bare
 def _want_none(partitions: Partitions, numbers: Array) -> None:
     for i in range(numbers[0].partitions):
         partitions.wanted[partitions.active[i]] = False
@@ -753,7 +753,7 @@ def _cluster_with_merge(s: State, due: int) -> None:
     _release_group(s, group, _mean_loss(s.space, s.buffer.slots, group, lo, hi))
 
 
-@inner
+@bare
 def _delay_constraint(s: State, slot: int) -> None:
     """Algorithm 2."""
     if _enough(s.numbers, s.partitions.distinct[s.buffer.partition[slot]]):
@@ -793,17 +793,22 @@ def _arrive(s: State, qi: Array, person: int, sensitive: Array, time: int) -> No
     _expire_until(s, n.clock)
 
 
+@bare
+def _take_in(s: State, qi: Array, person: Array, sensitive: Array, time: Array, now: int, over: bool) -> None:
+    for i in range(person.size):
+        _arrive(s, qi[i], person[i], sensitive[i], time[i])
+    _expire_until(s, now)
+    while over and s.numbers[0].oldest != NONE:
+        _delay_constraint(s, s.numbers[0].oldest)
+
+
 @kernel
 def run(s: State, qi: Array, person: Array, sensitive: Array, time: Array, now: int, over: bool) -> None:
     """Take rows as they arrive, then move the clock to `now`, then end the stream if it is over.
 
     The one way into the method, so that it is compiled once.
     """
-    for i in range(person.size):
-        _arrive(s, qi[i], person[i], sensitive[i], time[i])
-    _expire_until(s, now)
-    while over and s.numbers[0].oldest != NONE:
-        _delay_constraint(s, s.numbers[0].oldest)
+    _take_in(s, qi, person, sensitive, time, now, over)
 
 
 # --- Snapshots -------------------------------------------------------------------------------------------------------
