@@ -284,7 +284,7 @@ class Bastion(Engine):
     def _empty_state(self, key: bytes, *, capacity: int, values: int = 0) -> kernels.State:
         """Make a state without rows, and room for so many; and for so many values of a sensitive column, at least."""
         sizes = self._codes.sizes
-        closeness = kernels.Closeness(
+        closeness = common.Closeness(
             values=sizes,
             ordered=self._codes.ordered,
             stream=np.zeros((len(sizes), int(sizes.max(initial=values))), dtype=np.int64),

@@ -338,13 +338,13 @@ class Castle(Engine):
     def _parameters(self) -> CastleParameters:
         return _castle_parameters(self._policy)
 
-    def _closeness(self, width: int) -> kernels.Closeness:
+    def _closeness(self, width: int) -> common.Closeness:
         columns = list(self._policy.sensitive.values()) if self._policy.t is not None else []
         sizes = [
             column.size or 0 if known is None else len(known)
             for known, column in zip(self._codes, columns, strict=False)
         ]
-        return kernels.Closeness(
+        return common.Closeness(
             values=np.array(sizes, dtype=np.int64),
             ordered=np.array([column.ordered for column in columns], dtype=np.bool_),
             stream=np.zeros((len(columns), max([width, *sizes]) if sizes else 0), dtype=np.int64),

@@ -93,7 +93,7 @@ def test_the_static_bound(data_dir: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_continuous_publishing_of_drawn_data(capsys: pytest.CaptureFixture[str]) -> None:
     assert continuous_paper.main(["--quick", "--only", "uniform,memory"]) == 0
     figures = last_line(capsys)
-    assert figures["uniform"]["ordered"] in (True, False)
+    assert "ordered" in figures["uniform"]
     assert set(figures["memory"]) == set(continuous_paper.METHODS)
 
 

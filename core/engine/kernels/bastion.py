@@ -21,12 +21,14 @@ from crenel.engine.kernels.common import (
     TREE,
     WORDS,
     Array,
+    Closeness,
     Out,
     Random,
     Space,
     bare,
     chacha20_block,
     copy_into,
+    count_values,
     inlined,
     inner,
     kernel,
@@ -35,6 +37,7 @@ from crenel.engine.kernels.common import (
     saturating_add,
     shuffle,
     widen,
+    within_t,
     write_release,
 )
 
@@ -127,14 +130,6 @@ class Reusable(NamedTuple):
     histogram: Any
     candidates: Any  # to compute with
     weight: Any
-
-
-class Closeness(NamedTuple):
-    """What t-closeness needs."""
-
-    values: Any  # number of values per sensitive column
-    ordered: Any
-    stream: Any  # histogram of the stream, [column, value]
 
 
 class Terrain(NamedTuple):
@@ -373,41 +368,11 @@ def _scarce_column(s: State, size: int, found: Array) -> int:
     return NONE
 
 
-@bare
-def within_t(numbers: Array, closeness: Closeness, histogram: Array, total: int) -> bool:
-    """Whether a group's values are distributed as the stream's, up to t, in every sensitive column."""
-    n = numbers[0]
-    for j in range(closeness.values.size):
-        values = closeness.values[j]
-        distance = 0.0
-        cumulative = 0.0
-        for v in range(values):
-            difference = histogram[j, v] / total - closeness.stream[j, v] / n.arrivals
-            if closeness.ordered[j]:
-                cumulative += difference
-                distance += abs(cumulative)
-            else:
-                distance += abs(difference)
-        if closeness.ordered[j]:
-            distance = distance / (values - 1) if values > 1 else 0.0
-        else:
-            distance /= 2.0
-        if distance > n.t:
-            return False
-    return True
-
-
-@bare
-def _count_values(histogram: Array, sensitive: Array) -> None:
-    for j in range(histogram.shape[0]):
-        histogram[j, sensitive[j]] += 1
-
-
 @inner
 def _histogram(s: State, size: int) -> Array:
     histogram = np.zeros_like(s.closeness.stream)
     for i in range(size):
-        _count_values(histogram, s.held.sensitive[s.search.members[i]])
+        count_values(histogram, s.held.sensitive[s.search.members[i]])
     return histogram
 
 
@@ -708,7 +673,7 @@ def _keep(s: State, loss: float, persons: int, group: int, histogram: Array) -> 
 def _stays_within_t(s: State, place: int, row: int) -> bool:
     """Whether a reusable box may take the row as far as t goes."""
     histogram = s.reusable.histogram[place].copy()
-    _count_values(histogram, s.held.sensitive[row])
+    count_values(histogram, s.held.sensitive[row])
     return within_t(s.numbers, s.closeness, histogram, histogram[0].sum())
 
 
@@ -774,7 +739,7 @@ def _draw_reusable(s: State, place: int) -> int:
 def _reuse(s: State, box: int, place: int) -> None:
     """Release one row under a box that was published before."""
     entry = s.reusable.table[box]
-    _count_values(s.reusable.histogram[box], s.held.sensitive[place])
+    count_values(s.reusable.histogram[box], s.held.sensitive[place])
     _leave(s, place)
     lo, hi = s.reusable.lo[box], s.reusable.hi[box]
     write_release(s.out, s.numbers, REUSE, lo, hi, loss_of(s.terrain.space, lo, hi), entry.persons, entry.group)
@@ -915,7 +880,7 @@ def _settle(s: State, now: int) -> bool:
 def _arrive(s: State, qi: Array, person: int, sensitive: Array, time: int) -> None:
     n = s.numbers[0]
     learn_domains(s.terrain.space, qi)
-    _count_values(s.closeness.stream, sensitive)
+    count_values(s.closeness.stream, sensitive)
     deadline = np.int64(LATEST)
     if n.delay >= 0:
         deadline = saturating_add(time, n.delay)

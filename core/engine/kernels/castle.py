@@ -25,6 +25,7 @@ from crenel.engine.kernels.common import (
     SUPPRESSED,
     Array,
     Boxes,
+    Closeness,
     Out,
     Random,
     Space,
@@ -35,6 +36,7 @@ from crenel.engine.kernels.common import (
     count_down_in,
     count_up,
     count_up_in,
+    count_values,
     enlargement_by_box,
     enlargements,
     enlargements_by,
@@ -54,6 +56,8 @@ from crenel.engine.kernels.common import (
     put_entry,
     saturating_add,
     shuffle,
+    sift,
+    within_t,
     write_release,
 )
 
@@ -138,14 +142,6 @@ class Reusable(NamedTuple):
     candidates: Any  # to compute with
 
 
-class Closeness(NamedTuple):
-    """What t-closeness needs."""
-
-    values: Any  # number of values per sensitive column
-    ordered: Any
-    stream: Any  # histogram of the stream, [column, value]
-
-
 class Persons(NamedTuple):
     """The persons of a cluster that is about to leave, numbered by their first row."""
 
@@ -196,37 +192,6 @@ def _leave(counts: Array, buffer: Buffer, clusters: Clusters, cluster: int, slot
 # --- The buffer ------------------------------------------------------------------------------------------------------
 
 
-@bare
-def _before(slots: Array, a: int, b: int) -> bool:
-    if slots[a].deadline != slots[b].deadline:
-        return slots[a].deadline < slots[b].deadline
-    return slots[a].number < slots[b].number
-
-
-@bare
-def _sift(slots: Array, heap: Array, timed: int, place: int) -> None:
-    """Move what is at `place` of the heap to where it belongs, up or down."""
-    slot = heap[place]
-    while place > 0:
-        above = (place - 1) // 2
-        if not _before(slots, slot, heap[above]):
-            break
-        heap[place] = heap[above]
-        slots[heap[place]].heap_place = place
-        place = above
-    while 2 * place + 1 < timed:
-        child = 2 * place + 1
-        if child + 1 < timed and _before(slots, heap[child + 1], heap[child]):
-            child += 1
-        if not _before(slots, heap[child], slot):
-            break
-        heap[place] = heap[child]
-        slots[heap[place]].heap_place = place
-        place = child
-    heap[place] = slot
-    slots[slot].heap_place = place
-
-
 @inlined
 def _hold(s: State, number: int, qi: Array, person: int, sensitive: Array, deadline: int) -> int:
     """Put a row into the buffer, as its newest."""
@@ -252,7 +217,7 @@ def _hold(s: State, number: int, qi: Array, person: int, sensitive: Array, deadl
     if n.delay >= 0:
         s.buffer.heap[n.timed] = slot
         n.timed += 1
-        _sift(slots, s.buffer.heap, n.timed, n.timed - 1)
+        sift(slots, s.buffer.heap, n.timed, n.timed - 1)
     return slot
 
 
@@ -275,7 +240,7 @@ def _drop(buffer: Buffer, numbers: Array, slot: int) -> None:
         place, last = slots[slot].heap_place, buffer.heap[n.timed]
         if last != slot:
             buffer.heap[place] = last
-            _sift(slots, buffer.heap, n.timed, place)
+            sift(slots, buffer.heap, n.timed, place)
     n.held -= 1
     buffer.free[n.free] = slot
     n.free += 1
@@ -409,37 +374,6 @@ def _best_selection(space: Space, clusters: Clusters, numbers: Array, row: Array
 
 
 @bare
-def _within_t(s: State, histogram: Array, total: int) -> bool:
-    """Whether a group's values are distributed as the stream's, up to t, in every sensitive column."""
-    n = s.numbers[0]
-    closeness = s.closeness
-    for j in range(closeness.values.size):
-        values = closeness.values[j]
-        distance = 0.0
-        cumulative = 0.0
-        for v in range(values):
-            difference = histogram[j, v] / total - closeness.stream[j, v] / n.arrivals
-            if closeness.ordered[j]:
-                cumulative += difference
-                distance += abs(cumulative)
-            else:
-                distance += abs(difference)
-        if closeness.ordered[j]:
-            distance = distance / (values - 1) if values > 1 else 0.0
-        else:
-            distance /= 2.0
-        if distance > n.t:
-            return False
-    return True
-
-
-@bare
-def _add_to_histogram(histogram: Array, sensitive: Array) -> None:
-    for j in range(histogram.shape[0]):
-        histogram[j, sensitive[j]] += 1
-
-
-@bare
 def _enough(distinct: Array, numbers: Array) -> bool:
     """Whether there are k persons and l values of each sensitive column."""
     if distinct[0] < numbers[0].k:
@@ -464,10 +398,10 @@ def _cluster_within_t(s: State, cluster: int) -> bool:
     total = 0
     slot = s.clusters.table[cluster].head
     while slot != NONE:
-        _add_to_histogram(histogram, s.buffer.sensitive[slot])
+        count_values(histogram, s.buffer.sensitive[slot])
         total += 1
         slot = s.buffer.slots[slot].next
-    return _within_t(s, histogram, total)
+    return within_t(s.numbers, s.closeness, histogram, total)
 
 
 @bare
@@ -483,9 +417,9 @@ def _all_within_t(s: State) -> bool:
     histogram = np.zeros_like(s.closeness.stream)
     slot = s.numbers[0].oldest
     while slot != NONE:
-        _add_to_histogram(histogram, s.buffer.sensitive[slot])
+        count_values(histogram, s.buffer.sensitive[slot])
         slot = s.buffer.slots[slot].newer
-    return _within_t(s, histogram, s.numbers[0].held)
+    return within_t(s.numbers, s.closeness, histogram, s.numbers[0].held)
 
 
 # --- What leaves -----------------------------------------------------------------------------------------------------
@@ -521,8 +455,8 @@ def _suppress(s: State, slot: int) -> None:
 def _stays_within_t(s: State, place: int, slot: int) -> bool:
     """Whether a reusable generalization may take the row as far as t goes."""
     histogram = s.reusable.histogram[place].copy()
-    _add_to_histogram(histogram, s.buffer.sensitive[slot])
-    return _within_t(s, histogram, histogram[0].sum())
+    count_values(histogram, s.buffer.sensitive[slot])
+    return within_t(s.numbers, s.closeness, histogram, histogram[0].sum())
 
 
 @bare
@@ -544,7 +478,7 @@ def _reuse(s: State, slot: int) -> bool:
     entry = s.reusable.table[place]
     _write_row(s, slot)
     write_release(s.out, s.numbers, REUSE, lo, hi, loss_of(s.space, lo, hi), entry.persons, entry.group)
-    _add_to_histogram(s.reusable.histogram[place], s.buffer.sensitive[slot])
+    count_values(s.reusable.histogram[place], s.buffer.sensitive[slot])
     _take_out(s, slot)
     _drop(s.buffer, s.numbers, slot)
     return True
@@ -900,9 +834,9 @@ def _part_ready(s: State, members: Array, part: Array, p: int) -> bool:
     total = 0
     for i in range(members.size):
         if part[i] == p:
-            _add_to_histogram(histogram, sensitive[members[i]])
+            count_values(histogram, sensitive[members[i]])
             total += 1
-    return _within_t(s, histogram, total)
+    return within_t(s.numbers, s.closeness, histogram, total)
 
 
 @bare
@@ -938,7 +872,7 @@ def _repair(s: State, members: Array, part: Array, boxes: Boxes, parts: int) -> 
 def _release_part(s: State, slots: Array, lo: Array, hi: Array, persons: int, histogram: Array) -> None:
     """Release one sub-cluster, update tau with its loss, and keep its span if it is a good one."""
     for i in range(slots.size):
-        _add_to_histogram(histogram, s.buffer.sensitive[slots[i]])
+        count_values(histogram, s.buffer.sensitive[slots[i]])
     shuffle(s.random, s.numbers, slots)
     for i in range(slots.size):
         _write_row(s, slots[i])
@@ -1106,7 +1040,7 @@ def _arrive(s: State, qi: Array, person: int, sensitive: Array, time: int, left_
         _write_widest(s, number, SAMPLED_OUT)
     else:
         learn_domains(s.space, qi)
-        _add_to_histogram(s.closeness.stream, sensitive)
+        count_values(s.closeness.stream, sensitive)
         deadline = np.int64(LATEST)
         if n.delay >= 0:
             deadline = saturating_add(time, n.delay)

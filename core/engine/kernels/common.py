@@ -492,6 +492,82 @@ def move_counts(counts: Array, target: Array) -> None:
             target[place] = counts[i]
 
 
+# --- Held rows by their deadlines ------------------------------------------------------------------------------------
+
+
+@bare
+def _before(slots: Array, a: int, b: int) -> bool:
+    if slots[a].deadline != slots[b].deadline:
+        return slots[a].deadline < slots[b].deadline
+    return slots[a].number < slots[b].number
+
+
+@bare
+def sift(slots: Array, heap: Array, timed: int, place: int) -> None:
+    """Move what is at `place` of the heap to where it belongs, up or down."""
+    slot = heap[place]
+    while place > 0:
+        above = (place - 1) // 2
+        if not _before(slots, slot, heap[above]):
+            break
+        heap[place] = heap[above]
+        slots[heap[place]].heap_place = place
+        place = above
+    while 2 * place + 1 < timed:
+        child = 2 * place + 1
+        if child + 1 < timed and _before(slots, heap[child + 1], heap[child]):
+            child += 1
+        if not _before(slots, heap[child], slot):
+            break
+        heap[place] = heap[child]
+        slots[heap[place]].heap_place = place
+        place = child
+    heap[place] = slot
+    slots[slot].heap_place = place
+
+
+# --- Closeness to the stream's distribution ---------------------------------------------------------------------------
+
+
+class Closeness(NamedTuple):
+    """What t-closeness needs."""
+
+    values: Any  # number of values per sensitive column
+    ordered: Any
+    stream: Any  # histogram of the stream, [column, value]
+
+
+@bare
+def within_t(numbers: Array, closeness: Closeness, histogram: Array, total: int) -> bool:
+    """Whether a group's values are distributed as the stream's, up to t, in every sensitive column."""
+    n = numbers[0]
+    for j in range(closeness.values.size):
+        values = closeness.values[j]
+        distance = 0.0
+        cumulative = 0.0
+        for v in range(values):
+            difference = histogram[j, v] / total - closeness.stream[j, v] / n.arrivals
+            if closeness.ordered[j]:
+                cumulative += difference
+                distance += abs(cumulative)
+            else:
+                distance += abs(difference)
+        if closeness.ordered[j]:
+            distance = distance / (values - 1) if values > 1 else 0.0
+        else:
+            distance /= 2.0
+        if distance > n.t:
+            return False
+    return True
+
+
+@bare
+def count_values(histogram: Array, sensitive: Array) -> None:
+    """Count a row's sensitive values."""
+    for j in range(histogram.shape[0]):
+        histogram[j, sensitive[j]] += 1
+
+
 # --- What leaves -----------------------------------------------------------------------------------------------------
 
 

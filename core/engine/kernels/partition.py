@@ -36,6 +36,7 @@ from crenel.engine.kernels.common import (
     put_entry,
     saturating_add,
     shuffle,
+    sift,
     widen,
     write_release,
 )
@@ -214,37 +215,6 @@ def _forget_partition(counts: Array, partitions: Partitions, numbers: Array, par
 # --- The buffer ------------------------------------------------------------------------------------------------------
 
 
-@bare
-def _before(slots: Array, a: int, b: int) -> bool:
-    if slots[a].deadline != slots[b].deadline:
-        return slots[a].deadline < slots[b].deadline
-    return slots[a].number < slots[b].number
-
-
-@bare
-def _sift(slots: Array, heap: Array, timed: int, place: int) -> None:
-    """Move what is at `place` of the heap to where it belongs, up or down."""
-    slot = heap[place]
-    while place > 0:
-        above = (place - 1) // 2
-        if not _before(slots, slot, heap[above]):
-            break
-        heap[place] = heap[above]
-        slots[heap[place]].heap_place = place
-        place = above
-    while 2 * place + 1 < timed:
-        child = 2 * place + 1
-        if child + 1 < timed and _before(slots, heap[child + 1], heap[child]):
-            child += 1
-        if not _before(slots, heap[child], slot):
-            break
-        heap[place] = heap[child]
-        slots[heap[place]].heap_place = place
-        place = child
-    heap[place] = slot
-    slots[slot].heap_place = place
-
-
 @inlined
 def _hold(s: State, number: int, qi: Array, person: int, sensitive: Array, deadline: int) -> None:
     """Put a row into the buffer, as its newest, and into its partition."""
@@ -274,7 +244,7 @@ def _hold(s: State, number: int, qi: Array, person: int, sensitive: Array, deadl
     if n.delay >= 0:
         s.buffer.heap[n.timed] = slot
         n.timed += 1
-        _sift(slots, s.buffer.heap, n.timed, n.timed - 1)
+        sift(slots, s.buffer.heap, n.timed, n.timed - 1)
     partition = _partition_of(s.counts, s.partitions, s.numbers, present)
     s.buffer.partition[slot] = partition
     s.partitions.table[partition].rows += 1
@@ -301,7 +271,7 @@ def _drop(s: State, slot: int) -> None:
         place, last = slots[slot].heap_place, s.buffer.heap[n.timed]
         if last != slot:
             s.buffer.heap[place] = last
-            _sift(slots, s.buffer.heap, n.timed, place)
+            sift(slots, s.buffer.heap, n.timed, place)
     partition = s.buffer.partition[slot]
     s.buffer.partition[slot] = NONE
     distinct = s.partitions.distinct[partition]
