@@ -1,0 +1,110 @@
+"""How figures are said."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["FORMATS", "Format", "amount", "clean", "duration", "number", "percent", "title"]
+
+#: Says a figure.
+Format = Callable[[Any], str]
+
+#: Symbols of the units of time, with their seconds.
+_UNITS = [("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)]
+
+#: Above, digits tell nothing.
+_LARGE = 1e15
+
+_TITLES = {
+    "k": "A crowd of k",
+    "l": "Diversity",
+    "t": "Closeness",
+    "deadline": "In time",
+    "nothing lost": "Nothing lost",
+    "contained": "True values",
+    "columns": "Nothing else leaves",
+    "boxes": "Legal generalizations",
+    "reported figures": "Reported figures",
+    "epsilon": "Differential privacy",
+}
+
+
+def clean(text: str, longest: int | None = None) -> str:
+    """A text without what cannot be printed, and no longer than asked.
+
+    >>> clean("a\\x00b"), clean("a rather long name", 10)
+    ('a�b', 'a rather …')
+    """
+    printable = "".join(letter if letter.isprintable() else "�" for letter in text)
+    return printable if longest is None or len(printable) <= longest else printable[: longest - 1] + "…"
+
+
+def number(value: float) -> str:
+    """A number to four digits, and whole numbers to all of them.
+
+    >>> number(1234567), number(1234.5678), number(0.123456), number(2.5), number(1e-9)
+    ('1,234,567', '1,235', '0.1235', '2.5', '1e-09')
+    """
+    if isinstance(value, int) or (value.is_integer() and abs(value) < _LARGE):
+        return f"{int(value):,}"
+    size = math.floor(math.log10(abs(value)))
+    if not -4 <= size < 15:
+        return f"{value:.3g}"
+    digits = max(3 - size, 0)
+    text = f"{value:,.{digits}f}"
+    return text.rstrip("0").rstrip(".") if digits else text
+
+
+def percent(share: float) -> str:
+    """A share in percent; never 0 % or 100 % of what is not nothing or all.
+
+    >>> percent(0.2131), percent(0.0042), percent(0.00001), percent(0.99999), percent(1)
+    ('21.3 %', '0.42 %', 'under 0.01 %', 'over 99.9 %', '100 %')
+    """
+    if 0 < share < 0.000_1:
+        return "under 0.01 %"
+    if 0.999 < share < 1:
+        return "over 99.9 %"
+    if abs(share) >= 10:
+        return f"{number(share * 100)} %"
+    return f"{share * 100:.{2 if abs(share) < 0.01 else 1}f}".rstrip("0").rstrip(".") + " %"
+
+
+def duration(seconds: float) -> str:
+    """A span of time in its two largest units.
+
+    >>> duration(3599.5), duration(3600), duration(0.0421), duration(90_061)
+    ('59 min 59.5 s', '1 h', '0.0421 s', '1 d 1 h')
+    """
+    unit = next((place for place, (_, size) in enumerate(_UNITS) if abs(seconds) >= size), len(_UNITS) - 1)
+    if unit == len(_UNITS) - 1:
+        return f"{number(seconds)} s"
+    (name, size), (finer, finer_size) = _UNITS[unit], _UNITS[unit + 1]
+    whole, rest = divmod(abs(seconds), size)
+    sign = "-" if seconds < 0 else ""
+    # Rounded down, so that a minute never has 60 seconds.
+    part = math.floor(rest / finer_size * 10) / 10 if finer_size == 1 else rest // finer_size
+    return f"{sign}{number(whole)} {name}" + (f" {number(part)} {finer}" if part else "")
+
+
+def amount(unit: str | None) -> Format:
+    """How a figure of that unit is said."""
+    return duration if unit == "seconds" else number
+
+
+def title(promise: str) -> str:
+    """A promise's name, for the reader.
+
+    >>> title("l:diagnosis"), title("deadline"), title("another")
+    ('Diversity of diagnosis (l)', 'In time', 'another')
+    """
+    kind, colon, column = promise.partition(":")
+    if colon and kind in {"l", "t"}:
+        return f"{_TITLES[kind]} of {clean(column)} ({kind})"
+    return _TITLES.get(promise, clean(promise))
+
+
+#: The ways to say a figure, by the names that the template uses.
+FORMATS: dict[str, Format] = {"number": number, "percent": percent, "duration": duration}
