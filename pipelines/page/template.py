@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from crenel.pipelines.page.words import FORMATS, clean, title
@@ -19,6 +21,25 @@ _UNKNOWN = "not known"
 
 def fill(document: Mapping[str, Any], plots: Mapping[str, str]) -> str:
     """The page: the template, with the document's figures and the plots of them."""
+    # ASCII: what is embedded is the same in whatever encoding the page is read.
+    embedded = json.dumps(document, ensure_ascii=True, allow_nan=False)
+    return _template().render(
+        document=document,
+        figure=_Figures(document),
+        plots={name: Markup(svg) for name, svg in plots.items()},
+        by_state=lambda state: [promise for promise in document["promises"] if promise["state"] == state],
+        extremes=_extremes,
+        # A script's content is not unescaped: what could end it is written as JSON can write it.
+        embedded=Markup(embedded.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")),
+        # Who signs a printed page signs for this file.
+        fingerprint=hashlib.sha256(embedded.encode()).hexdigest(),
+        download=quote(embedded, safe=""),
+        readable=json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False),
+    )
+
+
+@functools.cache
+def _template() -> Template:
     pages = Environment(
         loader=PackageLoader("crenel.pipelines", "page"),
         autoescape=True,
@@ -28,19 +49,7 @@ def fill(document: Mapping[str, Any], plots: Mapping[str, str]) -> str:
     )
     pages.filters["named"] = title
     pages.filters["printable"] = _printable
-    # ASCII: what is embedded is the same in whatever encoding the page is read.
-    embedded = json.dumps(document, ensure_ascii=True, allow_nan=False)
-    return pages.get_template("page.html").render(
-        document=document,
-        figure=_Figures(document),
-        plots={name: Markup(svg) for name, svg in plots.items()},
-        by_state=lambda state: [promise for promise in document["promises"] if promise["state"] == state],
-        extremes=_extremes,
-        # A script's content is not unescaped: what could end it is written as JSON can write it.
-        embedded=Markup(embedded.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")),
-        download=quote(embedded, safe=""),
-        readable=json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False),
-    )
+    return pages.get_template("page.html")
 
 
 class _Figures:

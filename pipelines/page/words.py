@@ -34,8 +34,8 @@ _TITLES = {
 def clean(text: str, longest: int | None = None) -> str:
     """A text without what cannot be printed, and no longer than asked.
 
-    >>> clean("a\\x00b"), clean("a rather long name", 10)
-    ('a�b', 'a rather …')
+    >>> clean(chr(0) + "name"), clean("a rather long name", 10)
+    ('�name', 'a rather …')
     """
     printable = "".join(letter if letter.isprintable() else "�" for letter in text)
     return printable if longest is None or len(printable) <= longest else printable[: longest - 1] + "…"

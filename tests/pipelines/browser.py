@@ -42,7 +42,9 @@ def need_chromium() -> tuple[str, str]:
     driver = shutil.which("chromedriver")
     if browser and driver:
         return browser, driver
-    missing = "the page is looked at with chromium and chromedriver (Debian: chromium, chromium-driver), and one is missing"
+    missing = (
+        "the page is looked at with chromium and chromedriver (Debian: chromium, chromium-driver), and one is missing"
+    )
     if os.environ.get("CRENEL_REQUIRE_BROWSER"):
         pytest.fail(missing)
     pytest.skip(missing)
@@ -71,7 +73,7 @@ def resize(browser: webdriver.Chrome, width: int, height: int = 900, scale: floa
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
 
 
-def prefer(browser: webdriver.Chrome, media: str = "screen", scheme: str = "light") -> None:
+def prefer(browser: webdriver.Chrome, media: str = "", scheme: str = "light") -> None:
     """Show the page as on a screen or on paper, by day or by night."""
     features = [{"name": "prefers-color-scheme", "value": scheme}]
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": features})
@@ -92,5 +94,6 @@ def screenshot(browser: webdriver.Chrome, path: Path, height: int | None = None)
 
 def pdf(browser: webdriver.Chrome) -> bytes:
     """The page, printed."""
+    prefer(browser)
     options = {"preferCSSPageSize": True, "printBackground": True}
     return base64.b64decode(browser.execute_cdp_cmd("Page.printToPDF", options)["data"])
