@@ -35,7 +35,7 @@ _STEPS = (1, 2, 2.5, 5, 10)
 _SVG = "http://www.w3.org/2000/svg"
 _XLINK = "http://www.w3.org/1999/xlink"
 
-_STYLE = {
+_STYLE: Any = {
     "axes.edgecolor": _LINE,
     "axes.labelcolor": _MUTED,
     "axes.labelsize": _TYPE,
@@ -61,13 +61,14 @@ _STYLE = {
 
 def draw(document: Mapping[str, Any]) -> dict[str, str]:
     """The plots by name; what was not measured has none."""
-    made = {
-        "loss": _loss(document["loss"]),
-        "groups": _groups(document["groups"], document["policy"].get("k")),
-        "delay": _delay(document.get("delay")),
-        "loss-over-time": _over_time(document["over_time"], "loss"),
-        "suppressed-over-time": _over_time(document["over_time"], "suppressed"),
-    }
+    with mpl.rc_context(_STYLE):
+        made = {
+            "loss": _loss(document["loss"]),
+            "groups": _groups(document["groups"], document["policy"].get("k")),
+            "delay": _delay(document.get("delay")),
+            "loss-over-time": _over_time(document["over_time"], "loss"),
+            "suppressed-over-time": _over_time(document["over_time"], "suppressed"),
+        }
     return {name: svg for name, svg in made.items() if svg}
 
 
@@ -78,22 +79,21 @@ def _loss(loss: Mapping[str, Any]) -> str:
     names = [name for name in known if name in worst]
     if not names:
         return ""
-    with mpl.rc_context(_STYLE):
-        figure, axes = _canvas(70 + 24.0 * len(names))
-        values = [known[name] for name in names]
-        bars = axes.barh(range(len(names)), values, height=0.62, color=_BAR)
-        axes.bar_label(bars, [percent(value) for value in values], padding=4)
-        axes.set_yticks(range(len(names)), [clean(name, 18) for name in names])
-        axes.tick_params(axis="y", labelcolor=_INK)
-        axes.invert_yaxis()
-        # Room for the labels behind the bars.
-        axes.set_xlim(0, 1.28 * max([*values, loss.get("overall") or 0.0, 0.01]))
-        _percents(axes.xaxis)
-        axes.grid(axis="x", color=_LINE, linewidth=0.6)
-        axes.set_axisbelow(True)
-        if loss.get("overall") is not None:
-            _limit(axes, loss["overall"], f"overall {percent(loss['overall'])}")
-        return _svg(figure, "loss")
+    figure, axes = _canvas(70 + 24.0 * len(names))
+    values = [known[name] for name in names]
+    bars = axes.barh(range(len(names)), values, height=0.62, color=_BAR)
+    axes.bar_label(bars, [percent(value) for value in values], padding=4)
+    axes.set_yticks(range(len(names)), [clean(name, 18) for name in names])
+    axes.tick_params(axis="y", labelcolor=_INK)
+    axes.invert_yaxis()
+    # Room for the labels behind the bars.
+    axes.set_xlim(0, 1.28 * max([*values, loss.get("overall") or 0.0, 0.01]))
+    _percents(axes.xaxis)
+    axes.grid(axis="x", color=_LINE, linewidth=0.6)
+    axes.set_axisbelow(True)
+    if loss.get("overall") is not None:
+        _limit(axes, loss["overall"], f"overall {percent(loss['overall'])}")
+    return _svg(figure, "loss")
 
 
 def _groups(groups: Mapping[str, Any], k: int | None) -> str:
@@ -101,14 +101,13 @@ def _groups(groups: Mapping[str, Any], k: int | None) -> str:
     bins = groups["histogram"]
     if not bins:
         return ""
-    with mpl.rc_context(_STYLE):
-        figure, axes = _canvas()
-        _bars(axes, bins, [part["groups"] for part in bins], number)
-        axes.set_xlabel(f"{groups['unit']} in a group")
-        axes.set_ylabel("groups")
-        if k is not None:
-            _limit(axes, _place(bins, k), f"k = {number(k)}")
-        return _svg(figure, "groups")
+    figure, axes = _canvas()
+    _bars(axes, bins, [part["groups"] for part in bins], number)
+    axes.set_xlabel(f"{clean(groups['unit'])} in a group")
+    axes.set_ylabel("groups")
+    if k is not None:
+        _limit(axes, _place(bins, k), f"k = {number(k)}")
+    return _svg(figure, "groups")
 
 
 def _delay(delay: Mapping[str, Any] | None) -> str:
@@ -117,14 +116,13 @@ def _delay(delay: Mapping[str, Any] | None) -> str:
     if not delay or not bins:
         return ""
     say = amount(delay["unit"])
-    with mpl.rc_context(_STYLE):
-        figure, axes = _canvas()
-        _bars(axes, bins, [part["rows"] for part in bins], say)
-        axes.set_xlabel("delay" if delay["unit"] == "seconds" else "delay, in rows")
-        axes.set_ylabel("rows")
-        if delay.get("deadline") is not None:
-            _limit(axes, _place(bins, delay["deadline"]), f"deadline {say(delay['deadline'])}")
-        return _svg(figure, "delay")
+    figure, axes = _canvas()
+    _bars(axes, bins, [part["rows"] for part in bins], say)
+    axes.set_xlabel("delay" if delay["unit"] == "seconds" else "delay, in rows")
+    axes.set_ylabel("rows")
+    if delay.get("deadline") is not None:
+        _limit(axes, _place(bins, delay["deadline"]), f"deadline {say(delay['deadline'])}")
+    return _svg(figure, "delay")
 
 
 def _over_time(over_time: Mapping[str, Any], what: str) -> str:
@@ -133,15 +131,14 @@ def _over_time(over_time: Mapping[str, Any], what: str) -> str:
     values = [part[what] for part in bins]
     if all(value is None for value in values):
         return ""
-    with mpl.rc_context(_STYLE):
-        figure, axes = _canvas()
-        if what == "loss":
-            _line(axes, bins, values)
-        else:
-            _bars(axes, bins, [value or 0 for value in values], _moment)
-            axes.set_ylabel("suppressed rows")
-        axes.set_xlabel(over_time["unit"])
-        return _svg(figure, f"{what}-over-time")
+    figure, axes = _canvas()
+    if what == "loss":
+        _line(axes, bins, values)
+    else:
+        _bars(axes, bins, [value or 0 for value in values], _moment)
+        axes.set_ylabel("suppressed rows")
+    axes.set_xlabel(clean(over_time["unit"]))
+    return _svg(figure, f"{what}-over-time")
 
 
 def _line(axes: Axes, bins: Sequence[Mapping[str, Any]], values: Sequence[float | None]) -> None:
@@ -175,8 +172,9 @@ def _ordered(axes: Axes, bins: Sequence[Mapping[str, Any]], say: Format) -> None
     """Bins side by side, however wide each is; some of their bounds are named."""
     bounds = [part["from"] for part in bins] + [bins[-1]["to"]]
     labels = [say(bound) for bound in bounds]
-    room = max(2, int(_WIDTH * 0.8 / (_TYPE * 0.75 * max(map(len, labels)))))
-    shown = np.unique(np.linspace(0, len(bins), min(room, 5, len(bounds))).round().astype(int)).tolist()
+    longest = max(len(line) for label in labels for line in label.split("\n"))
+    room = int(_WIDTH * 0.8 / (_TYPE * 0.75 * max(longest, 1)))
+    shown = np.unique(np.linspace(0, len(bins), min(max(room, 2), 5, len(bounds))).round().astype(int)).tolist()
     axes.set_xticks(shown, [labels[place] for place in shown])
     axes.set_xlim(-0.25, len(bins) + 0.25)
     axes.grid(axis="y", color=_LINE, linewidth=0.6)
@@ -222,8 +220,11 @@ def _percents(axis: Any) -> None:
 
 
 def _moment(bound: float | str) -> str:
-    """A bound in the stream: a number of rows, or a time."""
-    return clean(bound, 16) if isinstance(bound, str) else number(bound)
+    """A bound in the stream: a number of rows, or a time, its day above its hour."""
+    if not isinstance(bound, str):
+        return number(bound)
+    day, _, hour = bound.removesuffix("Z").partition("T")
+    return "\n".join(clean(part, 12) for part in (day, hour) if part)
 
 
 def _canvas(height: float = _HEIGHT) -> tuple[Figure, Axes]:

@@ -84,12 +84,11 @@ def events(browser: webdriver.Chrome) -> list[dict[str, Any]]:
     return [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
 
 
-def screenshot(browser: webdriver.Chrome, path: Path, height: int | None = None) -> None:
-    """A picture of the page from its top: all of it, or so many CSS pixels."""
+def screenshot(browser: webdriver.Chrome, path: Path) -> None:
+    """A picture of the whole page."""
     size = browser.execute_cdp_cmd("Page.getLayoutMetrics", {})["cssContentSize"]
-    clip = {"x": 0, "y": 0, "width": size["width"], "height": min(size["height"], height or size["height"]), "scale": 1}
-    shot = browser.execute_cdp_cmd("Page.captureScreenshot", {"clip": clip, "captureBeyondViewport": True})
-    path.write_bytes(base64.b64decode(shot["data"]))
+    options = {"clip": {**size, "scale": 1}, "captureBeyondViewport": True}
+    path.write_bytes(base64.b64decode(browser.execute_cdp_cmd("Page.captureScreenshot", options)["data"]))
 
 
 def pdf(browser: webdriver.Chrome) -> bytes:

@@ -23,7 +23,7 @@ def broken() -> dict[str, Any]:
         measured="1h 2m at the latest", value=3720.0, state="broken", rows=7, note="Rows left after their deadline."
     )
     document["groups"]["smallest"] = 4
-    document["groups"]["histogram"].insert(0, {"from": 4, "to": 9, "groups": 3, "rows": 41})
+    document["groups"]["histogram"].insert(0, {"from": 4, "to": 10, "groups": 3, "rows": 41})
     document["delay"]["largest"] = 3720.0
     document["delay"]["histogram"].append({"from": 3600.0, "to": 3720.0, "rows": 7})
     document["attacks"][0].update(right=61, success=0.1220, state="broken")
@@ -109,7 +109,7 @@ def _time_bin(place: int) -> dict[str, Any]:
 
 
 _TIME_BINS = [_time_bin(place) for place in range(48)]
-_GROUP_BINS = [(10, 11, 640), (12, 13, 812), (14, 15, 540), (16, 19, 333), (20, 25, 160), (26, 33, 71), (34, 60, 22)]
+_GROUP_BINS = [(10, 12, 640), (12, 14, 812), (14, 16, 540), (16, 20, 333), (20, 26, 160), (26, 34, 71), (34, 61, 22)]
 _DELAY_BINS = [310, 640, 1210, 2105, 3380, 4902, 6110, 7204, 7925, 6840, 4600, 2632]
 _SUPPRESSED = sum(part["suppressed"] for part in _TIME_BINS)
 
@@ -131,7 +131,7 @@ _KEPT: dict[str, Any] = {
     "knowledge": "trace",
     "verdict": "kept",
     "rows": {
-        "input": 48_019,
+        "input": 48_019 + _SUPPRESSED,
         "rejected": 19,
         "published": 48_000,
         "suppressed": _SUPPRESSED,
@@ -156,9 +156,9 @@ _KEPT: dict[str, Any] = {
         "per_attribute": {"age": 0.1024, "zipcode": 0.3412, "education": 0.2785, "hours": 0.0921, "joined": 0.2513},
         "ncp": 0.2087,
         "discernibility": 893_310,
-        "uncertainty_penalty": 10_017.4,
-        "information_loss": 14_220.9,
-        "suppression_rate": _SUPPRESSED / 48_000,
+        "uncertainty_penalty": 1.0437,
+        "information_loss": 1.2219,
+        "suppression_rate": _SUPPRESSED / (48_000 + _SUPPRESSED),
     },
     "groups": {
         "smallest": 10,
@@ -166,7 +166,7 @@ _KEPT: dict[str, Any] = {
         "largest": 60,
         "unit": "persons",
         "histogram": [
-            {"from": low, "to": high, "groups": groups, "rows": groups * (low + high) // 2}
+            {"from": low, "to": high, "groups": groups, "rows": groups * (low + high - 1) // 2}
             for low, high, groups in _GROUP_BINS
         ],
     },

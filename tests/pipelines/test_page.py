@@ -153,6 +153,15 @@ def test_delays_may_be_counted_in_rows() -> None:
     assert "The deadline is 3,600 rows: no row was late." in _said(render(document))
 
 
+def test_times_are_told_by_day_and_hour() -> None:
+    document = documents.of_the_published()
+    document["over_time"]["unit"] = "event time"
+    for hour, part in enumerate(document["over_time"]["bins"]):
+        part.update({"from": f"2024-03-04T0{hour}:00Z", "to": f"2024-03-04T0{hour + 1}:00Z"})
+    drawn = plots.draw(document)["loss-over-time"]
+    assert {"2024-03-04", "00:00", "06:00", "event time"} <= {text for _, text in Elements(drawn).texts}
+
+
 def test_many_columns_are_all_in_the_table() -> None:
     document = documents.kept()
     document["loss"]["per_attribute"] = {f"column {i}": i / 200 for i in range(100)}
