@@ -1,8 +1,4 @@
-"""Pictures of the audit's page for the documentation.
-
-    python -m tests.pipelines.screenshots                    of an example
-    python -m tests.pipelines.screenshots audit.json         of what `crenel audit --json` printed
-"""
+"""Pictures of the audit's page for the documentation: of an example, or of what `crenel audit --json` printed."""
 
 from __future__ import annotations
 
@@ -36,7 +32,7 @@ def columns(picture: Image.Image, count: int) -> Image.Image:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("document", type=Path, nargs="?", help="a file of the audit's JSON; an example without")
     parser.add_argument("--out", type=Path, default=ROOT / "docs", help="the folder of the pictures")
     said = parser.parse_args()
