@@ -244,7 +244,7 @@ def _svg(figure: Figure, name: str) -> str:
 
 
 def _bare(svg: str) -> str:
-    """The drawing in the page's style, without style sheets, sizes and names of groups of its own."""
+    """The drawing in the page's colours, without style sheets, sizes and names of groups of its own."""
     ElementTree.register_namespace("", _SVG)
     ElementTree.register_namespace("xlink", _XLINK)
     root = ElementTree.fromstring(svg)
@@ -263,8 +263,7 @@ def _bare(svg: str) -> str:
 
 
 def _worn(style: str) -> str:
-    """A style in the colours and the type of the page."""
-    style = re.sub(r" ?font-family: [^;]*;?", "", style)
+    """A style in the colours of the page."""
     for drawn, name in _COLOURS.items():
         style = style.replace(drawn, f"var(--{name})")
     return style
