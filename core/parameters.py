@@ -622,8 +622,8 @@ class BastionParameters:
     #: Whether a row may leave alone under a generalization that was published before.
     reuse: bool = True
 
-    #: How much a generalization of less loss is preferred for reuse: none is less likely than another by more than
-    #: exp(-eta). 0 is CASTLE's uniform draw.
+    #: How much a generalization of less loss is preferred for reuse: one that loses an average more is drawn e^eta
+    #: times less often. 0 is CASTLE's uniform draw.
     eta: float = 2.0
 
     #: How much a row that will be hard to find company for is preferred as a member of a group.

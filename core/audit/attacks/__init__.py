@@ -1,0 +1,39 @@
+"""Attacks on a published stream, by somebody who knows more than what was published.
+
+Each attack is a function of what everybody sees (`Seen`, or the releases), of what the attacker knows besides, and of
+the truth, by which it is judged. Some claim something, and return an `Outcome`: of how many targets the attacker was
+certain, and how often that was right. They claim only what cannot be otherwise if rows are published as they are, or,
+where chance is known to be at work, what is at least as likely as `CERTAIN`. Others weigh what is possible, and return
+`Chances`: how likely the attacker's best guess is to be right.
+
+Results hold counts and chances only. That an attack failed says nothing of another; `docs/attacks.md` has what each of
+them achieves, `docs/differential-privacy.md` what is known against all of them.
+"""
+
+from __future__ import annotations
+
+from crenel.audit.attacks.claims import CERTAIN, boundary, enumeration, homogeneity
+from crenel.audit.attacks.linkage import Linkage, intersection, linkage
+from crenel.audit.attacks.order import Order, order
+from crenel.audit.attacks.outcomes import Chances, Outcome
+from crenel.audit.attacks.reuse import LEAST_LOSS, Shrinking, reuse_odds, shrinking
+from crenel.audit.attacks.seen import Seen
+
+__all__ = [
+    "CERTAIN",
+    "LEAST_LOSS",
+    "Chances",
+    "Linkage",
+    "Order",
+    "Outcome",
+    "Seen",
+    "Shrinking",
+    "boundary",
+    "enumeration",
+    "homogeneity",
+    "intersection",
+    "linkage",
+    "order",
+    "reuse_odds",
+    "shrinking",
+]

@@ -1,0 +1,124 @@
+"""Whose row is this? Look up who is inside the box; or inside all boxes that are known to be of one row, or person."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from crenel.audit.attacks.outcomes import Chances
+from crenel.audit.attacks.places import Places
+from crenel.audit.attacks.seen import Floats, Ints, Seen
+from crenel.policy import Policy
+from crenel.rows import Rows
+
+__all__ = ["Linkage", "intersection", "linkage"]
+
+_TOLERANCE = 1e-12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Linkage(Chances):
+    """What came of `linkage`."""
+
+    #: The highest chance if the attacker has been told who is in each group, and with how many rows; None if that is
+    #: not known here. Where each person has one row, it is one over the rows of the smallest group.
+    told: float | None
+    #: Persons who are inside no box, so that their rows are suppressed, and the chance to find the row of one of them
+    #: among the suppressed ones that were published. They are no targets, since nothing is promised of them. None if
+    #: not all boxes were looked at.
+    only_stars: int | None
+    among_stars: float | None
+
+
+def linkage(policy: Policy, seen: Seen, rows: Rows, *, most: int | None = None, seed: int = 0) -> Linkage:
+    """Whose is a published row? Look up who is inside its box.
+
+    The attacker knows the quasi-identifiers of everybody in the stream: a row under a box is of one of the persons
+    whose values it contains, and to him it is as likely of one as of another. So for each person the chance to be
+    linked is one over the persons inside the emptiest box that contains them. A box under which k persons were
+    published contains at least these: the promise is 1/k.
+
+    Parameters
+    ----------
+    rows
+        All that went in: what the attacker knows.
+    most
+        The boxes to look at, drawn at random by `seed`; None: all. Targets are those inside.
+    """
+    places = Places(policy, rows)
+    lo, hi, _ = seen.groups()
+    every = most is None or len(lo) <= most
+    looked = np.arange(len(lo)) if every else np.random.default_rng(seed).choice(len(lo), most, replace=False)
+    chance = np.zeros(places.persons)
+    for box in looked:
+        persons = places.persons_of(places.inside(lo[box], hi[box]))
+        chance[persons] = np.maximum(chance[persons], 1.0 / max(len(persons), 1))
+    stars, uncovered = int(seen.star.sum()), int(np.count_nonzero(chance == 0.0))
+    return Linkage(
+        **_summed("linkage", chance[chance > 0.0], 1.0 / policy.k),
+        told=_told(seen, places),
+        only_stars=uncovered if every else None,
+        among_stars=(1.0 / stars if stars and uncovered else 0.0) if every else None,
+    )
+
+
+def intersection(policy: Policy, seen: Seen, rows: Rows, *, of_person: bool = False) -> Chances:
+    """Whose rows are these, which are known to be one row, or of one person? Look up who is inside all of their boxes.
+
+    Parameters
+    ----------
+    seen
+        What was published; of two streams, `one.then(other)`.
+    rows
+        All that went in: what the attacker knows.
+    of_person
+        The attacker knows of all published rows which are of one person, instead of which are one row that was
+        published more than once. Nothing is promised against this.
+    """
+    places = Places(policy, rows)
+    lo, hi, group = seen.groups()
+    row = seen.rows[~seen.star]
+    pairs = np.unique(np.stack([places.person[row] if of_person else row, group], axis=1), axis=0)
+    first = np.flatnonzero(np.diff(pairs[:, 0])) + 1
+    chances = [
+        1.0 / max(len(_inside_all(places, lo[of[:, 1]], hi[of[:, 1]], of_person)), 1)
+        for of in np.split(pairs, first)
+        if len(of) > 1
+    ]
+    bound = None if of_person else 1.0 / policy.k
+    return Chances(**_summed("intersection", np.array(chances), bound))
+
+
+def _inside_all(places: Places, lo: Floats, hi: Floats, of_person: bool) -> Ints:
+    """The persons who have a row that all of the boxes contain; or in each box a row."""
+    found = [places.inside(*box) for box in zip(lo, hi, strict=True)]
+    if of_person:
+        found = [places.persons_of(inside) for inside in found]
+    left = found[0]
+    for other in found[1:]:
+        left = np.intersect1d(left, other)
+    return left if of_person else places.persons_of(left)
+
+
+def _told(seen: Seen, places: Places) -> float | None:
+    """The largest part of a group's rows that is of one person."""
+    row = seen.rows[~seen.star]
+    if not row.size or np.any(row < 0):
+        return None
+    _, _, group = seen.groups()
+    of, own = np.unique(np.stack([group, places.person[row]], axis=1), axis=0, return_counts=True)
+    return float(np.max(own / np.bincount(group)[of[:, 0]]))
+
+
+def _summed(attack: str, chances: Floats, bound: float | None) -> dict[str, Any]:
+    above = 0 if bound is None else int(np.count_nonzero(chances > bound + _TOLERANCE))
+    return {
+        "attack": attack,
+        "targets": len(chances),
+        "highest": float(chances.max(initial=0.0)),
+        "mean": float(chances.mean()) if len(chances) else 0.0,
+        "bound": bound,
+        "above": above,
+    }

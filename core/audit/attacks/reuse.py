@@ -1,0 +1,293 @@
+"""Where is a row that was published under a box seen before? Ask where it would have been given this box.
+
+CASTLE's example 4. Whoever knows the rule by which a generalization is reused, and has seen which ones there were, can
+say how likely a row at each place would have been given the one it was. By the rule of the least loss that excludes
+places; by a random draw it makes some more likely than others.
+
+The memory of the methods is written again here, from `docs/castle.md` and `docs/bastion.md`: what they remember follows
+from what they publish.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from crenel.audit.attacks.outcomes import Chances
+from crenel.audit.attacks.places import Places
+from crenel.audit.attacks.seen import Bools, Floats, Ints
+from crenel.audit.guarantees import Published
+from crenel.parameters import BastionParameters, CastleParameters
+from crenel.policy import Policy
+from crenel.rows import Rows
+
+__all__ = ["LEAST_LOSS", "Shrinking", "reuse_odds", "shrinking"]
+
+#: The eta of the rule that always takes the box of least loss.
+LEAST_LOSS = math.inf
+
+_CLUSTER = 0
+_REUSE = 1
+#: A box that loses more averages than this weighs no less.
+_FARTHEST = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shrinking(Chances):
+    """What came of `shrinking`. Targets are rows that left alone under a box seen before."""
+
+    #: Rows of which a person inside the box was excluded; and those of which the true one was, the rule being another.
+    excluded: int
+    wrong: int
+    #: The greatest factor by which the odds between two persons changed, the greatest that `reuse_odds` allows for the
+    #: same rows, and the greatest part of that which is due to the weights, e^(eta * ...): 1 for a uniform draw.
+    odds: float
+    odds_bound: float
+    weights: float
+
+    def __str__(self) -> str:
+        gained = f"odds changed by up to {self.odds:.3g}, of at most {self.odds_bound:.3g}"
+        return f"{super().__str__()}; {gained}; {self.excluded} with a person excluded"
+
+
+@dataclass(frozen=True, eq=False)
+class Reused:
+    """A row that left alone, and what there was to draw from."""
+
+    row: int
+    #: Which of the remembered boxes it was given.
+    box: int
+    lo: Floats
+    hi: Floats
+    loss: Floats
+    #: Of what left lately; None before anything has.
+    average: float | None
+
+    def containing(self, places: Floats) -> Bools:
+        """For each place and box, whether this contains that."""
+        inside = np.ones((len(places), len(self.lo)), np.bool_)
+        for value, lo, hi in zip(places.T, self.lo.T, self.hi.T, strict=True):
+            inside &= (lo <= value[:, None]) & (value[:, None] <= hi)
+        return inside
+
+    def scaled(self) -> Floats:
+        """The losses in averages, as far as they count."""
+        if self.average is None or self.average <= 0.0:
+            return np.zeros(len(self.loss))
+        return np.minimum(self.loss / self.average, _FARTHEST)
+
+    def chances(self, inside: Bools, eta: float) -> Floats:
+        """For each place, which the box contains, the chance that a row there is given this box."""
+        if eta == LEAST_LOSS:
+            least = np.min(np.where(inside, self.loss, np.inf), axis=1)
+            lightest = inside & (self.loss <= least[:, None])
+            return np.asarray(lightest[:, self.box] / lightest.sum(axis=1))
+        weight = np.exp(-eta * self.scaled())
+        return np.asarray(weight[self.box] / (inside @ weight))
+
+    def bound(self, inside: Bools, eta: float) -> tuple[float, float]:
+        """What the odds between two of the places can change by at most, and what of that is due to weights."""
+        if eta == LEAST_LOSS:
+            return math.inf, math.inf
+        scaled = self.scaled()
+        least = np.min(np.where(inside, scaled, np.inf), axis=1)
+        weights = np.exp(eta * (scaled[self.box] - least))
+        return float(np.max(1.0 + (inside.sum(axis=1) - 1) * weights)), float(weights.max())
+
+
+def reuse_odds(eta: float, *, boxes: int, averages: float = 1.0) -> float:
+    """The most that reuse can tell: by what factor the odds between two places in a box change when it is reused.
+
+    Parameters
+    ----------
+    eta
+        How much a box of less loss is preferred.
+    boxes
+        The remembered boxes that contain a place; the box itself is one of them.
+    averages
+        By how many times the average loss the box loses more than the best of these.
+    """
+    return 1.0 + (boxes - 1) * math.exp(eta * min(averages, _FARTHEST))
+
+
+def shrinking(
+    policy: Policy, rows: Rows, releases: Any, *, eta: float | None = None, most: int = 200, seed: int = 0
+) -> Shrinking | None:
+    """Whose is a row that was published alone? Weigh those inside its box by the chance that they would be given it.
+
+    The attacker knows everybody's quasi-identifiers, all that was published before, the method and its parameters. That
+    the row left alone, which depends on the rows that were held, and with `t` the sensitive values, are not weighed.
+    None if it is not known how the method remembers boxes.
+
+    Parameters
+    ----------
+    releases
+        What left, in the order it left: a `Published`, or anything with its columns.
+    eta
+        The rule that the attacker takes the method to have; by default its own. `LEAST_LOSS`: the box of least loss.
+    most
+        Rows to ask about, drawn at random by `seed`.
+    """
+    out = Published.of(releases)
+    if eta is None:
+        eta = float(getattr(policy.parameters, "eta", 0.0))
+    memory = _memory(policy)
+    if memory is None or out.kind is None or out.offsets is None or out.loss is None:
+        return None
+    alone = np.flatnonzero(out.kind == _REUSE)
+    if len(alone) > most:
+        alone = np.sort(np.random.default_rng(seed).choice(alone, most, replace=False))
+    places, found = Places(policy, rows), _Found()
+    for reused in _reuses(memory, out, alone):
+        _weigh(places, reused, eta, found)
+    chances = np.array(found.chances)
+    return Shrinking(
+        attack="shrinking",
+        targets=len(alone),
+        highest=float(chances.max(initial=0.0)),
+        mean=float(chances.mean()) if len(chances) else 0.0,
+        excluded=found.excluded,
+        wrong=found.wrong,
+        odds=found.odds,
+        odds_bound=found.bound,
+        weights=found.weights,
+    )
+
+
+class _Found:
+    """What an attacker has found so far."""
+
+    def __init__(self) -> None:
+        self.chances: list[float] = []
+        self.excluded = self.wrong = 0
+        self.odds = self.bound = self.weights = 1.0
+
+
+def _weigh(places: Places, reused: Reused, eta: float, found: _Found) -> None:
+    """Weigh the persons inside a box that was reused."""
+    box = reused.box
+    rows = places.inside(reused.lo[box], reused.hi[box])
+    near = _overlapping(reused)
+    inside = near.containing(places.qi[rows])
+    chance = near.chances(inside, eta)
+    # Before, one person is as likely as another; of one with several places any may be the row's.
+    persons, at = np.unique(places.person[rows], return_inverse=True)
+    weight = np.bincount(at.reshape(-1), chance) / np.bincount(at.reshape(-1))
+    possible = weight[weight > 0]
+    if not len(possible):
+        return
+    found.chances.append(float(possible.max() / possible.sum()))
+    found.excluded += len(possible) < len(persons)
+    found.wrong += bool(weight[persons == places.person[reused.row]].sum() == 0)
+    found.odds = max(found.odds, float(chance.max() / chance.min()) if chance.min() > 0 else math.inf)
+    bound, weights = near.bound(inside, eta)
+    found.bound, found.weights = max(found.bound, bound), max(found.weights, weights)
+
+
+def _overlapping(reused: Reused) -> Reused:
+    """The same without the boxes that have no place in common with the one that was given."""
+    lo, hi = reused.lo[reused.box], reused.hi[reused.box]
+    near = np.all((reused.lo <= hi) & (lo <= reused.hi), axis=1)
+    return Reused(
+        reused.row,
+        int(np.count_nonzero(near[: reused.box])),
+        reused.lo[near],
+        reused.hi[near],
+        reused.loss[near],
+        reused.average,
+    )
+
+
+# --- What methods remember -------------------------------------------------------------------------------------------
+
+
+class _Memory:
+    """The boxes that are kept, oldest first; one that is there already keeps its place."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.boxes: dict[bytes, tuple[Floats, Floats, float]] = {}
+        self.average: float | None = None
+
+    def left(self, kind: int, rows: int, lo: Floats, hi: Floats, loss: float) -> None:
+        """Take note of a release."""
+        key = _key(lo, hi)
+        if kind == _REUSE:
+            self._note(rows, self.boxes[key][2])  # what it lost when it was made
+        if kind != _CLUSTER:
+            return
+        self._note(rows, loss)
+        if self._keeps(loss) and self._most > 0:
+            if key not in self.boxes and len(self.boxes) == self._most:
+                del self.boxes[next(iter(self.boxes))]
+            self.boxes[key] = lo, hi, loss
+
+    def _keeps(self, loss: float) -> bool:
+        raise NotImplementedError
+
+    def _note(self, rows: int, loss: float) -> None:
+        raise NotImplementedError
+
+
+class _CastleMemory(_Memory):
+    """Boxes that lose less than the last mu did on average."""
+
+    def __init__(self, parameters: CastleParameters) -> None:
+        super().__init__(parameters.max_reusable)
+        self._losses: deque[float] = deque(maxlen=parameters.mu)
+
+    def _keeps(self, loss: float) -> bool:
+        self._losses.append(loss)
+        return loss < sum(self._losses) / len(self._losses)
+
+    def _note(self, rows: int, loss: float) -> None:
+        pass  # no average is needed for a uniform draw
+
+
+class _BastionMemory(_Memory):
+    """All boxes, and the average that weights are relative to."""
+
+    def __init__(self, k: int, parameters: BastionParameters) -> None:
+        super().__init__(parameters.max_reusable)
+        self._pace = 20.0 * k
+
+    def _keeps(self, loss: float) -> bool:
+        return True
+
+    def _note(self, rows: int, loss: float) -> None:
+        if self.average is None:
+            self.average = loss
+        else:
+            self.average += min(rows / self._pace, 0.5) * (loss - self.average)
+
+
+def _key(lo: Floats, hi: Floats) -> bytes:
+    return bytes((np.concatenate([lo, hi]) + 0.0).tobytes())  # -0.0 is 0.0
+
+
+def _memory(policy: Policy) -> _Memory | None:
+    parameters = policy.parameters
+    # Where rows are put in order, the releases are no longer those that were decided on.
+    if getattr(parameters, "reorder", False) or getattr(parameters, "perturbs", False):
+        return None
+    if isinstance(parameters, BastionParameters):
+        return _BastionMemory(policy.k, parameters)
+    return _CastleMemory(parameters) if isinstance(parameters, CastleParameters) else None
+
+
+def _reuses(memory: _Memory, out: Published, wanted: Ints) -> Iterator[Reused]:
+    """The wanted releases, with what there was to draw from."""
+    assert out.kind is not None and out.offsets is not None and out.loss is not None
+    asked = set(wanted.tolist())
+    for i, (kind, begin, end) in enumerate(zip(out.kind.tolist(), out.offsets[:-1], out.offsets[1:], strict=True)):
+        if i in asked:
+            lo, hi, loss = (np.array(column) for column in zip(*memory.boxes.values(), strict=True))
+            yield Reused(
+                int(out.rows[begin]), list(memory.boxes).index(_key(out.lo[i], out.hi[i])), lo, hi, loss, memory.average
+            )
+        memory.left(kind, int(end - begin), out.lo[i], out.hi[i], float(out.loss[i]))
