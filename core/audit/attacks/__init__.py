@@ -18,6 +18,7 @@ from crenel.audit.attacks.order import Order, order
 from crenel.audit.attacks.outcomes import Chances, Outcome
 from crenel.audit.attacks.reuse import LEAST_LOSS, Shrinking, reuse_odds, shrinking
 from crenel.audit.attacks.seen import Seen
+from crenel.audit.attacks.tried import Tried, tried
 
 __all__ = [
     "CERTAIN",
@@ -28,6 +29,7 @@ __all__ = [
     "Outcome",
     "Seen",
     "Shrinking",
+    "Tried",
     "boundary",
     "enumeration",
     "homogeneity",
@@ -36,4 +38,5 @@ __all__ = [
     "order",
     "reuse_odds",
     "shrinking",
+    "tried",
 ]

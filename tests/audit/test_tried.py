@@ -1,0 +1,66 @@
+"""All attacks at once, as the audit tells of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from crenel.audit.attacks import Seen, Tried, tried
+from tests.audit.streams import clouds, policy, published, seen, stream
+from tests.engine.cases import Case, run
+from tests.engine.test_engines import BUFFERED, METHODS
+
+
+def by_name(found: list[Tried]) -> dict[str, Tried]:
+    return {one.name: one for one in found}
+
+
+@pytest.mark.parametrize("method", [*METHODS, *BUFFERED], ids=lambda method: method.name)
+@settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@given(data=st.data())
+def test_nothing_that_is_promised_is_broken(method, data: st.DataObject):
+    case: Case = data.draw(method.cases, label="case")
+    releases = run(case)
+    for one in tried(case.policy, case.rows, Seen.of(case.policy, case.rows, releases), releases):
+        assert one.state != "broken", one.text
+        json.dumps(one.as_dict(), allow_nan=False)
+
+
+def test_all_are_tried_on_a_stream_that_is_known():
+    of, rows = policy("bastion", l=2), stream()
+    releases = published(of, rows)
+    found = by_name(tried(of, rows, Seen.of(of, rows, releases), releases))
+    assert list(found) == ["linkage", "homogeneity:s", "boundary", "intersection", "order", "shrinking"]
+    assert [one.state for one in found.values()] == ["kept", "kept", "information", "kept", "kept", "information"]
+    assert found["linkage"].bound == 0.2
+    assert "odds between two persons" in found["shrinking"].text
+
+
+def test_few_are_tried_if_nobody_knows_whose_rows_they_are():
+    of, rows = policy("bastion"), stream()
+    blind = replace(seen(of, rows), rows=np.full(len(rows), -1))
+    assert list(by_name(tried(of, rows, blind))) == ["linkage", "homogeneity:s"]
+
+
+def test_weak_streams_are_broken():
+    of, rows = policy("bastion", k=5, l=2, on_suppress="drop"), clouds()
+    # Of less than is promised.
+    careless = policy("bastion", k=2, on_suppress="drop")
+    what = seen(careless, rows)
+    found = by_name(tried(of, rows, what, most=10**6))
+    assert {name for name, one in found.items() if one.state == "broken"} == {"linkage", "homogeneity:s"}
+    assert found["linkage"].claims > 0
+    twice = what.then(seen(policy("bastion", 7, k=2, on_suppress="drop"), rows))
+    assert by_name(tried(of, rows, twice))["intersection"].state == "broken"
+    in_order = replace(what, rows=np.sort(what.rows))
+    assert by_name(tried(of, rows, in_order))["order"].state == "broken"
+
+
+def test_an_empty_stream():
+    of, rows = policy("bastion"), stream(0)
+    assert [one.targets for one in tried(of, rows, seen(of, rows), published(of, rows))] == [0, 0]
