@@ -34,6 +34,7 @@ from crenel.pipelines import sinks, sources
 from crenel.pipelines.errors import CommandError
 from crenel.pipelines.sources import STANDARD, Source
 from crenel.pipelines.tables import COMPRESSIONS, FORMATS, TableError, detect
+from crenel.pipelines.tally import Spread, Tally
 from crenel.pipelines.typed import ROW, Typing, in_order
 from crenel.pipelines.work import Work
 from crenel.policy import Policy
@@ -125,6 +126,12 @@ class Outcome:
     releases: int = 0
     #: The average over published and suppressed rows; None if there are none.
     loss: float | None = None
+    #: Rows of each release that is a group.
+    groups: Spread = field(default_factory=Spread)
+    #: Microseconds of event time that rows waited; None if they have no event times.
+    delay: Spread | None = None
+    #: The most rows that a shard was seen to hold.
+    held: int = 0
     seconds: float = 0.0
     workers: int = 1
 
@@ -132,6 +139,18 @@ class Outcome:
     def accounted(self) -> int:
         """The rows of which it is known what became of them."""
         return self.published + self.suppressed + self.sampled_out + self.rejected.total()
+
+    def take(self, tally: Tally, *, timed: bool) -> None:
+        """Take over what left."""
+        rows = tally.kinds
+        self.published = rows[Kind.CLUSTER] + rows[Kind.REUSE]
+        self.suppressed = rows[Kind.SUPPRESSED]
+        self.sampled_out = rows[Kind.SAMPLED_OUT]
+        self.releases = tally.releases
+        boxed = self.published + self.suppressed
+        self.loss = tally.loss / boxed if boxed else None
+        self.groups, self.held = tally.groups, tally.held
+        self.delay = tally.delay if timed else None
 
 
 def run(request: Request, launch: Launch, watch: Callable[[Work], Any] | None = None) -> Outcome:
@@ -288,26 +307,22 @@ class _Hold(_Step):
         """Take a shard."""
         shard, packs = element
         holder = Holder(self._policy, self._secret, str(shard).encode())
-        rows = np.zeros(len(Kind), dtype=np.int64)
-        releases, loss = 0, 0.0
+        tally = Tally()
         with ExitStack() as parts:
             names = (PUBLISHED, SUPPRESSED, RELEASES)
             opened = {name: parts.enter_context(self._work.part(name, shard)) for name in names if name in self._wanted}
             for left in departures(holder, [Pack.from_bytes(pack) for pack in packs]):
                 self._work.check()
+                tally.holds(holder.held)
                 for departure in left:
                     opened[PUBLISHED].write(self._publisher.published_batch(departure))
                     if SUPPRESSED in opened:
                         opened[SUPPRESSED].write(self._publisher.suppressed_batch(departure))
                     if RELEASES in opened:
                         opened[RELEASES].write(_release_batch(self._policy, departure.releases, shard))
-                    sizes = departure.releases.sizes
-                    rows += np.bincount(departure.releases.kind, sizes, minlength=len(Kind)).astype(np.int64)
-                    releases += len(sizes)
-                    boxed = departure.releases.kind != Kind.SAMPLED_OUT
-                    loss += float((departure.releases.loss * sizes)[boxed].sum())
-                    self._work.tick("left", int(sizes.sum()))
-        self._work.note("held", shard, {"rows": rows.tolist(), "releases": releases, "loss": loss})
+                    tally.count(departure)
+                    self._work.tick("left", int(departure.releases.sizes.sum()))
+        self._work.note("held", shard, tally.as_dict())
 
 
 _REJECTED_SCHEMA = pa.schema([("row", pa.string()), ("field", pa.string()), ("reason", pa.string())])
@@ -356,16 +371,7 @@ def _outcome(policy: Policy, found: Sequence[Source], work: Work) -> Outcome:
         outcome.rows += read["rows"]
         outcome.rejected.update({(name, reason): count for name, reason, count in read["rejected"]})
         seen.update(read["columns"])
-    loss = 0.0
-    for held in work.notes("held"):
-        rows = held["rows"]
-        outcome.published += rows[Kind.CLUSTER] + rows[Kind.REUSE]
-        outcome.suppressed += rows[Kind.SUPPRESSED]
-        outcome.sampled_out += rows[Kind.SAMPLED_OUT]
-        outcome.releases += held["releases"]
-        loss += held["loss"]
-    boxed = outcome.published + outcome.suppressed
-    outcome.loss = loss / boxed if boxed else None
+    outcome.take(Tally.of(work.notes("held")), timed=policy.event_time != ROW)
     if outcome.rows:
         # A file where each row has its own columns can lack one only as a whole.
         problems = [f"the input {said}" for said in _lacking(policy, sorted(seen))]

@@ -24,7 +24,6 @@ import apache_beam as beam
 import numpy as np
 from apache_beam import typehints
 
-from crenel.engine import Kind
 from crenel.pipelines import kafka_topics
 from crenel.pipelines.errors import CommandError
 from crenel.pipelines.job import PUBLISHED, REJECTED, RELEASES, SUPPRESSED, Launch, Outcome
@@ -32,6 +31,7 @@ from crenel.pipelines.kafka_sink import EncodeRows, Sender, WriteRecords, record
 from crenel.pipelines.kafka_source import Reading, ReadPartition, Refused, elements
 from crenel.pipelines.kafka_topics import Topic, is_topic
 from crenel.pipelines.kafka_values import derived, values
+from crenel.pipelines.tally import Tally
 from crenel.pipelines.work import Work
 from crenel.policy import Policy
 from crenel.transforms.anonymize import Anonymize, secret_of, with_outputs
@@ -188,7 +188,7 @@ class _Pump(beam.DoFn):
         self._packer = Packer(request.policy, self._secret)
         self._publisher = Publisher(request.policy)
         self._holders: dict[int, Holder] = {}
-        self._tally = _Tally()
+        self._arrived, self._left = _Arrived(), Tally()
         self._writer = _Writer(request.outputs)
         starts = {partition: start for partition, (start, stop) in self._bounds.items() if stop is None or start < stop}
         reading = Reading(request.source, request.policy, starts)
@@ -203,7 +203,7 @@ class _Pump(beam.DoFn):
         finally:
             reading.close()
             self._writer.close()
-        self._work.note("pump", 0, self._tally.as_dict())
+        self._work.note("pump", 0, {"arrived": self._arrived.as_dict(), "left": self._left.as_dict()})
 
     def _is_over(self, reading: Reading, starts: Mapping[int, int]) -> bool:
         stops = {partition: self._bounds[partition][1] for partition in starts}
@@ -231,13 +231,14 @@ class _Pump(beam.DoFn):
             self._reject({"row": as_text(rows[place]), "field": name, "reason": reason})
         for shard, pack in packed.packs:
             self._leave(self._holder(shard).push(pack), shard)
-        self._tally.rows += len(rows)
+            self._left.holds(self._holder(shard).held)
+        self._arrived.rows += len(rows)
         self._work.tick("read", len(rows))
 
     def _reject(self, record: dict[str, str]) -> None:
-        self._tally.rejected[record["field"], record["reason"]] += 1
+        self._arrived.rejected[record["field"], record["reason"]] += 1
         if not record["field"]:
-            self._tally.rows += 1  # it was no row yet, and is not counted among them
+            self._arrived.rows += 1  # it was no row yet, and is not counted among them
         self._writer.write(REJECTED, [record])
 
     def _holder(self, shard: int) -> Holder:
@@ -266,7 +267,7 @@ class _Pump(beam.DoFn):
             self._writer.write(PUBLISHED, self._publisher.published(departure))
             self._writer.write(SUPPRESSED, self._publisher.suppressed(departure))
             self._writer.write(RELEASES, release_records(departure.releases, shard))
-            self._tally.count(departure)
+            self._left.count(departure)
             self._work.tick("left", int(departure.releases.sizes.sum()))
 
 
@@ -311,43 +312,25 @@ def _opened(path: Path, *, private: bool) -> IO[str]:
     return os.fdopen(descriptor, "w", encoding="utf-8")
 
 
-class _Tally:
-    """What became of the rows so far."""
+class _Arrived:
+    """The rows that came so far."""
 
     def __init__(self) -> None:
         self.rows = 0
         self.rejected: Counter[tuple[str, str]] = Counter()
-        self._kinds = np.zeros(len(Kind), dtype=np.int64)
-        self._releases, self._loss = 0, 0.0
-
-    def count(self, departure: Departure) -> None:
-        """Count what leaves."""
-        releases = departure.releases
-        self._kinds += np.bincount(releases.kind, releases.sizes, minlength=len(Kind)).astype(np.int64)
-        self._releases += len(releases)
-        boxed = releases.kind != Kind.SAMPLED_OUT
-        self._loss += float((releases.loss * releases.sizes)[boxed].sum())
 
     def as_dict(self) -> dict[str, Any]:
         """As a record."""
-        rejected = [[name, reason, count] for (name, reason), count in self.rejected.items()]
-        kinds = self._kinds.tolist()
-        return {"rows": self.rows, "rejected": rejected, "kinds": kinds, "releases": self._releases, "loss": self._loss}
+        return {"rows": self.rows, "rejected": [[*why, count] for why, count in self.rejected.items()]}
 
 
 def _outcome(work: Work) -> Outcome:
     (note,) = work.notes("pump")
-    kinds = note["kinds"]
     outcome = Outcome(
-        rows=note["rows"],
-        published=kinds[Kind.CLUSTER] + kinds[Kind.REUSE],
-        suppressed=kinds[Kind.SUPPRESSED],
-        sampled_out=kinds[Kind.SAMPLED_OUT],
-        rejected=Counter({(name, reason): count for name, reason, count in note["rejected"]}),
-        releases=note["releases"],
+        rows=note["arrived"]["rows"],
+        rejected=Counter({(name, reason): count for name, reason, count in note["arrived"]["rejected"]}),
     )
-    boxed = outcome.published + outcome.suppressed
-    outcome.loss = note["loss"] / boxed if boxed else None
+    outcome.take(Tally.of([note["left"]]), timed=True)
     if outcome.accounted != outcome.rows:
         msg = f"of {outcome.rows:,} rows only {outcome.accounted:,} are accounted for."
         raise RuntimeError(msg)

@@ -330,6 +330,7 @@ class ReadPartition(beam.DoFn):
             return TimestampedValue(what.row, at)
         self._rows.inc()
         self._rejected.inc()
+        Metrics.counter(NAMESPACE, f"rejected: {what.record['reason']}").inc()
         return TaggedOutput(REJECTED, TimestampedValue(what.record, at))
 
 

@@ -10,17 +10,20 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from crenel.audit.differential import stated
+from crenel.durations import UNITS
 from crenel.pipelines import compiled
 from crenel.pipelines.report import count, percent
 from crenel.policy import OnSuppress, Policy
 
 if TYPE_CHECKING:
     from crenel.pipelines.job import Outcome
+    from crenel.pipelines.tally import Spread
     from crenel.pipelines.work import Work
 
 __all__ = ["as_dict", "as_text", "watching"]
 
 _EVERY = 0.5
+_SECOND = UNITS["s"]
 
 
 @contextlib.contextmanager
@@ -73,6 +76,9 @@ def as_dict(policy: Policy, outcome: Outcome) -> dict[str, Any]:
         ],
         "releases": outcome.releases,
         "loss": None if outcome.loss is None else round(outcome.loss, 6),
+        "group_rows": _spread(outcome.groups),
+        "delay_seconds": None if outcome.delay is None else _spread(outcome.delay, _SECOND),
+        "held_rows": outcome.held,
         "seconds": round(outcome.seconds, 3),
         "workers": outcome.workers,
         **differential,
@@ -94,6 +100,12 @@ def as_text(policy: Policy, outcome: Outcome) -> str:
     lines.append(("releases", f"{outcome.releases:,}", ""))
     if outcome.loss is not None:
         lines.append(("average loss", f"{outcome.loss:.3f}", "0: nothing was made coarser; 1: everything was"))
+    if outcome.groups.count:
+        ends = f"{outcome.groups.least:,.0f} to {outcome.groups.most:,.0f}"
+        lines.append(("group size", f"{outcome.groups.mean:,.1f}", f"rows on average; {ends}"))
+    if outcome.delay is not None and outcome.delay.count:
+        lines.append(("delay", _waited(outcome.delay.mean), f"on average; at most {_waited(outcome.delay.most)}"))
+    lines.append(("held rows", f"{outcome.held:,}", "at most, in a shard"))
     statement = stated(policy)
     if statement is not None:
         how = "proven" if statement.proven else "claimed, not proven"
@@ -105,6 +117,20 @@ def as_text(policy: Policy, outcome: Outcome) -> str:
     wide = max(len(label) for label, _, _ in lines)
     far = max(len(figure) for _, figure, _ in lines)
     return "".join(f"{label:<{wide}}  {figure:>{far}}  {said}".rstrip() + "\n" for label, figure, said in lines)
+
+
+def _spread(figures: Spread, unit: float = 1.0) -> dict[str, float] | None:
+    """The figures for machines; None if there are none."""
+    if not figures.count:
+        return None
+    named = {"least": figures.least, "mean": figures.mean, "most": figures.most}
+    return {name: round(value / unit, 3) for name, value in named.items()}
+
+
+def _waited(micros: float) -> str:
+    """A time that somebody waited, in a unit that suits it."""
+    size, unit = next(((size, unit) for unit, size in UNITS.items() if micros >= size), (_SECOND, "s"))
+    return f"{micros / size:.3g} {unit}"
 
 
 def _share(outcome: Outcome, rows: int) -> str:

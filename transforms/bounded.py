@@ -12,6 +12,7 @@ from typing import Any
 import apache_beam as beam
 import numpy as np
 from apache_beam import pvalue
+from apache_beam.metrics import Metrics
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
 from numpy.typing import NDArray
 
@@ -19,7 +20,7 @@ from crenel import columns
 from crenel.errors import Rejected
 from crenel.policy import Policy
 from crenel.transforms.anonymize import Anonymize, with_outputs
-from crenel.transforms.emit import PUBLISHED, RELEASES, SUPPRESSED, Emitter
+from crenel.transforms.emit import NAMESPACE, PUBLISHED, RELEASES, SUPPRESSED, Emitter
 from crenel.transforms.hold import shard_name
 from crenel.transforms.holder import Departure, Holder
 from crenel.transforms.packs import Pack, joined
@@ -73,12 +74,14 @@ class HoldGrouped(beam.DoFn):
     def setup(self) -> None:
         """Prepare what does not travel."""
         self._emitter = Emitter(self._policy, self._record)
+        self._held = Metrics.distribution(NAMESPACE, "held_rows")
 
     def process(self, element: tuple[int, Iterable[bytes]], window: Any = beam.DoFn.WindowParam) -> Iterator[Any]:
         """Take a shard."""
         shard, packs = element
         holder = Holder(self._policy, self._secret, shard_name(shard, window))
         for left in departures(holder, [Pack.from_bytes(pack) for pack in packs]):
+            self._held.update(holder.held)
             # All input is there: nothing is late, and a row leaves with the moment of its release.
             yield from self._emitter.emit(left, shard, window, MIN_TIMESTAMP.micros)
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
 import pytest
 from apache_beam.transforms.window import FixedWindows, SlidingWindows
 
-from tests.transforms.streams import Stamped, anonymize, rows, run
+from crenel.transforms import AnonymizeBounded
+from tests.transforms.streams import Stamped, anonymize, policy, rows, run
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def name(windows: Any) -> str:
@@ -82,3 +87,28 @@ def test_names_are_all_there_is(given: list[dict[str, Any]]) -> None:
         "delay_ms",
         "held_rows",
     }
+
+
+def test_bounded_rows_are_counted_by_the_same_names(given: list[dict[str, Any]]) -> None:
+    stateful, bounded = run(given, anonymize()), run(given, AnonymizeBounded(policy()))
+    names = [
+        {metric.key.metric.name for kind in found.values() for metric in kind}
+        for found in (
+            out.result.metrics().query(beam.metrics.MetricsFilter().with_namespace("crenel"))
+            for out in (stateful, bounded)
+        )
+    ]
+    assert names[0] == names[1]
+    # Pushed at once, so that only what is held behind the last row, and after all, is looked at.
+    assert bounded.distribution("held_rows").min == 0
+
+
+def test_the_page_lists_what_the_code_counts() -> None:
+    """A name in the code is on the page, and the other way round."""
+    named = set()
+    for folder in ("transforms", "pipelines"):
+        for path in (ROOT / folder).glob("*.py"):
+            for call in re.findall(r"Metrics\.(?:counter|distribution)\(NAMESPACE, (.+)", path.read_text("utf-8")):
+                named |= {re.sub(r"\{.*\}", "<reason>", name) for name in re.findall(r'"([^"]+)"', call)}
+    page = (ROOT / "docs" / "transform.md").read_text("utf-8")
+    assert {f"crenel/{name}" for name in named} == set(re.findall(r"^\| `(crenel/[^`]+)` \| ", page, re.MULTILINE))

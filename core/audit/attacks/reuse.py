@@ -31,6 +31,7 @@ __all__ = ["LEAST_LOSS", "Shrinking", "reuse_odds", "shrinking"]
 #: The eta of the rule that always takes the box of least loss.
 LEAST_LOSS = math.inf
 
+_TOLERANCE = 1e-12
 _CLUSTER = 0
 _REUSE = 1
 #: A box that loses more averages than this weighs no less.
@@ -39,7 +40,10 @@ _FARTHEST = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class Shrinking(Chances):
-    """What came of `shrinking`. Targets are rows that left alone under a box seen before."""
+    """What came of `shrinking`. Targets are rows that left alone under a box seen before.
+
+    Its bound is 1/k, as that of `linkage`; but it is not promised, and `above` says how many rows are above it.
+    """
 
     #: Rows of which a person inside the box was excluded; and those of which the true one was, the rule being another.
     excluded: int
@@ -151,6 +155,8 @@ def shrinking(
         targets=len(alone),
         highest=float(chances.max(initial=0.0)),
         mean=float(chances.mean()) if len(chances) else 0.0,
+        bound=1.0 / policy.k,
+        above=int(np.count_nonzero(chances > 1.0 / policy.k + _TOLERANCE)),
         excluded=found.excluded,
         wrong=found.wrong,
         odds=found.odds,
