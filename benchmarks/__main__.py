@@ -6,6 +6,7 @@ import sys
 
 from benchmarks import (
     adaptive_paper,
+    attacks,
     castle_paper,
     castleguard_paper,
     continuous_paper,
@@ -21,6 +22,7 @@ from benchmarks import (
 ALL = {
     "engine": engine.main,
     "methods": methods.main,
+    "attacks": attacks.main,
     "castle_paper": castle_paper.main,
     "castleguard_paper": castleguard_paper.main,
     "partition_paper": partition_paper.main,

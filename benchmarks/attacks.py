@@ -1,6 +1,7 @@
 """What each attack achieves: against deliberately weak streams, and against some methods.
 
 python -m benchmarks.attacks             the table of docs/attacks.md
+python -m benchmarks.attacks --reuse     that of docs/bastion.md: what reuse tells, by eta
 python -m benchmarks.attacks --quick     a tenth of the rows, to see that it runs
 """
 
@@ -31,6 +32,14 @@ METHODS: dict[str, dict[str, Any]] = {
     "castleguard": {"parameters": {"beta_sample": 0.6, "phi": 100.0}},
     "mondrian": {},
     "partition": {},
+}
+#: For the table of what reuse tells.
+REUSE_CASES = (datasets.NUMERIC, ("age", "education", "marital_status", "native_country"))
+REUSE_TARGETS = 300
+REUSES: dict[str, dict[str, Any]] = {
+    "castle": {},
+    **{f"bastion, eta {eta:g}": {"eta": eta} for eta in (0.0, 0.5, 1.0, 2.0)},
+    "bastion, reuse: false": {"reuse": False},
 }
 #: Targets of attacks that look at each of them.
 TARGETS = 1_000
@@ -155,11 +164,44 @@ def weak_figures(make: Callable[..., Stream], rows: Rows) -> dict[str, float]:
     }
 
 
+def reuse(quick: bool) -> int:
+    """What the choice of a box tells, by eta, beside what it costs in loss."""
+    figures: dict[str, Any] = {"quick": quick, "k": K, "delta": DELTA}
+    lines = []
+    for names in REUSE_CASES:
+        of = datasets.adult(names).first(ROWS // 10 if quick else ROWS)
+        for method, parameters in REUSES.items():
+            policy = Policy(
+                person="person",
+                quasi_identifiers=of.quasi_identifiers,
+                k=K,
+                delay_rows=DELTA,
+                method=method.partition(",")[0],
+                parameters=parameters,
+                seed=1,
+            )
+            releases = push_all(policy, of.rows)
+            loss = float(releases.per_row(releases.loss).mean())
+            found = shrinking(policy, of.rows, releases, most=REUSE_TARGETS)
+            odds = [found.odds, found.odds_bound, found.highest, found.mean] if found and found.targets else []
+            above = f"{found.above} of {found.targets}" if found else ""
+            name = f"{len(names)} QIs, `{method}`"
+            lines.append([name, f"{loss:.4f}", *(map(shown, odds) if odds else [""] * 4), above])
+            figures[name] = [rounded(value) for value in (loss, *odds)]
+    header = ["", "loss", "odds changed by at most", "the bound", "highest chance", "mean chance", "rows above 1/k"]
+    print(table(header, lines) + "\n")
+    finish(figures)
+    return 0
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.attacks", description=__doc__, allow_abbrev=False)
     parser.add_argument("--quick", action="store_true", help="a tenth of the rows; figures mean nothing")
+    parser.add_argument("--reuse", action="store_true", help="what the choice of a box to reuse tells, by eta")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), help="some of them")
     options = parser.parse_args(arguments)
+    if options.reuse:
+        return reuse(options.quick)
     of = datasets.adult(QUASI_IDENTIFIERS, extra=("income",)).first(ROWS // 10 if options.quick else ROWS)
     rows = replace(of.rows, sensitive=np.ascontiguousarray(of.extra["income"][:, None]))
     repeated = several(of, rows)

@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks import (
     adaptive_paper,
+    attacks,
     castle_paper,
     castleguard_paper,
     continuous_paper,
@@ -162,3 +163,13 @@ def test_tables_are_markdown() -> None:
         "| a      |    1.500 |",
         "| longer | 12,345.7 |",
     ]
+
+
+def test_attacks(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert data_dir
+    assert attacks.main(["--quick", "--methods", "bastion"]) == 0
+    found = last_line(capsys)["figures"]
+    assert found["bastion"]["linkage: highest chance"] <= 0.1 < found["weak"]["linkage: highest chance"]
+    assert found["weak"]["order: right of pairs"] == 1.0
+    assert attacks.main(["--quick", "--reuse"]) == 0
+    assert last_line(capsys)["k"] == 10

@@ -139,8 +139,8 @@ def _shrunk(policy: Policy, rows: Rows, releases: Any, most: int, seed: int) -> 
             f"Which generalization was reused changes the odds between two persons by a factor of up to "
             f"{outcome.odds:.3g}, of at most {outcome.odds_bound:.3g} (the weights' part of that is "
             f"{outcome.weights:.3g}); the best guess of the person is right with a chance of at most "
-            f"{outcome.highest:.3g} ({outcome.mean:.3g} on average), for {outcome.above} of {outcome.targets} rows more "
-            f"than 1/k. Somebody is excluded for {outcome.excluded}."
+            f"{outcome.highest:.3g} ({outcome.mean:.3g} on average), for {outcome.above} of {outcome.targets} rows "
+            f"more than 1/k. Somebody is excluded for {outcome.excluded}."
         )
     return _of_chances(outcome, text, INFORMATION, claims=outcome.excluded)
 
