@@ -13,12 +13,12 @@ them achieves, `docs/differential-privacy.md` what is known against all of them.
 from __future__ import annotations
 
 from crenel.audit.attacks.claims import CERTAIN, boundary, enumeration, homogeneity
-from crenel.audit.attacks.linkage import Linkage, intersection, linkage
-from crenel.audit.attacks.order import Order, order
+from crenel.audit.attacks.links import Linkage, intersection, linkage
+from crenel.audit.attacks.orders import Order, order
 from crenel.audit.attacks.outcomes import Chances, Outcome
 from crenel.audit.attacks.reuse import LEAST_LOSS, Shrinking, reuse_odds, shrinking
 from crenel.audit.attacks.seen import Seen
-from crenel.audit.attacks.tried import Tried, tried
+from crenel.audit.attacks.trial import Tried, tried
 
 __all__ = [
     "CERTAIN",

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from crenel.audit.attacks.claims import boundary, homogeneity
-from crenel.audit.attacks.linkage import intersection, linkage
-from crenel.audit.attacks.order import order
+from crenel.audit.attacks.links import intersection, linkage
+from crenel.audit.attacks.orders import order
 from crenel.audit.attacks.outcomes import Chances, Outcome
 from crenel.audit.attacks.reuse import shrinking
 from crenel.audit.attacks.seen import Seen
@@ -32,11 +32,11 @@ class Tried:
     #: What came of it, in a sentence.
     text: str
     targets: int
-    #: Of how many of them something was claimed, or guessed with more than is promised; and how often that was right,
-    #: None where an attack weighs chances instead of claiming.
+    #: Of how many of them something was claimed, or guessed; and how often that was right, or is expected of guesses.
     claims: int
-    right: int | None
-    #: The part of targets, or the chance for the one who is worst off; and what is promised of it, None if nothing is.
+    right: int
+    #: The part of the targets, or of guesses the chance for the one who is worst off; and what is promised of it, None
+    #: if nothing is.
     success: float
     bound: float | None
     #: `kept` or `broken` where something is promised, else `information`.
@@ -126,7 +126,7 @@ def _ordered(policy: Policy, seen: Seen) -> Tried:
     text = f"Of {outcome.targets} pairs of rows that left together, the first to leave came first in {outcome.right}: "
     text += "the order tells who came first." if told else "no more than by chance."
     state = INFORMATION if getattr(policy.parameters, "reorder", False) else BROKEN if told else KEPT
-    return _of_claims(outcome, text, state, bound=0.5)
+    return _of_claims(outcome, text, state)
 
 
 def _shrunk(policy: Policy, rows: Rows, releases: Any, most: int, seed: int) -> Tried | None:
@@ -142,16 +142,16 @@ def _shrunk(policy: Policy, rows: Rows, releases: Any, most: int, seed: int) -> 
             f"{outcome.highest:.3g} ({outcome.mean:.3g} on average), for {outcome.above} of {outcome.targets} rows "
             f"more than 1/k. Somebody is excluded for {outcome.excluded}."
         )
-    return _of_chances(outcome, text, INFORMATION, claims=outcome.excluded)
+    return _of_chances(outcome, text, INFORMATION)
 
 
-def _of_chances(outcome: Chances, text: str, state: str, *, claims: int | None = None) -> Tried:
+def _of_chances(outcome: Chances, text: str, state: str) -> Tried:
     return Tried(
         name=outcome.attack,
         text=text,
         targets=outcome.targets,
-        claims=outcome.above if claims is None else claims,
-        right=None,
+        claims=outcome.targets,
+        right=round(outcome.mean * outcome.targets),
         success=outcome.highest,
         bound=outcome.bound if state != INFORMATION else None,
         state=state,
