@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -163,6 +164,8 @@ class Packer:
         self._kept = (*policy.sensitive, *policy.publish)
         named = (policy.person, policy.event_time, *policy.quasi_identifiers, *self._kept)
         self._columns = tuple(dict.fromkeys(n for n in (*named, *self._sharder.fields) if n))
+        #: A dict's values of these: a tuple, as there is always a person and a quasi-identifier.
+        self._values_of = itemgetter(*self._columns)
         self._moments = {name for name, qi in policy.quasi_identifiers.items() if isinstance(qi, Datetime)}
         if policy.event_time is not None:
             self._moments.add(policy.event_time)
@@ -172,11 +175,11 @@ class Packer:
         columns = {name: self._plain(name, column) for name, column in self._columns_of(rows).items()}
         return self._pack(columns, time, Form.DICT)
 
-    def _columns_of(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-        # Mostly all columns are there, and to ask for them so is faster. A subclass may make up those that are not.
+    def _columns_of(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Sequence[Any]]:
+        # Mostly all columns are there, and to ask for them at once is much faster. A subclass may make up what is not.
         if set(map(type, rows)) == {dict}:
             try:
-                return {name: [row[name] for row in rows] for name in self._columns}
+                return dict(zip(self._columns, zip(*map(self._values_of, rows), strict=True), strict=True))
             except KeyError:
                 pass
         return {name: [row.get(name) for row in rows] for name in self._columns}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -42,6 +43,9 @@ class Publisher:
 
     def published(self, departure: Departure) -> Iterator[dict[str, Any]]:
         """The rows that leave for everybody, as dicts; one by one, since a list of them costs more than they do."""
+        return chain.from_iterable(self._published(departure))
+
+    def _published(self, departure: Departure) -> Iterator[Iterator[dict[str, Any]]]:
         releases = departure.releases
         kept = self._kept
         rows = _tuples(departure, kept)
@@ -55,7 +59,7 @@ class Publisher:
             # Its ranges are its own: the cache is not for who reads a row to change.
             own = [dict(value) if isinstance(value, dict) else value for value in boxes[i]]
             box = dict(zip(self._names, own, strict=True)) | dict.fromkeys(kept)
-            yield from self._filled(box, kept, [rows[place] for place in places[starts[i] : starts[i + 1]]])
+            yield self._filled(box, kept, [rows[place] for place in places[starts[i] : starts[i + 1]]])
 
     def suppressed(self, departure: Departure) -> list[dict[str, Any]]:
         """The rows that no group was found for, with their exact values: for the owner alone."""
