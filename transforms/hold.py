@@ -29,7 +29,8 @@ from crenel.transforms.marks import policy_of, policy_text
 from crenel.transforms.packs import Pack, handed
 from crenel.transforms.stamps import rounded
 
-_PUSH, _ADVANCE, _FLUSH = b"p", b"a", b"f"
+#: Operations: the first is a snapshot of a holder without rows.
+_BEGIN, _PUSH, _ADVANCE, _FLUSH = b"b", b"p", b"a", b"f"
 #: An operation's number in the log, so that sorting bytes sorts operations.
 _NUMBER = struct.Struct(">Q")
 
@@ -118,7 +119,11 @@ class Hold(beam.DoFn):
         live = self._live(key, cells)
         if op[:1] != _PUSH and live.holder.held == 0:
             return self._idle(key, live, op, cells)
+        # The log begins with the generator's key and the policy, without which the rest of it means nothing.
+        begun = b"" if live.token else _BEGIN + live.holder.snapshot()
         departures = _apply(live.holder, op) if pack is None else live.holder.push(pack)
+        if begun:
+            _log(live, begun, cells)
         self._store(live, op, window, cells)
         self._arm(live, window, op, deadline)
         if op != _FLUSH:
@@ -129,7 +134,7 @@ class Hold(beam.DoFn):
     def _idle(self, key: Any, live: Live, op: bytes, cells: _Cells) -> Iterator[Any]:
         """A timer that nothing waits for any more: nothing happened, so nothing is stored."""
         if op == _FLUSH:
-            _forget(cells, key[-1])
+            _forget(live, cells, key[-1])
         elif live.token:
             live.armed = None  # it has fired: a late row of the same deadline must set it again
             MEMORY.put(key, live)
@@ -147,38 +152,37 @@ class Hold(beam.DoFn):
         _, shard, window = key
         name = shard_name(shard, window)
         # Beam weighs a cell whenever it is read, written or cleared, which costs as much as some hundred rows do.
-        snapshot = cells.snapshot.read() if token else None
-        if snapshot is None:
+        if not token:
             return Live(Holder(self._policy, self._secret, name), token)
-        written = Holder.written_under(snapshot)
+        snapshot = cells.snapshot.read()
+        log = sorted(cells.log.read())  # a bag promises no order; each operation begins with its number
+        ops = [op[_NUMBER.size :] for op in log]
+        begin = ops.pop(0)[len(_BEGIN) :] if snapshot is None else snapshot
+        written = Holder.written_under(begin)
         changed = written != policy_text(self._policy)
         holder = Holder(policy_of(written) if changed else self._policy, self._secret, name)
-        holder.restore(snapshot)
-        log = sorted(cells.log.read())  # a bag promises no order; each operation begins with its number
-        for op in log:
-            _apply(holder, op[_NUMBER.size :])  # what left then has left
-        live = Live(holder, token, len(log), sum(map(len, log)), len(snapshot))
+        holder.restore(begin)
+        for op in ops:
+            _apply(holder, op)  # what left then has left
+        live = Live(holder, token, len(log), sum(map(len, log)), len(snapshot or b""))
         if changed:
             # What happened, happened under the policy of then; from here on it is today's.
             live.holder = Holder(self._policy, self._secret, name)
             live.holder.restore(holder.snapshot())
-            live.snapshot = 0
+            live.outdated = True
         return live
 
     def _store(self, live: Live, op: bytes, window: Any, cells: _Cells) -> None:
-        if op == _FLUSH and _forget(cells, window):
+        if op == _FLUSH and _forget(live, cells, window):
             return
-        live.bytes += len(op)
-        # The first is a snapshot too: it has the generator's key and the policy, without which a log means nothing.
-        if live.snapshot == 0 or op == _FLUSH or live.bytes > max(_SHORTEST_LOG, 2 * live.snapshot):
+        if op == _FLUSH or live.outdated or live.bytes + len(op) > max(_SHORTEST_LOG, 2 * live.snapshot):
             data = live.holder.snapshot()
             cells.snapshot.write(data)
-            if live.token:
+            if live.ops:
                 cells.log.clear()
-            live.snapshot, live.ops, live.bytes = len(data), 0, 0
+            live.snapshot, live.ops, live.bytes, live.outdated = len(data), 0, 0, False
         else:
-            cells.log.add(_NUMBER.pack(live.ops) + op)
-            live.ops += 1
+            _log(live, op, cells)
         live.token = secrets.token_bytes(8)
         cells.token.write(live.token)
 
@@ -204,13 +208,22 @@ def _apply(holder: Holder, op: bytes) -> list[Departure]:
     return holder.flush()
 
 
-def _forget(cells: _Cells, window: Any) -> bool:
+def _log(live: Live, op: bytes, cells: _Cells) -> None:
+    cells.log.add(_NUMBER.pack(live.ops) + op)
+    live.ops += 1
+    live.bytes += len(op)
+
+
+def _forget(live: Live, cells: _Cells, window: Any) -> bool:
     """Clear the state of the global window at its end, which no runner does; say whether it was that."""
     if not isinstance(window, GlobalWindow):
         return False  # rows may still come, late; the runner clears it in time
-    cells.log.clear()
-    cells.snapshot.clear()
-    cells.token.clear()
+    if live.ops:
+        cells.log.clear()
+    if live.snapshot:
+        cells.snapshot.clear()
+    if live.token:
+        cells.token.clear()
     return True
 
 

@@ -27,10 +27,12 @@ class Live:
     holder: Holder
     #: What is stored beside the state if this is its holder.
     token: bytes
-    #: Operations and bytes in the log since the snapshot; bytes in the snapshot, 0 if there is none to build on.
+    #: Operations and bytes in the log since the snapshot; bytes in the snapshot, 0 if there is none yet.
     ops: int = 0
     bytes: int = 0
     snapshot: int = 0
+    #: Whether the state is of another policy: the next thing to be stored is a snapshot.
+    outdated: bool = False
     #: What the timer was last set to, in microseconds.
     armed: int | None = None
 

@@ -231,19 +231,19 @@ def test_a_long_log_becomes_a_snapshot(
         if not remembered:
             forget()
         out += worker.push(state, pack)
-        if not snapshots or snapshots[-1] != state.snapshot.value:
+        if state.snapshot.value not in [None, *snapshots[-1:]]:
             snapshots.append(state.snapshot.value)
             assert state.log.items == []
         assert sum(map(len, state.log.items)) <= max(shortest, 2 * len(state.snapshot.value or b"")) + len(pack) + 9
     out += worker.fire(state, at=END)
     assert published(out) == expected
-    assert (len(snapshots) > 2) == (shortest < 1 << 20)
+    assert len(snapshots) > 1 if shortest < 1 << 20 else snapshots == []
 
 
 def test_the_log_is_read_in_its_order_whatever_the_bag_says(expected: list[Any]) -> None:
     state = State()
     out = through(state, [Worker(POLICY)], PACKS[:9], end=False)
-    assert len(state.log.items) == 8
+    assert len(state.log.items) == 10  # with what it begins with
     state.log.items = state.log.items[3:] + state.log.items[:3]
     forget()
     out += through(state, [Worker(POLICY)], PACKS[9:])
@@ -258,7 +258,7 @@ def test_state_is_of_the_bundle_not_of_the_buffer() -> None:
     for pack in given:
         before = len(state.log.items), state.snapshot.value
         worker.push(state, pack)
-        if state.snapshot.value == before[1]:
+        if state.snapshot.value == before[1] and before[0]:
             assert len(state.log.items) == before[0] + 1
             assert len(state.log.items[-1]) < 2 * len(pack)
 
