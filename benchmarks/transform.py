@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -61,6 +61,7 @@ class Scale:
     k: int = 100
     delta: int = 10_000
     repetitions: int = 5
+    shards: tuple[int, ...] = (1, 8, 64)
 
 
 class Bench:
@@ -96,7 +97,7 @@ class Bench:
             "source": (None, self.source()),
             "source, keyed": (None, self.source(keyed=True)),
         }
-        for n in (1, 8, 64):
+        for n in self.scale.shards:
             cases |= {
                 f"a, {n} shards": ("source, keyed", self.a(shards=n)),
                 f"b, {n} shards": ("source", self.b(shards=n)),
@@ -108,7 +109,7 @@ class Bench:
     def delta_over_shards(self) -> dict[str, Any]:
         """By the number of shards, the delay divided by it: as many rows are held in all."""
         cases: dict[str, tuple[str | None, Callable[[], Any]]] = {"source": (None, self.source())}
-        for n in (1, 8, 64):
+        for n in self.scale.shards:
             delta = max(self.scale.delta // n, self.scale.k)
             cases |= {
                 f"c, {n} shards": ("source", self.c(shards=n, delta=delta)),
@@ -303,8 +304,8 @@ def main(given: Sequence[str] | None = None) -> int:
     if not set(chosen) <= set(PARTS):
         parser.error(f"--only must be some of {', '.join(PARTS)}, not {said.only}")
     logging.getLogger().setLevel(logging.ERROR)
-    small = Scale(rows=2_000, k=5, delta=100, repetitions=1) if said.quick else Scale()
-    scale = Scale(said.rows or small.rows, small.k, small.delta, said.repetitions or small.repetitions)
+    usual = Scale(rows=2_000, k=5, delta=100, repetitions=1, shards=(1, 4)) if said.quick else Scale()
+    scale = replace(usual, rows=said.rows or usual.rows, repetitions=said.repetitions or usual.repetitions)
     print(f"{scale.rows:,} rows of Adult, 6 QIs, k={scale.k}, delta={scale.delta:,}, {scale.repetitions} repetitions")
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(scale, Path(folder))
