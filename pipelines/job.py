@@ -35,20 +35,20 @@ from crenel.pipelines.errors import CommandError
 from crenel.pipelines.sources import STANDARD, Source
 from crenel.pipelines.tables import COMPRESSIONS, FORMATS, TableError, detect
 from crenel.pipelines.tally import Spread, Tally
-from crenel.pipelines.typed import ROW, Typing, in_order
+from crenel.pipelines.typed import ROW, ROWS_PER_FILE, Typing, in_order
 from crenel.pipelines.work import Work
 from crenel.policy import Policy
 from crenel.transforms.anonymize import secret_of
 from crenel.transforms.bounded import departures
-from crenel.transforms.holder import Holder
+from crenel.transforms.holder import Departure, Holder
 from crenel.transforms.pack import as_text
 from crenel.transforms.packs import Pack, Packer
-from crenel.transforms.payloads import conformed, unified
+from crenel.transforms.payloads import Batch, conformed, unified
 from crenel.transforms.published import Publisher
 
 __all__ = ["Outcome", "Output", "Request", "run"]
 
-PUBLISHED, SUPPRESSED, REJECTED, RELEASES = "published", "suppressed", "rejected", "releases"
+PUBLISHED, SUPPRESSED, REJECTED, RELEASES, TRACE = "published", "suppressed", "rejected", "releases", "trace"
 
 #: Launches a pipeline: given how to build it, about how many rows it has, and its shards; returns its workers.
 Launch = Callable[[Callable[[Any], None], int, int], int]
@@ -102,12 +102,18 @@ class Request:
     suppressed: Output | None = None
     rejected: Output | None = None
     releases: Output | None = None
+    trace: Output | None = None
     #: The format of the inputs, where their extensions are not to be believed.
     input_format: str | None = None
 
     def outputs(self) -> dict[str, Output]:
         """The outputs that are wanted, by what they hold."""
-        named = {SUPPRESSED: self.suppressed, REJECTED: self.rejected, RELEASES: self.releases}
+        named = {
+            SUPPRESSED: self.suppressed,
+            REJECTED: self.rejected,
+            RELEASES: self.releases,
+            TRACE: self.trace,
+        }
         return {PUBLISHED: self.published, **{name: output for name, output in named.items() if output is not None}}
 
 
@@ -230,7 +236,7 @@ def _work(policy: Policy, found: Sequence[Source], wanted: list[str], work: Work
         files = pipeline | "Files" >> beam.Create(list(found))
         # Each file on a worker of its own.
         spread = files | "Spread" >> beam.Reshuffle()
-        packs = spread | "Read" >> beam.ParDo(_Read(policy, secret, work, REJECTED in wanted))
+        packs = spread | "Read" >> beam.ParDo(_Read(policy, secret, work, wanted))
         packs.element_type = typehints.Tuple[int, bytes]
         _ = packs | "Group" >> beam.GroupByKey() | "Anonymize" >> beam.ParDo(_Hold(policy, secret, work, wanted))
 
@@ -246,23 +252,21 @@ def _work(policy: Policy, found: Sequence[Source], wanted: list[str], work: Work
 class _Step(beam.DoFn):
     """A step whose broken files are told."""
 
-    def __init__(self, policy: Policy, secret: bytes, work: Work) -> None:
+    def __init__(self, policy: Policy, secret: bytes, work: Work, wanted: list[str]) -> None:
         self._policy = policy
         self._secret = secret
         self._work = work
+        self._wanted = wanted
 
 
 class _Read(_Step):
     """Reads a file, and packs its rows by shard."""
 
-    def __init__(self, policy: Policy, secret: bytes, work: Work, keep_rejected: bool) -> None:
-        super().__init__(policy, secret, work)
-        self._keep_rejected = keep_rejected
-
     def setup(self) -> None:
         """Prepare what does not travel."""
-        self._packer = Packer(self._policy, self._secret, own_times=self._policy.event_time != ROW)
-        self._typing = Typing(self._policy)
+        own_times, traced = self._policy.event_time != ROW, TRACE in self._wanted
+        self._packer = Packer(self._policy, self._secret, own_times=own_times, carried=(ROW,) if traced else ())
+        self._typing = Typing(self._policy, numbered=traced)
 
     def process(self, source: Source) -> Iterator[tuple[int, bytes]]:
         """Take a file."""
@@ -275,7 +279,7 @@ class _Read(_Step):
                 columns.update(dict.fromkeys(raw.schema.names))
                 packed = self._packer.pack_arrow(self._typing.of(raw, source.number, rows), None)
                 rejected.update((name, reason) for _, name, reason in packed.rejected)
-                if self._keep_rejected and packed.rejected:
+                if REJECTED in self._wanted and packed.rejected:
                     part.write(_rejected(raw, packed.rejected))
                 for shard, pack in packed.packs:
                     yield shard, pack.to_bytes()
@@ -295,10 +299,6 @@ class _Read(_Step):
 class _Hold(_Step):
     """Anonymizes the rows of a shard, and writes what leaves as parts of the outputs."""
 
-    def __init__(self, policy: Policy, secret: bytes, work: Work, wanted: list[str]) -> None:
-        super().__init__(policy, secret, work)
-        self._wanted = wanted
-
     def setup(self) -> None:
         """Prepare what does not travel."""
         self._publisher = Publisher(self._policy)
@@ -309,7 +309,7 @@ class _Hold(_Step):
         holder = Holder(self._policy, self._secret, str(shard).encode())
         tally = Tally()
         with ExitStack() as parts:
-            names = (PUBLISHED, SUPPRESSED, RELEASES)
+            names = (PUBLISHED, SUPPRESSED, RELEASES, TRACE)
             opened = {name: parts.enter_context(self._work.part(name, shard)) for name in names if name in self._wanted}
             for left in departures(holder, [Pack.from_bytes(pack) for pack in packs]):
                 self._work.check()
@@ -320,6 +320,8 @@ class _Hold(_Step):
                         opened[SUPPRESSED].write(self._publisher.suppressed_batch(departure))
                     if RELEASES in opened:
                         opened[RELEASES].write(_release_batch(self._policy, departure.releases, shard))
+                    if TRACE in opened:
+                        opened[TRACE].write(_trace_batch(self._policy, departure, shard, tally.releases))
                     tally.count(departure)
                     self._work.tick("left", int(departure.releases.sizes.sum()))
         self._work.note("held", shard, tally.as_dict())
@@ -338,6 +340,18 @@ _RELEASES_SCHEMA = pa.schema(
         ("group", pa.int64()),
     ]
 )
+_TRACE_SCHEMA = pa.schema(
+    [
+        ("shard", pa.int64()),
+        ("release", pa.int64()),
+        ("kind", pa.string()),
+        ("row", pa.int64()),
+        ("arrival", pa.int64()),
+        ("moment", pa.timestamp("us", tz="UTC")),
+        ("arrivals", pa.int64()),
+        ("group", pa.int64()),
+    ]
+)
 
 
 def _rejected(raw: pa.RecordBatch, rejected: Sequence[tuple[int, str, str]]) -> pa.RecordBatch:
@@ -348,20 +362,45 @@ def _rejected(raw: pa.RecordBatch, rejected: Sequence[tuple[int, str, str]]) -> 
 
 
 def _release_batch(policy: Policy, releases: Releases, shard: int) -> pa.RecordBatch:
+    columns = {
+        **_of_releases(policy, releases, shard),
+        "rows": pa.array(releases.sizes),
+        "persons": pa.array(releases.persons),
+        "loss": pa.array(releases.loss),
+    }
+    return _record_batch(columns, _RELEASES_SCHEMA)
+
+
+def _trace_batch(policy: Policy, departure: Departure, shard: int, first: int) -> pa.RecordBatch:
+    """A record for each row that leaves, or does not, in the order of the output; `first` releases were before."""
+    releases, payload = departure.releases, departure.payload
+    if not isinstance(payload, Batch):
+        message = "trace: the rows must have come as Arrow."
+        raise TypeError(message)
+    known = _of_releases(policy, releases, shard) | {"release": pa.array(np.arange(first, first + len(releases)))}
+    of = pa.array(releases.per_row(np.arange(len(releases))))
+    columns = {name: column.take(of) for name, column in known.items()}
+    places = pa.array(releases.rows)
+    columns["row"] = payload.table.column(ROW).combine_chunks().cast(pa.int64()).take(places)
+    columns["arrival"] = pa.array(departure.number).take(places)
+    return _record_batch(columns, _TRACE_SCHEMA)
+
+
+def _of_releases(policy: Policy, releases: Releases, shard: int) -> dict[str, pa.Array]:
+    """What is told of a release wherever it is told."""
     names = pa.array([kind.name.lower() for kind in Kind])
     timeless = policy.event_time == ROW
-    columns = [
-        pa.array(np.full(len(releases), shard)),
-        names.take(pa.array(releases.kind)),
-        pa.array(releases.sizes),
-        pa.array(releases.persons),
-        pa.array(releases.loss),
-        pa.nulls(len(releases), pa.int64()) if timeless else pa.array(releases.moment),
-        pa.array(releases.arrivals),
-        pa.array(releases.group),
-    ]
-    arrays = [array.cast(field.type) for array, field in zip(columns, _RELEASES_SCHEMA, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=_RELEASES_SCHEMA)
+    return {
+        "shard": pa.array(np.full(len(releases), shard)),
+        "kind": names.take(pa.array(releases.kind)),
+        "moment": pa.nulls(len(releases), pa.int64()) if timeless else pa.array(releases.moment),
+        "arrivals": pa.array(releases.arrivals),
+        "group": pa.array(releases.group),
+    }
+
+
+def _record_batch(columns: dict[str, pa.Array], schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([columns[field.name].cast(field.type) for field in schema], schema=schema)
 
 
 def _outcome(policy: Policy, found: Sequence[Source], work: Work) -> Outcome:
@@ -423,10 +462,20 @@ def _finish(path: str, output: Output, *, private: bool) -> None:
 
 def _contents(policy: Policy, name: str, work: Work) -> tuple[pa.Schema, Iterator[pa.Table]]:
     parts = work.parts(name)
-    schema = {REJECTED: _REJECTED_SCHEMA, RELEASES: _RELEASES_SCHEMA}.get(name)
+    schema = {REJECTED: _REJECTED_SCHEMA, RELEASES: _RELEASES_SCHEMA, TRACE: _TRACE_SCHEMA}.get(name)
     if schema is None:
         schema = _schema(policy, parts)
-    return schema, _tables(parts, schema)
+    tables = _tables(parts, schema)
+    return schema, _counted(tables, work) if name == TRACE else tables
+
+
+def _counted(tables: Iterator[pa.Table], work: Work) -> Iterator[pa.Table]:
+    """The tables of a trace with rows counted through all files, as they were named, from 0."""
+    before = np.cumsum([0, *(read["rows"] for read in work.notes("read"))])
+    place = _TRACE_SCHEMA.get_field_index("row")
+    for table in tables:
+        file, row = np.divmod(table.column(place).to_numpy(), ROWS_PER_FILE)
+        yield table.set_column(place, _TRACE_SCHEMA.field(place), pa.chunked_array([before[file] + row]))
 
 
 def _schema(policy: Policy, parts: Iterable[str]) -> pa.Schema:

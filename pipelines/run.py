@@ -67,6 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--suppressed", metavar="F", help="for the owner: rows that no group was found for, exact")
     parser.add_argument("--rejected", metavar="F", help="for the owner: rows that do not fit the policy, and why")
     parser.add_argument("--releases", metavar="F", help="for the owner: a record for each release, without values")
+    parser.add_argument("--trace", metavar="F", help="for the owner: which row of the input became which of the output")
     parser.add_argument("--input-format", choices=_FORMATS, help="whatever the extension says; csv for -")
     parser.add_argument("--output-format", choices=_FORMATS, help="whatever the extension says; csv for -")
     parser.add_argument("--workers", metavar="N", type=_positive, help="processes; as many as are worth it by default")
@@ -80,6 +81,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Anonymize; 1 if nothing could be published."""
     policy = Policy.from_yaml(arguments.policy)
+    if arguments.trace and any("://" in place for place in (*arguments.input, arguments.output)):
+        msg = "--trace is for files: a stream has no rows to count from its beginning."
+        raise CommandError(msg)
     if any(place.startswith("kafka://") for place in _places(arguments)):
         return _run_kafka(arguments, policy)
     with quiet():
@@ -95,6 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
             suppressed=_owners(arguments.suppressed),
             rejected=_owners(arguments.rejected),
             releases=_owners(arguments.releases),
+            trace=_owners(arguments.trace),
             input_format=arguments.input_format,
         )
         watch = partial(summary.watching, method=policy.method) if sys.stderr.isatty() else None
@@ -212,7 +217,7 @@ def _owners(path: str | None) -> Any:
     from crenel.pipelines.job import Output
 
     if path == "-":
-        msg = "--suppressed, --rejected and --releases must be files: only --output may be -."
+        msg = "--suppressed, --rejected, --releases and --trace must be files: only --output may be -."
         raise CommandError(msg)
     return None if path is None else Output.of(path)
 

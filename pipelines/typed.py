@@ -21,13 +21,13 @@ from crenel.pipelines.errors import CommandError
 from crenel.policy import Policy
 from crenel.quasi_identifiers import Datetime, Numeric
 
-__all__ = ["ROW", "Typing", "in_order"]
+__all__ = ["ROW", "ROWS_PER_FILE", "Typing", "in_order"]
 
-#: The column that gives rows their order where the policy names no event time.
+#: The column of the rows' places in the files: it gives them their order where the policy names no event time.
 ROW = "crenel: row"
 
 #: Rows that a file has room for in the order; 2**20 files of these fill what float64 tells apart.
-_ROWS_PER_FILE = 1 << 33
+ROWS_PER_FILE = 1 << 33
 
 _INTEGER = r"^(0|-?[1-9][0-9]{0,17})$"
 _NUMBER = r"^[+-]?(([1-9][0-9]*|0)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?$"
@@ -53,16 +53,21 @@ def in_order(policy: Policy) -> Policy:
 
 
 class Typing:
-    """Reads the columns of raw batches as a policy means them."""
+    """Reads the columns of raw batches as a policy means them.
 
-    def __init__(self, policy: Policy) -> None:
+    Args:
+        policy: What they are.
+        numbered: Whether rows are to know their places in the files in any case.
+    """
+
+    def __init__(self, policy: Policy, *, numbered: bool = False) -> None:
         qis = policy.quasi_identifiers
         self._numbers = {name for name, qi in qis.items() if isinstance(qi, Numeric)}
         self._numbers |= {name for name, column in policy.sensitive.items() if column.domain is not None}
         self._moments = {name for name, qi in qis.items() if isinstance(qi, Datetime)}
         if policy.event_time is not None and policy.event_time not in qis:
             self._moments.add(policy.event_time)
-        self._by_row = policy.event_time == ROW
+        self._by_row = numbered or policy.event_time == ROW
         kept = [policy.person, policy.event_time, *qis, *policy.sensitive, *policy.publish]
         by = policy.shard_by if isinstance(policy.shard_by, tuple) else ()
         #: The columns a row is read by.
@@ -78,16 +83,17 @@ class Typing:
         """
         there = set(raw.schema.names)
         arrays: dict[str, pa.Array] = {
-            name: self._column(name, raw.column(name)) if name in there else pa.nulls(raw.num_rows)
+            name: self.column(name, raw.column(name)) if name in there else pa.nulls(raw.num_rows)
             for name in self.needed
         }
         if self._by_row:
-            start = file * _ROWS_PER_FILE + first
+            start = file * ROWS_PER_FILE + first
             numbers = np.arange(start, start + raw.num_rows, dtype=np.int64)
             arrays[ROW] = pa.array(numbers).cast(pa.timestamp("us"))
         return pa.RecordBatch.from_pydict(arrays)
 
-    def _column(self, name: str, column: pa.Array) -> pa.Array:
+    def column(self, name: str, column: pa.Array) -> pa.Array:
+        """One column as the policy means it."""
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
         if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):

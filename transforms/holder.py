@@ -87,6 +87,8 @@ class Departure:
 
     #: The releases; `rows` are no longer numbers of the engine but places in the columns below.
     releases: Releases
+    #: When it arrived: the engine's numbers.
+    number: NDArray[np.int64]
     time: NDArray[np.int64]
     qi: NDArray[np.float64]
     form: Form
@@ -205,7 +207,7 @@ class Holder:
         places[order] = np.arange(len(order))
         columns = {name: getattr(releases, name) for name in _COLUMNS}
         moved = Releases(rows=places, **columns)
-        return Departure(moved, whole.time, whole.qi, form, whole.payload)
+        return Departure(moved, whole.number, whole.time, whole.qi, form, whole.payload)
 
     def _join_parts(self, start: int = 0) -> None:
         """Make one part of all rows of a form that are still held, from the part `start` on."""

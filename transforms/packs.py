@@ -152,9 +152,10 @@ class Packer:
         policy: Which columns, and how.
         secret: What keys the hashes of persons, and the noise on sensitive columns.
         own_times: Whether the column of event times, if there is one, is the rows' own: not their place in a file.
+        carried: Columns of Arrow rows that stay with them and never leave: how an owner traces them.
     """
 
-    def __init__(self, policy: Policy, secret: bytes, *, own_times: bool = True) -> None:
+    def __init__(self, policy: Policy, secret: bytes, *, own_times: bool = True, carried: tuple[str, ...] = ()) -> None:
         self._encoder = Encoder(policy, secret=secret)
         self._persons = persons_mark(policy, secret)
         self._space = space_mark(policy)
@@ -162,6 +163,8 @@ class Packer:
         self._sharder = Sharder(policy)
         #: The columns that leave as they are, in the order of a payload's tuples.
         self._kept = (*policy.sensitive, *policy.publish)
+        # Last: rows are put in order by what leaves of them first.
+        self._carried = carried
         named = (policy.person, policy.event_time, *policy.quasi_identifiers, *self._kept)
         self._columns = tuple(dict.fromkeys(n for n in (*named, *self._sharder.fields) if n))
         #: A dict's values of these: a tuple, as there is always a person and a quasi-identifier.
@@ -194,7 +197,7 @@ class Packer:
         there = set(batch.schema.names)
         columns = {name: batch.column(name) for name in self._columns if name in there}
         encoded = self._encoder.encode(columns, time)
-        kept = [name for name in self._kept if name in there]
+        kept = [name for name in (*self._kept, *self._carried) if name in there]
         table = pa.table({name: batch.column(name) for name in kept}) if kept else _no_columns(batch)
         return self._deal(encoded, columns, Form.ARROW, Batch(table))
 

@@ -541,7 +541,7 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["--input", "in.csv", "--output", "none/out.csv"], "none/out.csv: there is no folder none"),
     (["--input", "in.csv", "--output", "in.csv"], "in.csv: must not be read and written at once."),
     (["--input", "in.csv", "--output", "o.csv", "--releases", "./o.csv"], "the outputs must be different files."),
-    (["--input", "in.csv", "--output", "o.csv", "--rejected", "-"], "--suppressed, --rejected and --releases must be"),
+    (["--input", "in.csv", "--output", "o.csv", "--rejected", "-"], "--suppressed, --rejected, --releases and --trace"),
     (
         ["--input", "in.csv", "--output", "o.csv", "--runner", "flonk"],
         "--runner must be one of local, prism,",
