@@ -23,11 +23,13 @@ from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from benchmarks import datasets
 from benchmarks.datasets import ADULT, NUMERIC, SFU, UCI, Stream
-from benchmarks.queries import workload_error
 from benchmarks.runs import Run, run
 from benchmarks.tables import finish, rounded, table
+from crenel.audit.queries import Axis, Boxes, workload_error
 
 PAGE = "castle.md"
 SEEDS = 5
@@ -282,11 +284,14 @@ class Experiments:
         sensitive: str = SENSITIVE,
     ) -> float:
         columns = [*stream.quasi_identifiers.values(), datasets.adult_categories(sensitive)]
+        rows, releases, values = stream.rows, result.releases, stream.extra[sensitive]
+        lo, hi = np.column_stack([rows.qi, values]), np.column_stack([rows.qi, values])
+        lo[releases.rows, :-1] = releases.per_row(releases.lo)
+        hi[releases.rows, :-1] = releases.per_row(releases.hi)
         judged = workload_error(
-            stream.rows,
-            result.releases,
-            [column.geometry for column in columns],
-            stream.extra[sensitive],
+            [Axis(column.geometry) for column in columns],
+            np.column_stack([rows.qi, values]),
+            Boxes.distinct(lo, hi),
             window=window,
             theta=theta,
             queries=self.scale.size(5_000),

@@ -36,6 +36,7 @@ COMMANDS: dict[str, Command] = {
     "check": Command("crenel.pipelines.check", "explain a policy, and find what will go wrong"),
     "init": Command("crenel.pipelines.init", "draft a policy from data"),
     "run": Command("crenel.pipelines.run", "anonymize files"),
+    "audit": Command("crenel.pipelines.audit", "check what was published, and measure what it cost"),
     "plan": Command("crenel.pipelines.plan", "say how many shards a rate needs, and what they cost"),
     "guarantee": Command("crenel.pipelines.guarantee", "compute the differential privacy of sampling and k"),
     "demo": Command("crenel.pipelines.demo", "anonymize an example stream, and audit what was published"),

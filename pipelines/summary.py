@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from crenel.audit.differential import stated
@@ -20,21 +20,26 @@ if TYPE_CHECKING:
     from crenel.pipelines.tally import Spread
     from crenel.pipelines.work import Work
 
-__all__ = ["as_dict", "as_text", "watching"]
+__all__ = ["as_dict", "as_text", "showing", "watching"]
 
 _EVERY = 0.5
 _SECOND = UNITS["s"]
 
 
+def watching(work: Work, method: str = "castle") -> contextlib.AbstractContextManager[None]:
+    """Show how far a run is on standard error."""
+    note = "" if compiled.is_compiled(method) else f" ({compiled.WAIT})"
+    return showing(lambda: progress(work, note))
+
+
 @contextlib.contextmanager
-def watching(work: Work, method: str = "castle") -> Iterator[None]:
+def showing(line: Callable[[], str]) -> Iterator[None]:
     """Show a line of progress on standard error."""
     over = threading.Event()
-    note = "" if compiled.is_compiled(method) else f" ({compiled.WAIT})"
 
     def show() -> None:
         while not over.wait(_EVERY):
-            _show(progress(work, note))
+            _show(line())
 
     thread = threading.Thread(target=show, daemon=True)
     thread.start()

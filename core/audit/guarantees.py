@@ -31,7 +31,7 @@ from crenel.parameters import takes_holes
 from crenel.policy import Policy
 from crenel.rows import Rows
 
-__all__ = ["Published", "Report", "audit"]
+__all__ = ["Published", "Report", "audit", "legal"]
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -414,12 +414,7 @@ class _Audit:
         return int(np.count_nonzero(~np.all(inside, axis=1)))
 
     def _illegal(self) -> int:
-        legal = np.ones(len(self.out), np.bool_)
-        for j, geometry in enumerate(self.geometries):
-            lo, hi = self.out.lo[:, j], self.out.hi[:, j]
-            unpublished = np.isnan(lo) & np.isnan(hi) & self.holes
-            legal &= _legal(geometry, np.where(unpublished, geometry.widest()[0], lo), hi) | unpublished
-        return int(np.count_nonzero(self.published & ~legal))
+        return int(np.count_nonzero(self.published & ~legal(self.policy, self.out.lo, self.out.hi)))
 
     def _losses(self) -> Floats | None:
         """The loss of each release, or `None` where the domain of its moment is not known."""
@@ -561,6 +556,16 @@ class _Audit:
             if pushed + 1 < len(clock):
                 clock[pushed + 1] = max(int(clock[pushed + 1]), now)
         return np.maximum.accumulate(clock)
+
+
+def legal(policy: Policy, lo: Floats, hi: Floats) -> Bools:
+    """Whether each box, a row each, is one that the policy's geometries can publish."""
+    right = np.ones(len(lo), np.bool_)
+    for j, qi in enumerate(policy.quasi_identifiers.values()):
+        geometry = qi.geometry
+        unpublished = np.isnan(lo[:, j]) & np.isnan(hi[:, j]) & takes_holes(policy.parameters)
+        right &= _legal(geometry, np.where(unpublished, geometry.widest()[0], lo[:, j]), hi[:, j]) | unpublished
+    return right
 
 
 def _numbered(values: npt.NDArray[Any]) -> Ints:

@@ -5,20 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks import datasets, queries
-from benchmarks.queries import Queries
+from benchmarks import datasets
 from benchmarks.runs import push_all
+from crenel.audit import queries
+from crenel.audit.queries import Axis, Boxes, Queries
 from crenel.geometry import Interval
 from crenel.hierarchy import Hierarchy
 
 TREE = Hierarchy.from_mapping({"*": {"left": ["a", "b"], "right": ["c", "d"], "lone": ["e"]}}).tree
-AXES = [Interval(1.0, 20.0), TREE, Interval(0.0, 4.0)]
+AXES = [Axis(Interval(1.0, 20.0)), Axis(TREE), Axis(Interval(0.0, 4.0))]
 
 
-def some_rows(count: int) -> tuple[np.ndarray, np.ndarray]:
+def some_rows(count: int) -> np.ndarray:
     rng = np.random.default_rng(5)
-    qi = np.column_stack([rng.integers(1, 21, count), rng.integers(0, 5, count)]).astype(float)
-    return qi, rng.integers(0, 5, count)
+    return np.column_stack([rng.integers(1, 21, count), *rng.integers(0, 5, (2, count))]).astype(float)
 
 
 def some_queries(count: int, theta: float = 0.2) -> Queries:
@@ -39,19 +39,19 @@ def test_a_query_is_as_wide_as_its_selectivity_asks() -> None:
 
 
 def test_counts_are_those_of_a_loop() -> None:
-    qi, sensitive = some_rows(60)
+    points = some_rows(60)
     drawn = some_queries(300)
-    lo, hi = qi - np.array([2.0, 0.0]), qi + np.array([1.0, 0.0])
-    act = queries.actual(drawn, qi, sensitive)
-    est = queries.estimated(drawn, lo, hi, sensitive)
+    lo, hi = points - np.array([2.0, 0.0, 0.0]), points + np.array([1.0, 0.0, 0.0])
+    act = queries.actual(drawn, points)
+    est = queries.estimated(drawn, AXES, Boxes.distinct(lo, hi))
     for q in range(0, 300, 7):
         count, expected = 0, 0.0
-        for row, value, low, high in zip(qi, sensitive, lo, hi, strict=True):
+        for row, low, high in zip(points, lo, hi, strict=True):
             allowed = [
                 set(range(int(first), int(last) + 1)) for first, last in zip(drawn.lo[q], drawn.hi[q], strict=True)
             ]
-            count += all(int(x) in fits for x, fits in zip([*row, value], allowed, strict=True))
-            chance = float(int(value) in allowed[2])
+            count += all(int(x) in fits for x, fits in zip(row, allowed, strict=True))
+            chance = float(int(row[2]) in allowed[2])
             for j in range(2):
                 possible = set(range(int(low[j]), int(high[j]) + 1))
                 chance *= len(possible & allowed[j]) / len(possible)
@@ -61,10 +61,10 @@ def test_counts_are_those_of_a_loop() -> None:
 
 
 def test_rows_published_as_they_are_answer_exactly() -> None:
-    qi, sensitive = some_rows(200)
+    points = some_rows(200)
     drawn = some_queries(400)
-    act = queries.actual(drawn, qi, sensitive)
-    est = queries.estimated(drawn, qi, qi, sensitive)
+    act = queries.actual(drawn, points)
+    est = queries.estimated(drawn, AXES, Boxes.distinct(points, points))
     assert queries.relative_errors(act, est) == pytest.approx(0.0)
 
 
@@ -75,12 +75,34 @@ def test_errors_are_relative_to_the_actual_count() -> None:
 
 def test_a_wider_group_answers_worse() -> None:
     stream = datasets.power_law(alpha=0.5, rows=2_000, dimensions=2, values=50)
-    axes = [qi.geometry for qi in stream.quasi_identifiers.values()] + [Interval(0.0, 4.0)]
-    sensitive = np.arange(2_000) % 5
+    axes = [Axis(qi.geometry) for qi in stream.quasi_identifiers.values()] + [Axis(Interval(0.0, 4.0))]
+    points = np.column_stack([stream.rows.qi, np.arange(2_000) % 5])
     errors = []
     for k in (5, 100):
         releases = push_all(stream.policy(k=k, delay_rows=500), stream.rows)
-        judged = queries.workload_error(stream.rows, releases, axes, sensitive, window=500, theta=0.1, queries=200)
+        lo, hi = points.copy(), points.copy()
+        lo[releases.rows, :-1] = releases.per_row(releases.lo)
+        hi[releases.rows, :-1] = releases.per_row(releases.hi)
+        boxes = Boxes.distinct(lo, hi)
+        judged = queries.workload_error(axes, points, boxes, window=500, theta=0.1, queries=200)
         assert judged.windows == 4
         errors.append(judged.error)
     assert errors[0] < errors[1]
+
+
+def test_numbers_that_are_not_whole_are_as_wide_as_they_are() -> None:
+    axes = [Axis(Interval(0.0, 1.0), whole=False)]
+    drawn = queries.draw(axes, 0.25, 100, np.random.default_rng(1))
+    assert drawn.hi - drawn.lo == pytest.approx(0.25)
+    assert drawn.lo.min() >= 0
+    assert drawn.hi.max() <= 1
+    asked = Queries(np.array([[0.2]]), np.array([[0.4]]))
+    boxes = Boxes.distinct(np.array([[0.0], [0.3], [0.5]]), np.array([[0.8], [0.3], [0.5]]))
+    assert queries.estimated(asked, axes, boxes) == pytest.approx(0.25 + 1.0 + 0.0)
+
+
+def test_the_whole_stream_is_a_window_where_rows_are_not_paired() -> None:
+    points = some_rows(100)
+    shuffled = points[np.random.default_rng(0).permutation(100)]
+    judged = queries.workload_error(AXES, points, Boxes.distinct(shuffled, shuffled), window=None, theta=0.5)
+    assert (judged.windows, judged.error) == (1, 0.0)
