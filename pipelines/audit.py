@@ -11,17 +11,22 @@ Exits with 0 if no promise is broken, 1 if one is, and 2 if the policy or a file
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from crenel.pipelines.errors import CommandError
 from crenel.policy import Policy
 
-__all__ = ["EXAMPLE", "add_arguments", "run", "text"]
+if TYPE_CHECKING:
+    from crenel.audit.evidence import Evidence
+    from crenel.audit.utility import Workload
+
+__all__ = ["EXAMPLE", "add_arguments", "judged", "run", "text"]
 
 EXAMPLE = """\
   crenel run policy.yaml --input visits.csv --output published.csv --trace trace.parquet
@@ -89,9 +94,7 @@ def audited(policy: Policy, arguments: argparse.Namespace) -> dict[str, Any]:
     Raises:
         CommandError: a file is broken, or does not fit the policy or the others.
     """
-    import crenel
-    from crenel.audit.document import Workload, build
-    from crenel.audit.exact import TraceError
+    from crenel.audit.utility import Workload
     from crenel.pipelines import evidence, summary
 
     progress = _Progress()
@@ -106,11 +109,26 @@ def audited(policy: Policy, arguments: argparse.Namespace) -> dict[str, Any]:
             tick=progress.tick("read"),
         )
         workload = Workload(arguments.queries, arguments.theta, arguments.seed)
-        try:
-            return build(policy, given, version=crenel.__version__, workload=workload, tick=progress.tick("matched"))
-        except TraceError as error:
-            msg = f"{arguments.trace} is no trace of crenel run: {error}."
-            raise CommandError(msg) from None
+        return judged(policy, given, workload, progress.tick("matched"))
+
+
+def judged(
+    policy: Policy, given: Evidence, workload: Workload | None = None, tick: Callable[[int], None] = lambda rows: None
+) -> dict[str, Any]:
+    """The document of what was read.
+
+    Raises:
+        CommandError: the trace is not one.
+    """
+    import crenel
+    from crenel.audit.document import build
+    from crenel.audit.exact import TraceError
+
+    try:
+        return build(policy, given, version=crenel.__version__, workload=workload, tick=tick)
+    except TraceError as error:
+        msg = f"the trace is none of crenel run: {error}."
+        raise CommandError(msg) from None
 
 
 class _Progress:
@@ -133,8 +151,7 @@ class _Progress:
 
 
 def _write_page(document: dict[str, Any], path: str) -> None:
-    from crenel.pipelines import page
-
+    page: Any = importlib.import_module("crenel.pipelines.page")
     try:
         page.write(document, path)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The files of an audit, read into columns of numbers: batch by batch, so that what they hold is never all in memory."""
+"""The files of an audit, read into columns of numbers: batch by batch, so that they are never all in memory."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _batches(found: Iterable[Source], tick: Tick) -> Iterator[tuple[Source, pa.R
 def _check(found: Iterable[Source], needed: Iterable[str]) -> dict[str, None]:
     """The columns of the files, as far as these say; an error if one lacks what is needed."""
     seen: dict[str, None] = {}
-    problems = []
+    problems: list[str] = []
     for source in found:
         there = source.columns()
         seen |= dict.fromkeys(there or ())
@@ -218,9 +218,8 @@ class _Kept:
 
 
 def _hash(value: Any) -> int:
-    return int.from_bytes(
-        blake2b(_canonical(value).encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little", signed=True
-    )
+    digest = blake2b(_canonical(value).encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)
 
 
 def _canonical(value: Any) -> str:

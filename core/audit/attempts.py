@@ -13,7 +13,7 @@ from crenel.audit import attacks
 from crenel.audit.attacks import Outcome, Seen
 from crenel.audit.evidence import Evidence, Input, Output
 from crenel.audit.exact import Exact
-from crenel.audit.measures import widest
+from crenel.audit.measures import rounded, widest
 from crenel.policy import Policy
 
 __all__ = ["tried"]
@@ -98,6 +98,6 @@ def _entry(outcome: Outcome, text: str) -> dict[str, Any]:
         "claims": outcome.claims,
         "right": outcome.right,
         "bound": None,
-        "success": float(f"{outcome.success:.6g}"),
+        "success": rounded(outcome.success),
         "state": "information",
     }

@@ -12,7 +12,7 @@ from crenel.rows import Rows
 
 __all__ = ["Evidence", "Input", "Output", "Reported", "Trace"]
 
-Ints = npt.NDArray[np.integer[Any]]
+Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 
@@ -24,7 +24,7 @@ class Output:
     lo: Floats = field(repr=False)
     hi: Floats = field(repr=False)
     #: For each row its box.
-    box: Ints = field(repr=False)
+    box: npt.NDArray[np.integer[Any]] = field(repr=False)
     #: For each row the codes of its sensitive values, a column each.
     sensitive: Ints = field(repr=False)
     #: For each row a number that is the same where all that leaves as it is is the same.

@@ -7,7 +7,6 @@ event times; what leaves of them as it is must be what went in; and `guarantees.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +19,7 @@ from crenel.rows import Rows
 
 __all__ = ["Exact", "TraceError", "leaving"]
 
-Ints = npt.NDArray[np.integer[Any]]
+Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
@@ -35,7 +34,9 @@ class TraceError(ValueError):
 def leaving(policy: Policy, trace: Trace) -> Bools:
     """Which rows of the trace are in the published file."""
     leaves = trace.kind != _SAMPLED_OUT
-    return leaves if policy.on_suppress is OnSuppress.STAR else leaves & (trace.kind != _SUPPRESSED)
+    if policy.on_suppress is OnSuppress.DROP:
+        leaves &= trace.kind != _SUPPRESSED
+    return np.asarray(leaves)
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +74,7 @@ class Exact:
 
     def suppressed(self) -> Bools:
         """Which published rows were suppressed."""
-        return (self.trace.kind == _SUPPRESSED)[self.leaves]
+        return np.asarray(self.trace.kind == _SUPPRESSED)[self.leaves]
 
     # -- rows ------------------------------------------------------------------------------------
 
@@ -190,7 +191,7 @@ class Exact:
             if trace.moment is None:
                 return None
             waited = trace.moment[leaves] - self.input.rows.time[self.place[leaves]]
-            return np.maximum(waited, 0) / 1e6
+            return np.asarray(np.maximum(waited, 0) / 1e6)
         return (trace.arrivals[leaves] - trace.arrival[leaves] - 1).astype(np.float64)
 
 

@@ -21,11 +21,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Bounds", "Candidates", "bounds", "bounds_of_moved"]
+from crenel.encode import siphash
+
+__all__ = ["Bounds", "Candidates", "bounds", "bounds_of_moved", "marks", "not_among"]
 
 Ints = npt.NDArray[np.integer[Any]]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
+
+#: What rows are hashed by: nobody is to be kept from guessing here.
+_KEY = np.array([1, 2], dtype=np.uint64)
 
 #: Rows of a leaf of the index.
 _LEAF = 256
@@ -40,6 +45,8 @@ class Bounds:
     most: Ints = field(repr=False)
     #: Rows that cannot all be contained.
     excess: Ints = field(repr=False)
+    #: Rows of which it is not certain: some of their class lie outside of the box.
+    unsure: Ints = field(repr=False)
 
 
 class Candidates:
@@ -109,7 +116,8 @@ def bounds(
     person, kind = person[candidates.order], kind[candidates.order]
     order = np.argsort(box, kind="stable")
     ends = np.searchsorted(box[order], np.arange(len(lo) + 1))
-    least, most, excess = (np.zeros(len(lo), np.int64) for _ in range(3))
+    least, most, excess, unsure = (np.zeros(len(lo), np.int64) for _ in range(4))
+    came = np.bincount(kind, minlength=int(published.max(initial=-1)) + 1)
     for group in range(len(lo)):
         classes, rows = np.unique(published[order[ends[group] : ends[group + 1]]], return_counts=True)
         places = candidates.within(lo[group], hi[group])
@@ -118,16 +126,37 @@ def bounds(
         at, who = at[of_class], person[places[of_class]]
         there = np.bincount(at, minlength=len(classes))
         excess[group] = np.maximum(rows - there, 0).sum()
+        unsure[group] = rows[there < came[classes]].sum()
         least[group], most[group] = _persons(at, who, rows)
         tick(int(rows.sum()))
-    return Bounds(least=least, most=most, excess=excess)
+    return Bounds(least=least, most=most, excess=excess, unsure=unsure)
+
+
+def marks(qi: Floats, kept: Ints) -> npt.NDArray[np.int64]:
+    """A number for each row, the same where its quasi-identifiers and its class are."""
+    mark = kept.astype(np.int64)
+    for column in qi.T:
+        word = np.where(np.isnan(column), np.inf, column + 0.0).view(np.int64)
+        mark = siphash(mark ^ word, _KEY)
+    return mark
+
+
+def not_among(some: Ints, others: Ints) -> int:
+    """How many of some are more than there are of them among others."""
+    values, count = np.unique(some, return_counts=True)
+    other, there = np.unique(others, return_counts=True)
+    if not len(other):
+        return len(some)
+    at = np.minimum(np.searchsorted(other, values), len(other) - 1)
+    return int(np.maximum(count - np.where(other[at] == values, there[at], 0), 0).sum())
 
 
 def bounds_of_moved(person: Ints, rows: Ints) -> Bounds:
     """The bounds of groups of so many rows where boxes do not contain their rows: anybody may be in any."""
     held = np.sort(np.unique(person, return_counts=True)[1])[::-1]
     least = np.minimum(np.searchsorted(np.cumsum(held), rows) + 1, len(held))
-    return Bounds(least=least, most=np.minimum(rows, len(held)), excess=np.zeros(len(rows), np.int64))
+    none = np.zeros(len(rows), np.int64)
+    return Bounds(least=least, most=np.minimum(rows, len(held)), excess=none, unsure=none)
 
 
 def _persons(at: Ints, who: Ints, rows: Ints) -> tuple[int, int]:
@@ -179,4 +208,4 @@ def _ranges(starts: Ints, stops: Ints) -> Ints:
     """All numbers from each start up to its stop."""
     sizes = stops - starts
     before = np.concatenate([[0], np.cumsum(sizes)[:-1]]) if len(sizes) else sizes
-    return np.arange(int(sizes.sum())) + np.repeat(starts - before, sizes)
+    return np.asarray(np.arange(int(sizes.sum())) + np.repeat(starts - before, sizes))

@@ -16,7 +16,18 @@ import numpy.typing as npt
 from crenel.geometry import Interval
 from crenel.policy import Policy
 
-__all__ = ["Loss", "distances", "diversity", "domains", "histogram", "histogram_of_sizes", "losses", "parts", "widest"]
+__all__ = [
+    "Loss",
+    "distances",
+    "diversity",
+    "domains",
+    "histogram",
+    "histogram_of_sizes",
+    "losses",
+    "parts",
+    "rounded",
+    "widest",
+]
 
 Ints = npt.NDArray[np.integer[Any]]
 Floats = npt.NDArray[np.float64]
@@ -129,7 +140,9 @@ def distances(box: Ints, codes: Ints, boxes: int, size: int | None) -> Floats:
         every = np.bincount(value, rows) / max(rows.sum(), 1)
         # Values that a box lacks add their whole share.
         off = np.abs(share - every[value]) - every[value]
-        return np.where(np.bincount(of, minlength=boxes) > 0, (1.0 + np.bincount(of, off, minlength=boxes)) / 2, 0.0)
+        far = (1.0 + np.bincount(of, off, minlength=boxes)) / 2
+        far[np.bincount(of, minlength=boxes) == 0] = 0.0
+        return far
     every = np.bincount(value, rows, minlength=size) / max(rows.sum(), 1)
     far = np.zeros(boxes)
     ends = np.searchsorted(of, np.arange(boxes + 1))
@@ -163,10 +176,11 @@ def histogram_of_sizes(sizes: Ints, rows: Ints) -> list[dict[str, int]]:
 def histogram(values: Floats, most: float) -> list[dict[str, Any]]:
     """How many rows have a value from `from` up to `to`; the last of them with its end."""
     counts, edges = np.histogram(values, bins=_BINS, range=(0.0, max(most, 1e-9)))
-    ends: Sequence[float] = [_short(edge) for edge in edges.tolist()]
+    ends: Sequence[float] = [rounded(edge) for edge in edges.tolist()]
     bins = zip(ends[:-1], ends[1:], counts.tolist(), strict=True)
     return [{"from": lo, "to": hi, "rows": rows} for lo, hi, rows in bins]
 
 
-def _short(value: float) -> float:
+def rounded(value: float) -> float:
+    """Six digits, which is more than anybody reads."""
     return float(f"{value:.6g}")

@@ -1,0 +1,208 @@
+"""What is known of a published stream by what was given: each figure once, computed when it is first asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from crenel.audit import matching, measures
+from crenel.audit.evidence import Evidence
+from crenel.audit.exact import Exact, leaving
+from crenel.audit.guarantees import Report
+from crenel.audit.measures import rounded
+from crenel.parameters import takes_holes
+from crenel.policy import OnSuppress, Policy
+
+__all__ = ["Accounts", "View"]
+
+Ints = npt.NDArray[np.integer[Any]]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+_SUPPRESSED, _SAMPLED_OUT = 2, 3
+
+
+class Accounts(NamedTuple):
+    """Whether each row left once."""
+
+    #: Rows that did not leave; None if that is not known.
+    lost: int | None
+    #: Rows that left and never came, or left again.
+    more: int
+    #: What would have to be given to know it.
+    lacking: str = ""
+
+
+class View:
+    """A published stream, as far as it is known."""
+
+    def __init__(self, policy: Policy, evidence: Evidence, tick: Callable[[int], None]) -> None:
+        self.policy = policy
+        self.given = evidence
+        self.out = evidence.published
+        self.tick = tick
+        self.star = policy.on_suppress is OnSuppress.STAR
+        self.samples = getattr(policy.parameters, "beta_sample", 1.0) < 1
+        self.perturbs = bool(getattr(policy.parameters, "perturbs", False))
+        self.exact = Exact.of(policy, evidence)
+        self.knowledge = "published" if evidence.input is None else "input" if self.exact is None else "trace"
+        ends = measures.widest(policy)
+        is_star = np.all((self.out.lo == ends[:, 0]) & (self.out.hi == ends[:, 1]), axis=1) & self.star
+        #: Which published rows are in groups; the others were suppressed.
+        self.grouped: Bools = ~is_star[self.out.box] if self.exact is None else ~self.exact.suppressed()
+        #: Rows in each box, without those.
+        self.sizes: Ints = np.bincount(self.out.box[self.grouped], minlength=len(self.out.lo))
+        self.groups: Ints = np.flatnonzero(self.sizes)
+
+    @cached_property
+    def suppressed(self) -> int | None:
+        """Rows that no group was found for, if that is known."""
+        if self.exact is not None:
+            return int(np.count_nonzero(self.exact.trace.kind == _SUPPRESSED))
+        if self.star:
+            return int(np.count_nonzero(~self.grouped))
+        return None if self.given.suppressed is None else len(self.given.suppressed)
+
+    @property
+    def sampled_out(self) -> int | None:
+        """Rows that the method left out, if that is known."""
+        if self.exact is not None:
+            return int(np.count_nonzero(self.exact.trace.kind == _SAMPLED_OUT))
+        return None if self.samples else 0
+
+    @cached_property
+    def reports(self) -> list[Report]:
+        """What the audit by the trace says of each shard."""
+        return [] if self.exact is None else self.exact.reports(self.given.reported)
+
+    @cached_property
+    def persons(self) -> Ints:
+        """The persons of each group, by the trace."""
+        if self.exact is None:
+            return self.sizes[self.groups]
+        rows = self.exact.rows
+        known = self.grouped & (rows >= 0)
+        person = self.exact.input.rows.person[rows[known]]
+        return measures.diversity(self.out.box[known], person, len(self.sizes))[0][self.groups]
+
+    @cached_property
+    def bounds(self) -> matching.Bounds:
+        """What the input says of the groups' persons, and of rows in wrong boxes."""
+        given = self.given.input
+        if given is None:
+            raise AssertionError
+        if self.perturbs:
+            return matching.bounds_of_moved(given.rows.person, self.sizes[self.groups])
+        numbers = np.zeros(len(self.sizes), np.int64)
+        numbers[self.groups] = np.arange(len(self.groups))
+        kinds, published, _ = self.classes
+        return matching.bounds(
+            matching.Candidates(given.rows.qi, filled=bool(getattr(self.policy.parameters, "fill_missing", False))),
+            person=given.rows.person,
+            kind=kinds,
+            lo=self.out.lo[self.groups],
+            hi=self.out.hi[self.groups],
+            box=numbers[self.out.box[self.grouped]],
+            published=published[self.grouped],
+            tick=self.tick,
+        )
+
+    @cached_property
+    def classes(self) -> tuple[Ints, Ints, Ints]:
+        """The classes of the input's, the published and the suppressed rows, by small numbers."""
+        sources = [self.given.input, self.out, self.given.suppressed]
+        kept = [np.zeros(0, np.int64) if source is None else source.kept for source in sources]
+        _, numbers = np.unique(np.concatenate(kept), return_inverse=True)
+        first, second = len(kept[0]), len(kept[0]) + len(kept[1])
+        numbers = numbers.astype(np.int32)
+        return numbers[:first], numbers[first:second], numbers[second:]
+
+    @property
+    def traced(self) -> int:
+        """The rows that the trace says were published."""
+        return 0 if self.given.trace is None else int(np.count_nonzero(leaving(self.policy, self.given.trace)))
+
+    @cached_property
+    def accounts(self) -> Accounts:
+        """What became of the rows that went in."""
+        given = self.given.input
+        if given is None:
+            return Accounts(None, 0, "What should have left is known by --input.")
+        if self.exact is not None:
+            return self._accounts_by_trace(self.exact)
+        lost, more = self._accounts_by_class()
+        if self.given.trace is not None:
+            lost, more = max(lost, self.traced - len(self.out)), max(more, len(self.out) - self.traced)
+        elif self.samples:
+            return Accounts(None, more, "Rows that were sampled out and rows that were lost are told apart by --trace.")
+        elif not self.star and self.given.suppressed is None:
+            lacking = "Rows that were suppressed and rows that were lost are told apart by --suppressed."
+            return Accounts(None, more, lacking)
+        return Accounts(lost, more)
+
+    def _accounts_by_class(self) -> tuple[int, int]:
+        """How many rows are missing of each class, and how many are too many; suppressed ones must have come."""
+        count = max(int(kinds.max(initial=-1)) + 1 for kinds in self.classes)
+        came, left, hidden = (np.bincount(kinds, minlength=count) for kinds in self.classes)
+        stars = np.bincount(self.classes[1][~self.grouped], minlength=count)
+        invented = np.maximum(hidden - stars, 0).sum() if self.star else 0
+        left = left if self.star else left + hidden
+        if self.given.suppressed is not None and self.given.input is not None:
+            one = self.given.suppressed
+            marks = (
+                matching.marks(one.lo[one.box], one.kept),
+                matching.marks(self.given.input.rows.qi, self.given.input.kept),
+            )
+            invented += matching.not_among(*marks)
+        return int(np.maximum(came - left, 0).sum()), int(np.maximum(left - came, 0).sum() + invented)
+
+    def _accounts_by_trace(self, exact: Exact) -> Accounts:
+        times = exact.times()
+        lost = int(np.count_nonzero(times == 0))
+        if not self.samples:
+            lost += int(np.count_nonzero(exact.trace.kind == _SAMPLED_OUT))
+        more = int(np.maximum(times - 1, 0).sum()) + exact.unknown()
+        if self.given.suppressed is not None:
+            more += exact.not_those(self.given.suppressed)
+        return Accounts(lost, more)
+
+    @cached_property
+    def ends(self) -> Floats:
+        """The domains; those that are learned as the input shows them, or else the boxes."""
+        given = self.given.input
+        seen = [self.out.lo, self.out.hi] if given is None else [given.rows.qi]
+        return measures.domains(self.policy, *seen)
+
+    @cached_property
+    def losses(self) -> measures.Loss | None:
+        """What the published rows have lost; None if there are none."""
+        has = None
+        if self.exact is not None and takes_holes(self.policy.parameters):
+            rows = self.exact.rows
+            # A star stands for all, and has lost all.
+            has = ~np.isnan(self.exact.input.rows.qi[rows]) | ~self.grouped[:, None]
+        return measures.losses(self.policy, self.out.lo, self.out.hi, self.ends, self.out.box, has)
+
+    @cached_property
+    def delay(self) -> dict[str, Any] | None:
+        """How long rows waited, as in the document; None if it is not known."""
+        waited = None if self.exact is None else self.exact.delays()
+        if waited is None or not len(waited):
+            return None
+        seconds = self.policy.delay is not None
+        deadline = (self.policy.delay or 0) / 1e6 if seconds else self.policy.delay_rows
+        largest = float(waited.max())
+        middle, high = np.percentile(waited, [50, 99]).tolist()
+        return {
+            "unit": "seconds" if seconds else "rows",
+            "deadline": None if deadline is None else float(deadline),
+            "mean": rounded(float(waited.mean())),
+            "p50": rounded(middle),
+            "p99": rounded(high),
+            "largest": rounded(largest),
+            "histogram": measures.histogram(waited, max(largest, float(deadline or 0))),
+        }
