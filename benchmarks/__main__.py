@@ -7,6 +7,7 @@ import sys
 from benchmarks import (
     adaptive_paper,
     attacks,
+    audit,
     castle_paper,
     castleguard_paper,
     continuous_paper,
@@ -31,6 +32,7 @@ ALL = {
     "static": static.main,
     "transform": transform.main,
     "memory": memory.main,
+    "audit": audit.main,
     "scale": scale.main,
 }
 

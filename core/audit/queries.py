@@ -27,7 +27,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 #: Queries times rows that are looked at at once: what bounds the memory.
-_CELLS = 1 << 24
+_CELLS = 1 << 21
 
 
 @dataclass(frozen=True)
