@@ -102,10 +102,11 @@ def _check(found: Iterable[Source], needed: Iterable[str]) -> dict[str, None]:
 
 
 def _lacking(name: str, there: Sequence[str], needed: Iterable[str]) -> Iterator[str]:
-    for column in needed:
-        if column not in there:
-            guess = suggestion(column, list(there)).capitalize()
-            yield f"{name} has no column {column!r}, which it must have. {guess}".strip()
+    """A sentence if columns are missing."""
+    missing = [column for column in needed if column not in there]
+    if missing:
+        guess = suggestion(missing[0], list(there)).capitalize() if len(missing) == 1 else ""
+        yield f"{name} has no column {', '.join(map(repr, missing))}, which it must have. {guess}".strip()
 
 
 # -- what went in ----------------------------------------------------------------------------------

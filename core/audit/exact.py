@@ -130,9 +130,10 @@ class Exact:
         rows = self._rows(members[order])
         number = np.empty(len(order), np.int64)
         number[order] = np.arange(len(order))
-        # Rows of one release under two boxes are two releases to whoever sees them.
-        release = trace.release[members]
-        first = np.flatnonzero(np.append(True, (release[1:] != release[:-1]) | (box[1:] != box[:-1])))
+        # Rows of one release that differ, by their box say, are two releases to whoever sees them.
+        told = [trace.release, trace.kind, trace.arrivals, trace.group]
+        told += [] if trace.moment is None else [trace.moment]
+        first = _changes(box, *(column[members] for column in told))
         at, ends = members[first], widest(self.policy)
         hidden = box[first] < 0
         lo, hi = (
@@ -206,3 +207,12 @@ class _Figures:
     def of(cls, reported: Reported, shard: int) -> _Figures | None:
         here = reported.shard == shard
         return cls(reported.loss[here], reported.persons[here]) if here.any() else None
+
+
+def _changes(*columns: npt.NDArray[np.int64]) -> Ints:
+    """Where a run of equal rows begins."""
+    new = np.zeros(len(columns[0]), np.bool_)
+    new[:1] = True
+    for column in columns:
+        new[1:] |= column[1:] != column[:-1]
+    return np.flatnonzero(new)

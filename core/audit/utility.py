@@ -18,7 +18,8 @@ __all__ = ["Workload", "utility"]
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-_WINDOWS = 10
+#: The most windows, and the least rows of one: of few rows, few queries have an answer.
+_WINDOWS, _LEAST = 10, 1000
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def utility(view: View, workload: Workload) -> dict[str, Any] | None:
         axes,
         points[rows[order]] if paired else points,
         Boxes(lo, hi, of[order] if paired else of),
-        window=max(len(rows) // _WINDOWS, 1) if paired else None,
+        window=len(rows) // min(max(len(rows) // _LEAST, 1), _WINDOWS) if paired else None,
         theta=workload.theta,
         queries=workload.queries,
         seed=workload.seed,
