@@ -164,8 +164,8 @@ def histogram_of_sizes(sizes: Ints, rows: Ints) -> list[dict[str, int]]:
     """How many groups have from `from` up to, not including, `to` members; and how many rows these have."""
     if not len(sizes):
         return []
-    edges = np.unique(np.rint(np.geomspace(max(sizes.min(), 1), sizes.max() + 1, _BINS + 1)).astype(np.int64))
-    edges[0] = min(edges[0], sizes.min())
+    edges = np.rint(np.geomspace(max(sizes.min(), 1), sizes.max() + 1, _BINS + 1)).astype(np.int64)
+    edges = np.unique(np.append(edges, sizes.min()))
     place = np.searchsorted(edges, sizes, side="right") - 1
     groups = np.bincount(place, minlength=len(edges) - 1)
     of_rows = np.bincount(place, rows, minlength=len(edges) - 1).astype(np.int64)

@@ -4,8 +4,8 @@
 
 A predicate on a number is an interval of a share `theta ** (1 / (n + 1))` of its domain, placed at
 random; one on a category is a node of the hierarchy that has about this share of the leaves (the
-nearest share there is; drawn, where several have it). Where numbers are whole, a range is as wide as the whole
-numbers in it, as a node is as wide as its leaves.
+nearest share there is; drawn, where several have it), one on a code a prefix. Where numbers are
+whole, a range is as wide as the whole numbers in it, as a node is as wide as its leaves.
 
 On the published rows the count is estimated: a row satisfies a predicate with the share of its
 range that lies in the predicate's.
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from crenel.geometry import Geometry, Interval, Tree
+from crenel.geometry import Geometry, Interval, Radix, Tree
 
 __all__ = ["Axis", "Boxes", "Queries", "WorkloadError", "workload_error"]
 
@@ -85,7 +85,7 @@ class WorkloadError:
     #: Mean over the windows of the median relative error of a window's queries.
     error: float
     windows: int
-    #: Share of the queries that no row answers: their error is infinite, or 0 if estimated at 0.
+    #: Share of the queries that no row answers: if they count, their error is infinite, or 0 if estimated at 0.
     empty: float
 
 
@@ -143,6 +143,7 @@ def workload_error(
     queries: int = 5_000,
     seed: int = 0,
     scale: float = 1.0,
+    answered: bool = False,
 ) -> WorkloadError:
     """Judge the published stream, window by window of its input.
 
@@ -159,6 +160,7 @@ def workload_error(
         queries: For each window.
         seed: Of the queries.
         scale: What an estimate is multiplied by: where a method samples, what a row stands for.
+        answered: Only queries that some row answers count; NaN if there are none.
     """
     rng = np.random.default_rng(seed)
     parts = [slice(None)]
@@ -169,7 +171,8 @@ def workload_error(
         drawn = draw(axes, theta, queries, rng)
         act = actual(drawn, points[part])
         est = scale * estimated(drawn, axes, Boxes(boxes.lo, boxes.hi, boxes.of[part]))
-        errors.append(np.median(relative_errors(act, est)))
+        counted = act > 0 if answered else np.ones(len(act), np.bool_)
+        errors.append(np.median(relative_errors(act, est)[counted]) if counted.any() else np.nan)
         empty.append(np.mean(act == 0.0))
     return WorkloadError(float(np.mean(errors)), len(errors), float(np.mean(empty)))
 
@@ -181,6 +184,11 @@ def _ranges(axis: Axis, share: float, count: int, rng: np.random.Generator) -> t
         off = np.abs(leaves / len(geometry.leaf) - share)
         node = rng.choice(np.flatnonzero(off == off.min()), size=count)
         return geometry.first[node].astype(np.float64), geometry.last[node].astype(np.float64)
+    if isinstance(geometry, Radix):
+        sizes = float(geometry.base) ** np.arange(geometry.length + 1)
+        size = sizes[np.argmin(np.abs(sizes / sizes[-1] - share))]
+        block = size * rng.integers(0, int(sizes[-1] // size), size=count)
+        return block, block + size - 1.0
     least, most = geometry.widest()
     if not axis.unit:
         lo = rng.uniform(least, most - (most - least) * share, size=count)

@@ -54,6 +54,7 @@ def utility(view: View, workload: Workload) -> dict[str, Any] | None:
         theta=workload.theta,
         queries=workload.queries,
         seed=workload.seed,
+        answered=True,
         scale=1.0 if paired else 1.0 / float(getattr(view.policy.parameters, "beta_sample", 1.0)),
     )
     return {

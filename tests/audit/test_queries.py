@@ -9,7 +9,7 @@ from benchmarks import datasets
 from benchmarks.runs import push_all
 from crenel.audit import queries
 from crenel.audit.queries import Axis, Boxes, Queries
-from crenel.geometry import Interval
+from crenel.geometry import Interval, Radix
 from crenel.hierarchy import Hierarchy
 
 TREE = Hierarchy.from_mapping({"*": {"left": ["a", "b"], "right": ["c", "d"], "lone": ["e"]}}).tree
@@ -106,3 +106,21 @@ def test_the_whole_stream_is_a_window_where_rows_are_not_paired() -> None:
     shuffled = points[np.random.default_rng(0).permutation(100)]
     judged = queries.workload_error(AXES, points, Boxes.distinct(shuffled, shuffled), window=None, theta=0.5)
     assert (judged.windows, judged.error) == (1, 0.0)
+
+
+def test_a_predicate_on_a_code_is_a_prefix() -> None:
+    drawn = queries.draw([Axis(Radix(10, 3))], 0.08, 200, np.random.default_rng(1))
+    assert set(np.ravel(drawn.hi - drawn.lo)) == {99.0}
+    assert set(np.ravel(drawn.lo % 100)) == {0.0}
+    assert len(set(np.ravel(drawn.lo))) == 10
+
+
+def test_queries_without_an_answer_may_be_left_out() -> None:
+    points = np.zeros((50, 1))
+    boxes = Boxes(np.zeros((1, 1)), np.full((1, 1), 9.0), np.zeros(50, np.int64))
+    how = {"window": None, "theta": 0.5, "queries": 400}
+    axes = [Axis(Interval(0.0, 9.0))]
+    assert queries.workload_error(axes, points, boxes, **how).error == np.inf
+    judged = queries.workload_error(axes, points, boxes, **how, answered=True)
+    assert judged.error == pytest.approx(0.5)
+    assert 0.5 < judged.empty < 1
