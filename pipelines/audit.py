@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["EXAMPLE", "add_arguments", "judged", "run", "text"]
 
-EXAMPLE = """\
-  crenel run policy.yaml --input visits.csv --output published.csv --trace trace.parquet
-  crenel audit policy.yaml --input visits.csv --published published.csv --trace trace.parquet --html report.html"""
+EXAMPLE = "  crenel audit policy.yaml --input visits.csv --published published.csv --trace trace.csv --html report.html"
 
 _VERDICTS = {
     "kept": "KEPT: every promise was checked, and holds.",

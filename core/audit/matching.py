@@ -9,12 +9,13 @@ the truth is:
   more rows of a class than are published of it.
 - It is of no more persons than have candidates.
 
-Where each person has one row, both bounds are the number of rows.
+Where each person has one row, both bounds are the number of rows. If there are very many candidates in all, the groups
+that have the most of them are judged by less: no person counts for more rows than any person has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,8 +33,10 @@ Bools = npt.NDArray[np.bool_]
 #: What rows are hashed by: nobody is to be kept from guessing here.
 _KEY = np.array([1, 2], dtype=np.uint64)
 
-#: Rows of a leaf of the index.
-_LEAF = 256
+#: Rows of a leaf of the index, and leaves that are a few.
+_LEAF, _FEW = 256, 16
+#: Candidates that are looked at in all: some ten seconds.
+_COST = 300_000_000
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -74,10 +77,26 @@ class Candidates:
 
     def within(self, lo: Floats, hi: Floats) -> Ints:
         """The rows in a box, as places in `order`. A quasi-identifier that is NaN is not published."""
-        lo, hi = np.where(np.isnan(lo), -np.inf, lo), np.where(np.isnan(hi), np.inf, hi)
-        near = np.flatnonzero(np.all((self._least <= hi) & (lo <= self._most), axis=1))
-        places = _ranges(self._ends[near], self._ends[near + 1])
-        for d in range(len(lo)):
+        return self._inside(self._near(lo, hi), lo, hi)
+
+    def a_few(self, lo: Floats, hi: Floats) -> Iterator[Ints]:
+        """The same, some at a time."""
+        near = self._near(lo, hi)
+        for start in range(0, len(near), _FEW):
+            yield self._inside(near[start : start + _FEW], lo, hi)
+
+    def most(self, lo: Floats, hi: Floats) -> Ints:
+        """No less than the rows in each of some boxes, at little cost."""
+        sizes = np.diff(self._ends)
+        return np.array([sizes[self._near(*box)].sum() for box in zip(lo, hi, strict=True)], dtype=np.int64)
+
+    def _near(self, lo: Floats, hi: Floats) -> Ints:
+        """The leaves that a box meets; NaN compares to nothing, and bounds nothing."""
+        return np.flatnonzero(~np.any((self._least > hi) | (lo > self._most), axis=1))
+
+    def _inside(self, leaves: Ints, lo: Floats, hi: Floats) -> Ints:
+        places = _ranges(self._ends[leaves], self._ends[leaves + 1])
+        for d in np.flatnonzero(~np.isnan(lo)):
             # Column by column, and only those that are still in: most rows leave early.
             values = self._points[places, d]
             inside = (lo[d] <= values) & (values <= hi[d])
@@ -97,6 +116,7 @@ def bounds(
     box: Ints,
     published: Ints,
     tick: Callable[[int], None] = lambda rows: None,
+    cost: int = _COST,
 ) -> Bounds:
     """The bounds of each group.
 
@@ -112,24 +132,102 @@ def bounds(
         For each published row its group and its class.
     tick
         Told how many published rows have been judged since.
+    cost
+        The candidates that are looked at in all. Once these are used up, groups that have more are judged by less: no
+        person has more candidates than rows.
     """
-    person, kind = person[candidates.order], kind[candidates.order]
+    judge = _Judge(candidates, person, kind)
     order = np.argsort(box, kind="stable")
     ends = np.searchsorted(box[order], np.arange(len(lo) + 1))
-    least, most, excess, unsure = (np.zeros(len(lo), np.int64) for _ in range(4))
-    came = np.bincount(kind, minlength=int(published.max(initial=-1)) + 1)
+    most = candidates.most(lo, hi)
+    by_cost = np.argsort(most, kind="stable")
+    looked_at = np.zeros(len(lo), np.bool_)
+    looked_at[by_cost] = np.cumsum(most[by_cost]) <= cost
+    found = np.zeros((4, len(lo)), np.int64)
     for group in range(len(lo)):
         classes, rows = np.unique(published[order[ends[group] : ends[group + 1]]], return_counts=True)
-        places = candidates.within(lo[group], hi[group])
-        at = np.searchsorted(classes, kind[places])
-        of_class = classes[np.minimum(at, len(classes) - 1)] == kind[places]
-        at, who = at[of_class], person[places[of_class]]
-        there = np.bincount(at, minlength=len(classes))
-        excess[group] = np.maximum(rows - there, 0).sum()
-        unsure[group] = rows[there < came[classes]].sum()
-        least[group], most[group] = _persons(at, who, rows)
+        look = judge.all_of if looked_at[group] else judge.some_of
+        found[:, group] = look(lo[group], hi[group], classes, rows)
         tick(int(rows.sum()))
-    return Bounds(least=least, most=most, excess=excess, unsure=unsure)
+    least, highest, excess, unsure = found
+    return Bounds(least=least, most=highest, excess=excess, unsure=unsure)
+
+
+class _Judge:
+    """Finds the bounds of one group after another. What is counted by person is in arrays that are used again."""
+
+    def __init__(self, candidates: Candidates, person: Ints, kind: Ints) -> None:
+        self._candidates = candidates
+        persons, who = np.unique(person, return_inverse=True)
+        self._kind = kind[candidates.order]
+        self._who = who[candidates.order]
+        pairs, pair = np.unique(who * (int(kind.max(initial=0)) + 1) + kind, return_inverse=True)
+        self._pair = pair[candidates.order]
+        #: The rows of each class, and the most that a person has.
+        self._came = np.bincount(kind, minlength=1)
+        self._most_rows = int(np.bincount(who, minlength=1).max())
+        self._of_person, self._of_pair = _Sums(len(persons)), _Sums(len(pairs))
+
+    def all_of(self, lo: Floats, hi: Floats, classes: Ints, rows: Ints) -> tuple[int, int, int, int]:
+        """The bounds, by all candidates."""
+        places, at = self._of_classes(self._candidates.within(lo, hi), classes)
+        there = np.bincount(at, minlength=len(classes))
+        least, most = self._persons(places, at, rows)
+        return least, most, int(np.maximum(rows - there, 0).sum()), int(rows[there < self._rows_of(classes)].sum())
+
+    def some_of(self, lo: Floats, hi: Floats, classes: Ints, rows: Ints) -> tuple[int, int, int, int]:
+        """The bounds, by no more candidates than show that none are too few."""
+        there = np.zeros(len(classes), np.int64)
+        for places in self._candidates.a_few(lo, hi):
+            there += np.bincount(self._of_classes(places, classes)[1], minlength=len(classes))
+            if np.all(there >= rows):
+                break
+        every = int(rows.sum())
+        least = -(-every // max(self._most_rows, 1))
+        return least, min(every, len(self._of_person)), int(np.maximum(rows - there, 0).sum()), every
+
+    def _of_classes(self, places: Ints, classes: Ints) -> tuple[Ints, Ints]:
+        """Those that are of these classes, and of which."""
+        kind = self._kind[places]
+        at = np.searchsorted(classes, kind)
+        chosen = classes[np.minimum(at, len(classes) - 1)] == kind
+        return places[chosen], at[chosen]
+
+    def _rows_of(self, classes: Ints) -> Ints:
+        known = classes < len(self._came)
+        return np.where(known, self._came[np.where(known, classes, 0)], 0)
+
+    def _persons(self, places: Ints, at: Ints, rows: Ints) -> tuple[int, int]:
+        """The least and the most persons, given the candidates and their classes."""
+        if not len(places):
+            return 0, 0
+        one, held = self._of_pair.of(self._pair[places], np.ones(len(places), np.int64))
+        explained = np.minimum(held, rows[at[one]])
+        _, of_person = self._of_person.of(self._who[places[one]], explained)
+        every = int(rows.sum())
+        persons = min(len(of_person), every)
+        covered = np.cumsum(np.sort(np.partition(of_person, len(of_person) - persons)[-persons:])[::-1])
+        return min(int(np.searchsorted(covered, every)) + 1, persons), persons
+
+
+class _Sums:
+    """Adds up by keys from 0, for few of them at a time: no sort, and nothing of the size of all keys is touched."""
+
+    def __init__(self, size: int) -> None:
+        self._sums, self._last = np.zeros((2, size), np.int64)
+
+    def __len__(self) -> int:
+        return len(self._sums)
+
+    def of(self, keys: Ints, values: Ints) -> tuple[Ints, Ints]:
+        """For each different key a place where it is, and its sum."""
+        np.add.at(self._sums, keys, values)
+        numbers = np.arange(len(keys))
+        self._last[keys] = numbers
+        places = np.flatnonzero(self._last[keys] == numbers)
+        sums = self._sums[keys[places]]
+        self._sums[keys] = 0
+        return places, sums
 
 
 def marks(qi: Floats, kept: Ints) -> npt.NDArray[np.int64]:
@@ -157,19 +255,6 @@ def bounds_of_moved(person: Ints, rows: Ints) -> Bounds:
     least = np.minimum(np.searchsorted(np.cumsum(held), rows) + 1, len(held))
     none = np.zeros(len(rows), np.int64)
     return Bounds(least=least, most=np.minimum(rows, len(held)), excess=none, unsure=none)
-
-
-def _persons(at: Ints, who: Ints, rows: Ints) -> tuple[int, int]:
-    """The least and the most persons of a group, given the classes and persons of its candidates."""
-    if not len(who):
-        return 0, 0
-    _, who = np.unique(who, return_inverse=True)
-    pairs, held = np.unique(who * len(rows) + at, return_counts=True)
-    explained = np.minimum(held, rows[pairs % len(rows)])
-    of_person = np.bincount(pairs // len(rows), explained)
-    covered = np.cumsum(np.sort(of_person)[::-1])
-    least = min(int(np.searchsorted(covered, rows.sum())) + 1, len(covered))
-    return least, min(len(covered), int(rows.sum()))
 
 
 def _leaves(points: Floats) -> tuple[Ints, Ints]:

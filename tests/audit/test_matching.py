@@ -39,12 +39,13 @@ def found(given: dict[str, Any], **changed: Any) -> matching.Bounds:
         hi=known["hi"],
         box=known["group"],
         published=changed.get("published", known["kind"]),
+        **({"cost": changed["cost"]} if "cost" in changed else {}),
     )
 
 
-@given(published())
-def test_the_bounds_bracket_the_persons(given: dict[str, Any]) -> None:
-    bounds = found(given)
+@given(published(), st.sampled_from([0, 20, 10**9]))
+def test_the_bounds_bracket_the_persons(given: dict[str, Any], cost: int) -> None:
+    bounds = found(given, cost=cost)
     for group in range(len(given["lo"])):
         persons = len(set(given["person"][given["group"] == group]))
         assert 1 <= bounds.least[group] <= persons <= bounds.most[group]
@@ -75,18 +76,18 @@ def test_the_bounds_are_those_of_all_assignments(given: dict[str, Any]) -> None:
     assert bounds.most[group] >= max(counts)
 
 
-@given(published())
-def test_one_row_a_person_is_exact(given: dict[str, Any]) -> None:
-    bounds = found(given, person=np.arange(len(given["qi"])))
+@given(published(), st.sampled_from([0, 20, 10**9]))
+def test_one_row_a_person_is_exact(given: dict[str, Any], cost: int) -> None:
+    bounds = found(given, person=np.arange(len(given["qi"])), cost=cost)
     sizes = np.bincount(given["group"])
     assert bounds.least.tolist() == bounds.most.tolist() == sizes.tolist()
 
 
-@given(published(), st.integers(0, 29))
-def test_a_class_that_is_nowhere_is_in_excess(given: dict[str, Any], place: int) -> None:
+@given(published(), st.integers(0, 29), st.sampled_from([0, 10**9]))
+def test_a_class_that_is_nowhere_is_in_excess(given: dict[str, Any], place: int, cost: int) -> None:
     left = given["kind"].copy()
     left[place % len(left)] = 9
-    bounds = found(given, published=left)
+    bounds = found(given, published=left, cost=cost)
     assert bounds.excess.sum() == bounds.excess[given["group"][place % len(left)]] == 1
 
 
