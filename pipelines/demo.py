@@ -87,8 +87,14 @@ def _show(folder: Path, rows: int, *, keep: str | None) -> int:
         _say(f"({compiled.WAIT})")
     outcome = _anonymize(policy, folder)
     _say("", *_indented(summary.as_text(policy, outcome)), "")
-    files = {"published": [str(folder / _PUBLISHED)], "given": [str(folder / _INPUT)]}
-    given = evidence.read(policy, **files, **_owners(folder))
+    given = evidence.read(
+        policy,
+        published=[str(folder / _PUBLISHED)],
+        given=[str(folder / _INPUT)],
+        suppressed=_file(folder, "suppressed"),
+        trace=_file(folder, "trace"),
+        releases=_file(folder, "releases"),
+    )
     _say(*_before_and_after(policy, folder, given), "", *_singled_out(policy, given), "")
     _say(f"$ crenel audit {where}/policy.yaml --input {where}/transactions.csv --published {where}/published.csv \\")
     _say(f"      --suppressed {where}/suppressed.csv --releases {where}/releases.csv --trace {where}/trace.csv", "")
@@ -115,15 +121,16 @@ def _anonymize(policy: Policy, folder: Path) -> Outcome:
         policy=policy,
         inputs=[str(folder / _INPUT)],
         published=job.Output.of(str(folder / _PUBLISHED)),
+        suppressed=job.Output.of(_file(folder, "suppressed")),
         rejected=job.Output.of(str(folder / "rejected.jsonl")),
-        **{name: job.Output.of(path) for name, path in _owners(folder).items()},
+        releases=job.Output.of(_file(folder, "releases")),
+        trace=job.Output.of(_file(folder, "trace")),
     )
     return job.run(request, launcher("local", workers=1))
 
 
-def _owners(folder: Path) -> dict[str, str]:
-    """The owner's files that an audit wants, by what they hold."""
-    return {name: str(folder / f"{name}.csv") for name in ("suppressed", "releases", "trace")}
+def _file(folder: Path, name: str) -> str:
+    return str(folder / f"{name}.csv")
 
 
 def _before_and_after(policy: Policy, folder: Path, given: Evidence) -> Iterator[str]:

@@ -35,8 +35,8 @@ _KEY = np.array([1, 2], dtype=np.uint64)
 
 #: Rows of a leaf of the index, and leaves that are a few.
 _LEAF, _FEW = 256, 16
-#: Candidates that are looked at in all: some ten seconds.
-_COST = 300_000_000
+#: Candidates that are looked at in all: some ten seconds of work.
+_COST = 100_000_000
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

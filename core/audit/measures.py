@@ -108,7 +108,8 @@ def losses(policy: Policy, lo: Floats, hi: Floats, ends: Floats, box: Ints, has:
 
 def _mean(values: Floats, weights: Floats) -> Floats:
     whole = weights.sum(axis=1)
-    return np.divide((values * weights).sum(axis=1), whole, out=np.zeros(len(values)), where=whole > 0)
+    lost = (values * weights).sum(axis=1)
+    return np.asarray(np.divide(lost, whole, out=np.zeros(len(values)), where=whole > 0))
 
 
 def _certainty(policy: Policy, lo: Floats, hi: Floats, ends: Floats) -> Floats:
