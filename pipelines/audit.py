@@ -11,7 +11,6 @@ Exits with 0 if no promise is broken, 1 if one is, and 2 if the policy or a file
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -80,8 +79,9 @@ def _check(arguments: argparse.Namespace) -> None:
         problems.append(f"--theta must be a number above 0 and at most 1, not {arguments.theta:g}.")
     if arguments.seed < 0:
         problems.append(f"--seed must be a number of at least 0, not {arguments.seed}.")
-    if arguments.html and find_spec("matplotlib") is None:
-        problems.append("--html needs matplotlib: pip install 'crenel[report]'.")
+    # Said before the work, not after.
+    if arguments.html and not all(map(find_spec, ("matplotlib", "jinja2"))):
+        problems.append("--html needs matplotlib and Jinja: pip install 'crenel[report]'.")
     if problems:
         raise CommandError(*problems)
 
@@ -149,7 +149,8 @@ class _Progress:
 
 
 def _write_page(document: dict[str, Any], path: str) -> None:
-    page: Any = importlib.import_module("crenel.pipelines.page")
+    from crenel.pipelines import page
+
     try:
         page.write(document, path)
     except OSError as error:

@@ -25,7 +25,6 @@ __all__ = ["Boxes", "NotReadableError", "Spans", "box"]
 Floats = NDArray[np.float64]
 
 _RANGE = re.compile(r"\[([^,\[\]]+), ([^,\[\]]+)\]")
-_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?", re.ASCII)
 _ENDS = ["lo", "hi"]
 
 
@@ -77,16 +76,22 @@ def _numeric(qi: Any, value: Any) -> tuple[float, float]:
 
 
 def _number(value: Any) -> float:
-    if isinstance(value, str):
-        if not _NUMBER.fullmatch(value):
-            raise NotReadableError
-        return float(value) + 0.0
-    return columns.number(value)
+    if not isinstance(value, str):
+        return columns.number(value)
+    number = float(value)
+    # Two ways to write a number would tell rows apart that are to look the same.
+    if pa.scalar(number).cast(pa.string()).as_py() != value:
+        raise NotReadableError
+    return number
 
 
 def _datetime(qi: Any, value: Any) -> tuple[float, float]:
-    lo, hi = _ends(value)
-    return -math.inf if lo is None else columns.moment(lo), math.inf if hi is None else columns.moment(hi)
+    ends = _ends(value)
+    lo = -math.inf if ends[0] is None else columns.moment(ends[0])
+    hi = math.inf if ends[1] is None else columns.moment(ends[1])
+    if any(isinstance(end, str) for end in ends) and qi.publish(lo, hi) != ends:
+        raise NotReadableError
+    return lo, hi
 
 
 def _prefix(qi: Any, value: Any) -> tuple[float, float]:

@@ -164,6 +164,15 @@ class Exact:
             rows.sensitive[seen >= 0] = self.published.sensitive[seen[seen >= 0]]
         return rows
 
+    def mixed(self) -> int:
+        """How often rows of one group, which was decided once, were published under another box than the rest."""
+        grouped = ~self.suppressed()
+        of = np.flatnonzero(self.leaves)[grouped]
+        shard, group, box = self.trace.shard[of], self.trace.group[of], self.published.box[grouped]
+        order = np.lexsort([box, group, shard])
+        same = (np.diff(shard[order]) == 0) & (np.diff(group[order]) == 0)
+        return int(np.count_nonzero(same & (np.diff(box[order]) != 0)))
+
     def out_of_order(self) -> int:
         """Rows that arrived after one of a later event time, though a run puts them in order."""
         trace = self.trace

@@ -246,14 +246,16 @@ def _boxes(view: View) -> Promise:
         groups=0,
         rows=0,
     )
-    count = int(np.count_nonzero(wrong))
     narrow = sum(report.star_not_widest for report in view.reports)
-    if narrow:
-        note = f"{narrow} suppressed releases are not fully generalized."
-        promise = replace(promise, state=BROKEN, groups=narrow, rows=None, note=note)
-    if count or narrow:
-        promise = replace(promise, measured=f"{count + narrow} groups have others", value=count + narrow)
-    return _broken_if(view, promise, wrong)
+    mixed = 0 if view.exact is None else view.exact.mixed()
+    notes = [f"{narrow} suppressed releases are not fully generalized."] if narrow else []
+    notes += [f"{mixed} times, rows of a group were published otherwise than the rest of it."] if mixed else []
+    count = int(np.count_nonzero(wrong)) + narrow + mixed
+    if not count:
+        return promise
+    rows = int(view.sizes[view.groups[wrong]].sum())
+    measured, note = f"{count} groups have others", " ".join(notes)
+    return replace(promise, measured=measured, value=count, state=BROKEN, groups=count, rows=rows or None, note=note)
 
 
 def _reported(view: View) -> Promise:

@@ -481,6 +481,12 @@ def test_a_trace_that_calls_a_small_group_suppressed(honest: Files, capsys: pyte
     assert "boxes" in broken(judge(capsys, "trace"))
 
 
+def test_a_trace_that_takes_groups_together(honest: Files, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is judged by groups, t say, would be judged of all of them at once."""
+    honest.change("trace", lambda rows: [{**row, "group": "1"} for row in rows])
+    assert broken(judge(capsys, "trace")) == {"boxes"}
+
+
 def test_a_trace_that_calls_rows_sampled_out(honest: Files, capsys: pytest.CaptureFixture[str]) -> None:
     """Castle samples nothing: these are lost."""
     honest.change("published", lambda rows: rows[1:])
@@ -561,6 +567,8 @@ def test_a_mistake_is_a_sentence(honest: Files, capsys: pytest.CaptureFixture[st
     ("column", "value"),
     [
         ("age", "[1, 2"),
+        ("age", "[1, 2.0]"),
+        ("age", "[1,2]"),
         ("age", "[1, 2] P1"),
         ("age", "[5, 2]"),
         ("age", "[P1, 2]"),
@@ -568,6 +576,7 @@ def test_a_mistake_is_a_sentence(honest: Files, capsys: pytest.CaptureFixture[st
         ("zip", "0000*P1"),
         ("job", "Nowhere"),
         ("joined", "[2020-01-01, yesterday]"),
+        ("joined", "[2020-01-01, 2021-01-01T00:00:00Z]"),
     ],
 )
 def test_a_value_that_cannot_be_read_back(
@@ -637,9 +646,15 @@ def test_a_seed_draws_the_same_queries(honest: Files, capsys: pytest.CaptureFixt
     assert judge(capsys, "trace", "--queries", "0")["utility"] is None
 
 
-def test_a_page_is_written_by_who_draws_it(
-    honest: Files, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_page_is_written(honest: Files, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib", reason="the page needs the extra `report`")
+    assert main(["audit", "policy.yaml", "--published", "published.csv", "--html", "page.html", "--json"]) == 0
+    line = capsys.readouterr().out.strip()
+    assert json.loads(line)["verdict"] == "not proven"
+    page = (honest.folder / "page.html").read_text()
+    assert "at least 4 persons in each group" in page
+    assert_silent(page)
+    assert "cannot be written" in mistake(capsys, "--published", "published.csv", "--html", "none/page.html")
     monkeypatch.setattr(audit, "find_spec", lambda name: None)
     assert "pip install 'crenel[report]'" in mistake(capsys, "--published", "published.csv", "--html", "page.html")
 
