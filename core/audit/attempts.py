@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,12 +9,13 @@ import numpy.typing as npt
 
 from crenel.audit import attacks
 from crenel.audit.attacks import Outcome, Seen
-from crenel.audit.evidence import Evidence, Input, Output
-from crenel.audit.exact import Exact
+from crenel.audit.evidence import Input
 from crenel.audit.measures import rounded, widest
-from crenel.policy import Policy
+from crenel.audit.view import View
 
 __all__ = ["tried"]
+
+Ints = npt.NDArray[np.int64]
 
 #: Persons that are asked about.
 _TARGETS = 200
@@ -24,70 +23,58 @@ _TARGETS = 200
 _MOST_ROWS = 200_000
 
 
-@dataclass(frozen=True, eq=False)
-class _Scene:
-    """What is attacked, and what an attack is judged by."""
-
-    policy: Policy
-    published: Output
-    input: Input
-    exact: Exact | None
-    seed: int
-
-    def targets(self) -> npt.NDArray[np.int64]:
-        """Rows of persons who are asked about."""
-        _, first = np.unique(self.input.rows.person, return_index=True)
-        chosen = np.random.default_rng(self.seed).choice(first, min(_TARGETS, len(first)), replace=False)
-        return np.asarray(chosen, dtype=np.int64)
-
-    def seen(self, chosen: Any) -> Seen:
-        """What everybody sees of these published rows."""
-        out, exact = self.published, self.exact
-        box, count = out.box[chosen], len(out.box[chosen])
-        return Seen(
-            lo=out.lo[box],
-            hi=out.hi[box],
-            sensitive=out.sensitive[chosen].astype(np.int64),
-            star=np.zeros(count, np.bool_) if exact is None else exact.suppressed()[chosen],
-            left=np.zeros(count, np.int64),
-            rows=np.full(count, -1) if exact is None else exact.rows[chosen],
-        )
+def tried(view: View, seed: int) -> list[dict[str, Any]]:
+    """What came of the attacks that can be tried with what is given."""
+    given = view.given.input
+    if given is None or not len(given) or not len(view.out):
+        return []
+    found = [_homogeneity(view, given, seed), _boundary(view, given)]
+    return [_entry(*attack) for attack in found if attack is not None]
 
 
-def _homogeneity(scene: _Scene) -> Outcome | None:
-    if not scene.policy.sensitive:
+def _homogeneity(view: View, given: Input, seed: int) -> tuple[Outcome, str] | None:
+    if not view.policy.sensitive:
         return None
-    # A row more of the same value under the same box tells nothing more.
-    codes = np.unique(scene.published.sensitive[:, 0], return_inverse=True)[1]
-    pairs = scene.published.box.astype(np.int64) * (int(codes.max(initial=0)) + 1) + codes
-    seen, rows = scene.seen(np.unique(pairs, return_index=True)[1]), scene.targets()
-    return attacks.homogeneity(seen, people=scene.input.rows.qi[rows], truth=scene.input.rows.sensitive[rows, 0])
+    _, first = np.unique(given.rows.person, return_index=True)
+    rows = np.random.default_rng(seed).choice(first, min(_TARGETS, len(first)), replace=False)
+    truth = given.rows.sensitive[rows, 0]
+    outcome = attacks.homogeneity(_seen(view, _distinct(view)), people=given.rows.qi[rows], truth=truth)
+    return outcome, "Who knows somebody's quasi-identifiers looks whether all who may be them share a sensitive value."
 
 
-def _boundary(scene: _Scene) -> Outcome | None:
-    if scene.exact is None or len(scene.published) > _MOST_ROWS:
+def _boundary(view: View, given: Input) -> tuple[Outcome, str] | None:
+    if view.exact is None or len(view.out) > _MOST_ROWS:
         return None
-    there = np.zeros(len(scene.input), np.bool_)
-    there[scene.exact.rows[scene.exact.rows >= 0]] = True
-    return attacks.boundary(
-        scene.seen(slice(None)), people=scene.input.rows.qi, published=there, widest=widest(scene.policy)
+    there = view.exact.times() > 0
+    seen = _seen(view, np.arange(len(view.out)))
+    outcome = attacks.boundary(seen, people=given.rows.qi, published=there, widest=widest(view.policy))
+    return (
+        outcome,
+        "Who knows everybody's quasi-identifiers looks for values of one person alone at the ends of ranges.",
     )
 
 
-#: Each attack, and what it is in a sentence.
-_ATTACKS: tuple[tuple[Callable[[_Scene], Outcome | None], str], ...] = (
-    (_homogeneity, "Who knows somebody's quasi-identifiers looks whether all who may be them share a sensitive value."),
-    (_boundary, "Who knows everybody's quasi-identifiers looks for values of one person alone at the ends of ranges."),
-)
+def _distinct(view: View) -> Ints:
+    """Of rows with the same box and sensitive values one: another tells nothing more of these."""
+    kinds = np.column_stack([view.out.box, view.out.sensitive])
+    mark = np.zeros(len(kinds), np.int64)
+    for column in kinds.T:
+        _, code = np.unique(column, return_inverse=True)
+        _, mark = np.unique(mark * (int(code.max(initial=0)) + 1) + code, return_inverse=True)
+    return np.unique(mark, return_index=True)[1]
 
 
-def tried(policy: Policy, evidence: Evidence, exact: Exact | None, seed: int) -> list[dict[str, Any]]:
-    """What came of the attacks that can be tried with what is given."""
-    if evidence.input is None or not len(evidence.input) or not len(evidence.published):
-        return []
-    scene = _Scene(policy, evidence.published, evidence.input, exact, seed)
-    done = [(attack(scene), text) for attack, text in _ATTACKS]
-    return [_entry(outcome, text) for outcome, text in done if outcome is not None]
+def _seen(view: View, chosen: Ints) -> Seen:
+    """What everybody sees of these published rows."""
+    out, box = view.out, view.out.box[chosen]
+    return Seen(
+        lo=out.lo[box],
+        hi=out.hi[box],
+        sensitive=out.sensitive[chosen],
+        star=~view.grouped[chosen],
+        left=np.zeros(len(chosen), np.int64),
+        rows=np.full(len(chosen), -1) if view.exact is None else view.exact.rows[chosen],
+    )
 
 
 def _entry(outcome: Outcome, text: str) -> dict[str, Any]:

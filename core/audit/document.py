@@ -76,7 +76,7 @@ def _document(view: View, version: str, workload: Workload) -> Document:
         "delay": view.delay,
         "over_time": _over_time(view),
         "utility": utility(view, workload),
-        "attacks": attempts.tried(view.policy, view.given, view.exact, workload.seed),
+        "attacks": attempts.tried(view, workload.seed),
         "differential": _differential(view),
         "notes": list(_notes(view)),
     }

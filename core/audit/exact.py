@@ -6,6 +6,7 @@ event times; what leaves of them as it is must be what went in; and `guarantees.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -103,8 +104,8 @@ class Exact:
 
     # -- promises --------------------------------------------------------------------------------
 
-    def reports(self, reported: Reported | None) -> list[Report]:
-        """What the audit says of each shard.
+    def shards(self, reported: Reported | None = None) -> Iterator[tuple[Rows, Published]]:
+        """The rows of each shard as they arrived, and what left of them.
 
         Raises
         ------
@@ -113,21 +114,22 @@ class Exact:
         """
         box = np.full(len(self.trace), -1, np.int64)
         box[self.leaves] = self.published.box
-        found = []
         for shard in np.unique(self.trace.shard):
             members = np.flatnonzero((self.trace.shard == shard) & (self.place >= 0))
             of_shard = None if reported is None else _Figures.of(reported, int(shard))
-            found.append(self._report(members, box[members], of_shard))
-        return found
+            yield self._shard(members, box[members], of_shard)
 
-    def _report(self, members: Ints, box: Ints, figures: _Figures | None) -> Report:
+    def reports(self, reported: Reported | None) -> list[Report]:
+        """What the audit says of each shard."""
+        return [audit(self.policy, rows, out) for rows, out in self.shards(reported)]
+
+    def _shard(self, members: Ints, box: Ints, figures: _Figures | None) -> tuple[Rows, Published]:
         trace = self.trace
         arrival = trace.arrival[members]
         order = np.argsort(arrival, kind="stable")
         if len(np.unique(arrival)) < len(arrival) or (not self.unknown() and arrival[order[-1]] != len(order) - 1):
             message = "the arrivals of each shard must count from 0"
             raise TraceError(message)
-        rows = self._rows(members[order])
         number = np.empty(len(order), np.int64)
         number[order] = np.arange(len(order))
         # Rows of one release that differ, by their box say, are two releases to whoever sees them.
@@ -140,19 +142,20 @@ class Exact:
             np.where(hidden[:, None], end, boxes[np.maximum(box[first], 0)] if len(boxes) else end)
             for end, boxes in ((ends[:, 0], self.published.lo), (ends[:, 1], self.published.hi))
         )
+        release = None if figures is None else np.minimum(trace.release[at], len(figures.loss) - 1)
         out = Published(
             rows=number,
             lo=lo,
             hi=hi,
             offsets=np.append(first, len(members)),
             kind=trace.kind[at],
-            loss=None if figures is None else figures.loss[np.minimum(trace.release[at], len(figures.loss) - 1)],
-            persons=None if figures is None else figures.persons[np.minimum(trace.release[at], len(figures.loss) - 1)],
+            loss=None if figures is None else figures.loss[release],
+            persons=None if figures is None else figures.persons[release],
             moment=None if trace.moment is None else trace.moment[at],
             arrivals=trace.arrivals[at],
             group=trace.group[at],
         )
-        return audit(self.policy, rows, out)
+        return self._rows(members[order]), out
 
     def _rows(self, members: Ints) -> Rows:
         """The rows of a shard as they arrived; sensitive values as they left, which is with noise where it is added."""
