@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from crenel.errors import PolicyError
 from crenel.pipelines.errors import CommandError
 from crenel.policy import Policy
 
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
 __all__ = ["EXAMPLE", "add_arguments", "judged", "run", "text"]
 
 EXAMPLE = "  crenel audit policy.yaml --input visits.csv --published published.csv --trace trace.csv --html report.html"
+
+#: The exit code of a failure that is not the user's.
+FAILED = 70
 
 _VERDICTS = {
     "kept": "KEPT: every promise was checked, and holds.",
@@ -60,7 +65,17 @@ def run(arguments: argparse.Namespace) -> int:
     """Audit; 1 if a promise is broken."""
     policy = Policy.from_yaml(arguments.policy)
     _check(arguments)
-    document = audited(policy, arguments)
+    try:
+        document = audited(policy, arguments)
+    except (CommandError, PolicyError):
+        raise
+    except Exception as error:
+        if os.environ.get("CRENEL_DEBUG"):
+            raise
+        # What an error says of itself may hold rows.
+        said = f"the audit failed ({type(error).__name__}); with CRENEL_DEBUG=1 the error is shown, rows and all."
+        print(f"crenel: {said}", file=sys.stderr)
+        return FAILED
     if arguments.html:
         _write_page(document, arguments.html)
     sys.stdout.write(json.dumps(document) + "\n" if arguments.json else text(document))

@@ -625,6 +625,20 @@ def test_nothing_published_of_an_input(honest: Files, capsys: pytest.CaptureFixt
     assert document["rows"]["lost"] == 395
 
 
+def test_a_bug_shows_no_rows(
+    honest: Files, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ValueError("SECRET")
+
+    monkeypatch.setattr(audit, "judged", fail)
+    assert main(["audit", "policy.yaml", "--published", str(honest.published)]) == 70
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "the audit failed (ValueError)" in said.err
+    assert "SECRET" not in said.err
+
+
 # -- what it prints --------------------------------------------------------------------------------
 
 
