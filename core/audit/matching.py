@@ -69,11 +69,11 @@ class Candidates:
         self._points = points[self.order]
         starts = self._ends[:-1]
         most = np.where(hole, np.inf, qi)[self.order] if filled else self._points
+        #: The ends of the leaves, a row for each quasi-identifier.
+        self._least = self._most = np.zeros((qi.shape[1], 0))
         if len(points):
-            self._least = np.minimum.reduceat(self._points, starts)
-            self._most = np.maximum.reduceat(most, starts)
-        else:
-            self._least = self._most = np.zeros((0, qi.shape[1]))
+            self._least = np.minimum.reduceat(self._points, starts).T.copy()
+            self._most = np.maximum.reduceat(most, starts).T.copy()
 
     def within(self, lo: Floats, hi: Floats) -> Ints:
         """The rows in a box, as places in `order`. A quasi-identifier that is NaN is not published."""
@@ -91,8 +91,12 @@ class Candidates:
         return np.array([sizes[self._near(*box)].sum() for box in zip(lo, hi, strict=True)], dtype=np.int64)
 
     def _near(self, lo: Floats, hi: Floats) -> Ints:
-        """The leaves that a box meets; NaN compares to nothing, and bounds nothing."""
-        return np.flatnonzero(~np.any((self._least > hi) | (lo > self._most), axis=1))
+        """The leaves that a box meets; what is not published bounds nothing."""
+        met = np.ones(self._least.shape[1], np.bool_)
+        for d in np.flatnonzero(~np.isnan(lo)):
+            met &= self._least[d] <= hi[d]
+            met &= lo[d] <= self._most[d]
+        return np.flatnonzero(met)
 
     def _inside(self, leaves: Ints, lo: Floats, hi: Floats) -> Ints:
         places = _ranges(self._ends[leaves], self._ends[leaves + 1])
@@ -206,7 +210,9 @@ class _Judge:
         _, of_person = self._of_person.of(self._who[places[one]], explained)
         every = int(rows.sum())
         persons = min(len(of_person), every)
-        covered = np.cumsum(np.sort(np.partition(of_person, len(of_person) - persons)[-persons:])[::-1])
+        # The greatest first, without a sort: there are few different ones.
+        times = np.minimum(np.bincount(of_person)[::-1], persons)
+        covered = np.cumsum(np.repeat(np.arange(len(times))[::-1], times)[:persons])
         return min(int(np.searchsorted(covered, every)) + 1, persons), persons
 
 

@@ -112,19 +112,27 @@ def actual(queries: Queries, points: Floats) -> Floats:
 def estimated(queries: Queries, axes: Sequence[Axis], boxes: Boxes) -> Floats:
     """The counts to be expected of rows that were published in these boxes."""
     there, rows = np.unique(boxes.of, return_counts=True)
-    lo, hi = boxes.lo[there], boxes.hi[there]
-    totals = []
-    for part in queries.chunks(len(there)):
-        chance = np.ones((len(part), len(there)))
-        for j, axis in enumerate(axes):
-            first = np.maximum(part.lo[:, j, None], lo[:, j])
-            last = np.minimum(part.hi[:, j, None], hi[:, j])
-            width = hi[:, j] - lo[:, j] + axis.unit
-            # A range of one number lies in the predicate's or does not.
-            shared = np.where(width > 0, np.maximum(last - first + axis.unit, 0.0), first <= last)
-            chance *= shared / np.where(width > 0, width, 1.0)
-        totals.append(chance @ rows)
-    return np.concatenate(totals)
+    lo, hi = boxes.lo[there].T.copy(), boxes.hi[there].T.copy()
+    totals = np.empty(len(queries))
+    for query, (least, most) in enumerate(zip(queries.lo, queries.hi, strict=True)):
+        left, expected = np.arange(len(there)), rows.astype(np.float64)
+        # The last first, which is the sensitive column: it leaves most boxes out. The others look at the rest.
+        for j in range(len(axes) - 1, -1, -1):
+            chance = _shared(lo[j, left], hi[j, left], least[j], most[j], axes[j].unit)
+            met = np.flatnonzero(chance)
+            left, expected = left[met], expected[met] * chance[met]
+        totals[query] = expected.sum()
+    return totals
+
+
+def _shared(lo: Floats, hi: Floats, least: float, most: float, unit: float) -> Floats:
+    """The share of each range that lies in a predicate's."""
+    first, last, width = np.maximum(lo, least), np.minimum(hi, most), hi - lo + unit
+    if unit:
+        return np.asarray(np.maximum(last - first + unit, 0.0) / width)
+    # A range of one number lies in the predicate's or does not.
+    point = width == 0
+    return np.asarray(np.where(point, first <= last, np.maximum(last - first, 0.0) / np.where(point, 1.0, width)))
 
 
 def relative_errors(act: Floats, est: Floats) -> Floats:
