@@ -257,8 +257,7 @@ def _utility(utility: dict[str, Any] | None) -> list[str]:
 
 def _attacks(attacks: list[dict[str, Any]]) -> Iterator[str]:
     for attack in attacks:
-        claimed = f"{_figure(attack['claims'])} claims on {_figure(attack['targets'])} targets"
-        yield f"Attack {attack['name']}: {claimed}, {_figure(attack['right'])} right ({attack['state']})."
+        yield f"Attack {attack['name']} ({attack['state']}): {attack['text']}"
 
 
 def _figure(value: float | None) -> str:

@@ -73,6 +73,10 @@ class Exact:
         """The place of each published row among the input's; -1 if there is no such row."""
         return self.place[self.leaves]
 
+    def one_shard(self) -> bool:
+        """Whether one engine saw all rows."""
+        return len(np.unique(self.trace.shard)) == 1
+
     def suppressed(self) -> Bools:
         """Which published rows were suppressed."""
         return np.asarray(self.trace.kind == _SUPPRESSED)[self.leaves]

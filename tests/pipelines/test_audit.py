@@ -202,7 +202,10 @@ def test_each_level_says_what_it_can(honest: Files, capsys: pytest.CaptureFixtur
     assert sum(part["published"] + part["suppressed"] for part in alone["over_time"]["bins"]) == 395
     assert sum(part["groups"] for part in traced["groups"]["histogram"]) == traced["rows"]["groups"]
     assert traced["utility"]["windows"] == 1
-    assert {attack["name"] for attack in traced["attacks"]} >= {"homogeneity", "boundary"}
+    assert [attack["name"] for attack in with_input["attacks"]] == ["linkage", "homogeneity:ill"]
+    assert {attack["name"] for attack in traced["attacks"]} >= {"linkage", "homogeneity:ill", "boundary", "order"}
+    assert all(attack["state"] in ("kept", "information") for attack in traced["attacks"])
+    assert traced["attacks"][0]["success"] <= 1 / 4
     assert alone["notes"]
     assert traced["notes"] == []
 
