@@ -80,7 +80,7 @@ def _number(value: Any) -> float:
         return columns.number(value)
     number = float(value)
     # Two ways to write a number would tell rows apart that are to look the same.
-    if pa.scalar(number).cast(pa.string()).as_py() != value:
+    if not math.isfinite(number) or pa.scalar(number).cast(pa.string()).as_py() != value:
         raise NotReadableError
     return number
 
