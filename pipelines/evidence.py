@@ -253,7 +253,8 @@ def _number(number: float) -> str:
     if number.is_integer() and abs(number) < 2**53:
         return str(int(number))
     # Formats write the numbers of 32 bits as the shortest text, or as what they are in 64.
-    return repr(float(np.float32(number)))
+    with np.errstate(over="ignore"):
+        return repr(float(np.float32(number)))
 
 
 # -- the owner's -----------------------------------------------------------------------------------

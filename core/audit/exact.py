@@ -120,6 +120,8 @@ class Exact:
         box[self.leaves] = self.published.box
         for shard in np.unique(self.trace.shard):
             members = np.flatnonzero((self.trace.shard == shard) & (self.place >= 0))
+            if not len(members):
+                continue
             of_shard = None if reported is None else _Figures.of(reported, int(shard))
             yield self._shard(members, box[members], of_shard)
 

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import csv
+import datetime as dt
 import json
+import math
 import random
 import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from crenel.pipelines import audit
+from crenel.pipelines import audit, evidence
 from crenel.pipelines.cli import main
 
 Row = dict[str, str]
@@ -239,6 +243,29 @@ def test_rows_may_be_split_into_files(honest: Files, capsys: pytest.CaptureFixtu
     for level, document in expected.items():
         given = ["--input", "input-*.csv"] if level != "published" else []
         assert judge(capsys, level, *given, published="published-*.csv") == document
+
+
+def test_what_leaves_as_it_is_is_the_same_in_every_format() -> None:
+    same: list[list[Any]] = [
+        [1, 1.0, "1", "1.0", Decimal(1)],
+        [None, "", math.nan],
+        [0.1, "0.1", float(np.float32(0.1))],
+        [
+            dt.datetime(2020, 1, 2, 3, tzinfo=dt.timezone.utc),
+            "2020-01-02T03:00:00",
+            "2020-01-02 03:00:00",
+            "2020-01-02T03:00:00Z",
+        ],
+        [True, "true", "True"],
+        [1e300, "1e300", "1e+300"],
+        [["a", 1], '["a", 1]'],
+        ["flu"],
+        ["Flu"],
+        ["{not JSON"],
+    ]
+    texts = [{evidence._canonical(value) for value in values} for values in same]
+    assert all(len(found) == 1 for found in texts)
+    assert len(set.union(*texts)) == len(same)
 
 
 METHODS = {
@@ -512,6 +539,11 @@ def test_a_trace_that_cannot_be(
 ) -> None:
     honest.change("trace", lambda rows: [*rows[:50], how(rows[50]), *rows[51:]])
     assert found in broken(judge(capsys, "trace"))
+
+
+def test_a_trace_of_rows_that_never_came(honest: Files, capsys: pytest.CaptureFixture[str]) -> None:
+    honest.change("trace", lambda rows: [{**row, "row": "99999"} for row in rows])
+    assert "nothing lost" in broken(judge(capsys, "trace"))
 
 
 def test_arrivals_that_are_not_in_the_order_of_time(honest: Files, capsys: pytest.CaptureFixture[str]) -> None:
