@@ -26,8 +26,10 @@ STREAMING: Mapping[str, str] = {
 }
 
 #: Flags without a value. The second turns chaining off, for it is on by default: chained or not, the source has another
-#: name in savepoints, and whether it is chained depends on the parallelism.
-_STREAMS = ("--streaming", "--operator_chaining")
+#: name in savepoints, and whether it is chained depends on the parallelism. Without the third, what a step lets go when
+#: a checkpoint ends its bundle waits in the runner until that step gets something else to do: past its deadline, if the
+#: stream is quiet, and after its end for ever.
+_STREAMS = ("--streaming", "--operator_chaining", "--finish_bundle_before_checkpointing")
 
 #: Once more if a worker is lost; a file that is broken is broken the second time too.
 BATCH: Mapping[str, str] = {

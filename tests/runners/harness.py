@@ -23,6 +23,16 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 #: Seconds that anything may take on a busy machine; nothing is judged by it.
 PATIENCE = 400.0
 
+SETTINGS: Mapping[str, Any] = {
+    # Whole checkpoints: their sizes then tell how much state there is.
+    "execution.checkpointing.incremental": "false",
+    # A process that is gone does not answer, which is noticed at once; one that is only slow is waited for.
+    "heartbeat.interval": 500,
+    "heartbeat.timeout": 120_000,
+    "restart-strategy.exponential-delay.initial-backoff": "200 ms",
+    "restart-strategy.exponential-delay.max-backoff": "1 s",
+}
+
 
 def need_flink() -> None:
     """Skip the test if this machine cannot have a cluster; fail, if it must."""
@@ -48,9 +58,7 @@ class Flink:
 
     def __init__(self, folder: Path, task_managers: int = 2, settings: Mapping[str, Any] | None = None) -> None:
         self.folder = folder
-        # Whole checkpoints: their sizes then tell how much state there is.
-        given = {"execution.checkpointing.incremental": "false", **(settings or {})}
-        self.cluster = Cluster(folder, task_managers=task_managers, settings=given)
+        self.cluster = Cluster(folder, task_managers=task_managers, settings={**SETTINGS, **(settings or {})})
 
     def __enter__(self) -> Flink:
         self.cluster.start()
@@ -67,12 +75,12 @@ class Flink:
     def submit(
         self, name: str, build: Callable[[beam.Pipeline], Any], *, parallelism: int = 2, flags: Sequence[str] = ()
     ) -> Running:
-        """Begin a streaming job, with a checkpoint every two seconds."""
+        """Begin a streaming job, with a checkpoint every second."""
         told = options.flags(
             self.endpoint,
             parallelism=parallelism,
             logs=self.cluster.logs,
-            given=["--checkpointing_interval=2000", f"--job_name={name}", *flags],
+            given=["--checkpointing_interval=1000", f"--job_name={name}", *flags],
             streaming=True,
             variables={"PYTHONPATH": str(ROOT)},
         )
@@ -89,35 +97,49 @@ class Flink:
         assert job.state != "FAILED", job.cause()
         return job
 
-    def workers(self) -> list[int]:
-        """The process numbers of the Python workers of all TaskManagers."""
-        parents = {process.pid for process in self.cluster.task_managers}
-        found = []
+    def workers(self) -> dict[int, int]:
+        """The Python workers: their process numbers, and those of their TaskManagers."""
+        managers = {process.pid for process in self.cluster.task_managers}
+        found = {}
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
                 try:
                     after = (entry / "stat").read_text().rsplit(")", 1)[1].split()
                 except OSError:  # it has just ended
                     continue
-                if int(after[1]) in parents and after[0] != "Z":
-                    found.append(int(entry.name))
+                if int(after[1]) in managers and after[0] != "Z":
+                    found[int(entry.name)] = int(after[1])
         return found
 
     def kill_worker(self) -> None:
         """Kill a Python worker, and nothing else."""
-        os.kill(self.workers()[0], signal.SIGKILL)
+        os.kill(next(iter(self.workers())), signal.SIGKILL)
 
-    def kill_task_manager(self, place: int = 0) -> None:
-        """Kill a TaskManager, and begin another."""
-        self.cluster.replace(self.cluster.task_managers[place])
+    def stand_by(self) -> None:
+        """Have one TaskManager more than is needed, so that nobody waits for Java when one is lost."""
+        self.cluster.add_task_manager()
+        until(lambda: self.cluster.rest.task_managers() >= len(self.cluster.task_managers), PATIENCE)
+
+    def kill_task_manager(self) -> None:
+        """Kill a TaskManager that works, and begin another."""
+        working = set(self.workers().values())
+        self.cluster.replace(next(process for process in self.cluster.task_managers if process.pid in working))
 
 
 class Running:
-    """A job of Flink, as its REST service tells of it."""
+    """A job of Flink, as its REST service tells of it; as a context, it is ended with it."""
 
     def __init__(self, rest: Rest, job: str) -> None:
         self._rest = rest
         self.id = job
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.cancel()
 
     @property
     def state(self) -> str:

@@ -153,12 +153,11 @@ class _Partition(RestrictionProvider):
 class Read(beam.DoFn):
     """Reads a partition: some batches at a time, then lets others have their turn."""
 
-    def __init__(self, stream: Stream, gate: Gate, *, batch: int = 500, batches: int = 4, pause: int = 0) -> None:
+    def __init__(self, stream: Stream, gate: Gate, *, batch: int = 500, batches: int = 4) -> None:
         self._stream = stream
         self._gate = gate
         self._batch = batch
         self._batches = batches
-        self._pause = pause
 
     @beam.DoFn.unbounded_per_element()
     def process(
@@ -186,7 +185,7 @@ class Read(beam.DoFn):
             tracker.try_claim(count)  # there is no more
             return
         waiting = place >= self._gate.allowed()
-        tracker.defer_remainder(Duration(seconds=1 if waiting else self._pause))
+        tracker.defer_remainder(Duration(seconds=1 if waiting else 0))
 
 
 def source(stream: Stream, gate: Gate, **how: Any) -> beam.PTransform:
@@ -283,6 +282,11 @@ def written(folder: Path) -> list[tuple[int, Any, Any, int]]:
         text = path.read_text("utf-8")
         found += [tuple(json.loads(line)) for line in text[: text.rfind("\n") + 1].splitlines()]
     return found
+
+
+def lines(folder: Path) -> int:
+    """How many rows left."""
+    return sum(path.read_bytes().count(b"\n") for path in folder.glob("*.jsonl"))
 
 
 def check(of: Policy, stream: Stream, left: list[tuple[int, Any, Any, int]]) -> Report:

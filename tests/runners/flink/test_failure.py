@@ -30,9 +30,9 @@ def test_each_row_leaves_once_though_workers_die(flink: Flink, tmp_path: Path) -
         published = pipeline | "Source" >> streams.source(stream, gate) | Anonymize(of)
         streams.collect(published, out)
 
-    job = flink.submit("failures", build)
-    try:
-        kills = [lambda: flink.kill_task_manager(0), flink.kill_worker, *[lambda: flink.kill_task_manager(0)] * 2]
+    flink.stand_by()
+    kills = [flink.kill_task_manager, flink.kill_worker, flink.kill_task_manager, flink.kill_task_manager]
+    with flink.submit("failures", build) as job:
         for number, kill in enumerate(kills, start=1):
             # Some rows are in a checkpoint, some were read since, and more are on their way.
             job.wait(lambda n=number: gate.reached(PARTITIONS) >= STEP * n, f"step {number} was read")
@@ -41,12 +41,7 @@ def test_each_row_leaves_once_though_workers_die(flink: Flink, tmp_path: Path) -
             job.wait(lambda n=number: gate.reached(PARTITIONS) > STEP * n, f"step {number + 1} has begun")
             kill()
             job.wait(lambda n=number: job.restored() >= n, f"the job goes on after failure {number}")
-        # Twice: what a partition told before the failure stands until it is read again.
-        for _ in range(2):
-            job.wait(lambda: gate.reached(PARTITIONS) >= ROWS // PARTITIONS, "all rows were read")
-            job.wait_checkpoints(3)
-        job.stop(drain=True)
+        # Nobody drains it: the source is at its end, and what is held leaves by itself.
+        job.wait(lambda: streams.lines(out) >= ROWS, "all rows have left")
         assert job.restored() >= len(kills)
-        streams.check(of, stream, streams.written(out))
-    finally:
-        job.cancel()
+    streams.check(of, stream, streams.written(out))

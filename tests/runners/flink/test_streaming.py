@@ -1,7 +1,11 @@
-"""A stream on a cluster: timers go by the watermark, state stays bounded, and a savepoint is all that is needed."""
+"""A stream on a cluster: timers go by the watermark, state stays bounded, and a savepoint is all that is needed.
+
+One job lives through all of it, and each test looks at another part of its life.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,74 +29,104 @@ PARTITIONS, SHARDS, STEPS = 2, 2, 6
 BOUND = SHARDS * int(1.5 * _SHORTEST_LOG)
 #: Five columns of numbers.
 ROW_BYTES = 40
+#: Nothing but a checkpoint ends a bundle: what leaves then must not wait for the next one, which for a shard without
+#: rows never comes.
+FLAGS = ["--max_bundle_time_mills=600000", "--max_bundle_size=1000000"]
 
 
-def test_a_stream_of_its_whole_life(flink: Flink, tmp_path: Path) -> None:
-    of = streams.policy(shards=SHARDS)
+@dataclass
+class Life:
+    """What was seen of a job."""
+
+    policy: Any
+    stream: streams.Stream
+    gate: streams.Gate
+    out: Path
+    #: Rows that had left when those of idle shards were due.
+    early: list[Any] = field(default_factory=list)
+    #: Bytes of state, while more and more rows came.
+    sizes: list[int] = field(default_factory=list)
+    #: How many rows had left at the savepoint, and all that left in the end.
+    before: int = 0
+    left: list[Any] = field(default_factory=list)
+    savepoint: str = ""
+    #: What Flink says that the second job began from.
+    restored: dict[str, Any] = field(default_factory=dict)
+
+    def build(self, pipeline: Any) -> None:
+        """The pipeline: the source reads a step of the test within a bundle."""
+        source = streams.source(self.stream, self.gate, batches=40)
+        published = pipeline | "Source" >> source | Anonymize(self.policy)
+        _ = published | "Append" >> beam.ParDo(streams.Append(self.out))
+
+    def read(self, job: Running, rows: int) -> None:
+        """Let rows come, and wait until they were read."""
+        self.gate.open_to(rows // PARTITIONS)
+        job.wait(lambda: self.gate.reached(PARTITIONS) >= rows // PARTITIONS, f"{rows} rows were read")
+
+    def begin(self, job: Running) -> None:
+        """Many shards, then one alone, then many for long; then a savepoint."""
+        # All that are early are within one delay, so that none can come late.
+        self.read(job, EARLY)
+        self.read(job, LONELY)
+        job.wait(lambda: len(self._early()) == EARLY, "rows of idle shards have left")
+        self.early = self._early()
+        for step in range(STEPS):
+            self.read(job, LONELY + (ROWS - LONELY) * (step + 1) // (STEPS + 1) // PARTITIONS * PARTITIONS)
+            job.wait_checkpoints()
+            # Of the step that holds rows, whose output is appended. Not of the source: Beam 2.70 leaves some bytes
+            # there whenever a source rests.
+            self.sizes.append(job.size("Append"))
+        self.savepoint = job.stop()
+        self.before = len(streams.written(self.out))
+
+    def go_on(self, job: Running) -> None:
+        """From the savepoint to the end of the stream."""
+        self.restored = job.checkpoints()["latest"]["restored"]
+        self.read(job, ROWS)
+        job.stop(drain=True)
+        self.left = streams.written(self.out)
+
+    def _early(self) -> list[Any]:
+        return [row for row in streams.written(self.out) if row[0] < EARLY]
+
+
+@pytest.fixture(scope="module")
+def life(flink: Flink, tmp_path_factory: pytest.TempPathFactory) -> Life:
+    """A job from its start over a savepoint to its end: with two tasks of each step, then with one."""
+    folder = tmp_path_factory.mktemp("life")
     stream = streams.Stream(ROWS, 3_000, partitions=PARTITIONS, lonely=(EARLY, LONELY))
-    gate = streams.Gate(tmp_path / "gate")
-    gate.open_to(EARLY // PARTITIONS)
-    out = tmp_path / "out"
-    out.mkdir()
-
-    def build(pipeline: Any) -> None:
-        published = pipeline | "Source" >> streams.source(stream, gate) | Anonymize(of)
-        _ = published | "Append" >> beam.ParDo(streams.Append(out))
-
-    job = flink.submit("life", build)
-    try:
-        _idle_shards_release(job, gate, of, stream, out)
-        _state_stays_bounded(job, gate)
-        savepoint = job.stop()
-    except BaseException:
-        job.cancel()
-        raise
-    before = len(streams.written(out))
-    assert before < ROWS
-    again = flink.submit("life again", build, parallelism=1, flags=[f"--savepoint_path={savepoint}"])
-    try:
-        restored = again.checkpoints()["latest"]["restored"]
-        assert restored["is_savepoint"] and restored["external_path"].endswith(savepoint.split(":")[-1])
-        _read(again, gate, ROWS)
-        again.stop(drain=True)
-        streams.check(of, stream, streams.written(out))
-    finally:
-        again.cancel()
+    seen = Life(streams.policy(shards=SHARDS), stream, streams.Gate(folder / "gate"), folder / "out")
+    seen.out.mkdir()
+    seen.gate.open_to(0)
+    with flink.submit("life", seen.build, flags=FLAGS) as job:
+        seen.begin(job)
+    restore = [*FLAGS, f"--savepoint_path={seen.savepoint}"]
+    with flink.submit("life again", seen.build, parallelism=1, flags=restore) as job:
+        seen.go_on(job)
+    return seen
 
 
-def _read(job: Running, gate: streams.Gate, rows: int) -> None:
-    """Let rows come, and wait until they were read."""
-    gate.open_to(rows // PARTITIONS)
-    job.wait(lambda: gate.reached(PARTITIONS) >= rows // PARTITIONS, f"{rows} rows were read")
-
-
-def _idle_shards_release(job: Running, gate: streams.Gate, of: Any, stream: streams.Stream, out: Path) -> None:
+def test_idle_shards_release_in_time(life: Life) -> None:
     """Rows of a shard that gets no more rows leave in time, since the watermark moves on."""
-    # All that are early are within one delay, so that none can come late.
-    _read(job, gate, EARLY)
-    _read(job, gate, LONELY)
-
-    def early() -> list[Any]:
-        return [row for row in streams.written(out) if row[0] < EARLY]
-
-    shard = stream.shards(of, np.arange(EARLY + 1))
+    shard = life.stream.shards(life.policy, np.arange(EARLY + 1))
     idle_rows = set(np.flatnonzero(shard[:EARLY] != shard[EARLY]).tolist())
-    job.wait(lambda: len(early()) == EARLY, "rows of idle shards have left")
-    assert job.state == "RUNNING"
     # The other shard's rows leave by those that come, which are ahead of the watermark.
-    idle = [row for row in early() if row[0] in idle_rows]
+    idle = [row for row in life.early if row[0] in idle_rows]
     assert len(idle) > EARLY // 4
-    assert streams.late(of, stream, idle) == 0
+    assert streams.late(life.policy, life.stream, idle) == 0
 
 
-def _state_stays_bounded(job: Running, gate: streams.Gate) -> None:
+def test_state_stays_bounded(life: Life) -> None:
     """However many rows come, checkpoints hold no more than what is held and a log of limited length."""
-    sizes = []
-    for step in range(STEPS):
-        _read(job, gate, LONELY + (ROWS - LONELY) * (step + 1) // (STEPS + 1) // PARTITIONS * PARTITIONS)
-        job.wait_checkpoints()
-        # Of the step that holds rows, whose output is appended. Not of the source: Beam 2.70 leaves some bytes there
-        # whenever a source rests.
-        sizes.append(job.size("Append"))
-    assert max(sizes) < BOUND, sizes
-    assert gate.reached(PARTITIONS) * PARTITIONS * ROW_BYTES > 2 * BOUND, "too few rows to tell"
+    assert len(life.sizes) == STEPS
+    assert max(life.sizes) < BOUND, life.sizes
+    assert ROWS * STEPS // (STEPS + 1) * ROW_BYTES > 2 * BOUND, "too few rows to tell"
+
+
+def test_a_savepoint_is_all_that_a_job_needs(life: Life) -> None:
+    """It goes on where it was, with one task where there were two: nothing is lost, nothing comes twice."""
+    assert 0 < life.before < ROWS
+    assert life.restored["is_savepoint"]
+    assert life.restored["external_path"].endswith(life.savepoint.split(":")[-1])
+    streams.check(life.policy, life.stream, life.left)
