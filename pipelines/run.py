@@ -153,7 +153,7 @@ def _run_kafka(arguments: argparse.Namespace, policy: Policy) -> int:
         launch = launcher(
             arguments.runner,
             workers=arguments.workers,
-            flags=[*arguments.flags, *([] if local else ["--streaming"])],
+            flags=[*_flags(arguments), *([] if local else ["--streaming"])],
             stop=kafka_job.STOP if local else None,
         )
         watch = summary.watching if sys.stderr.isatty() else None

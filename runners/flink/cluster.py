@@ -161,6 +161,7 @@ class Cluster:
         logging = self.folder / "conf" / "log4j.properties"
         command = [
             *(machine.java(), *flags, "-XX:+UseSerialGC", *_JAVA, f"-Dlog4j.configurationFile=file:{logging}"),
+            *str(self._given.get("env.java.opts.all", "")).split(),
             *(f"-Djava.io.tmpdir={self.folder / 'tmp'}", "-cp", f"{distribution.libraries()}/*", main),
             *("--configDir", str(self.folder / "conf")),
         ]

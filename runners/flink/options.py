@@ -73,9 +73,10 @@ def flags(
         parallelism: How many tasks of a step work side by side.
         logs: Where the workers' logs go; None: among the temporary files of whatever machine they are on.
         given: The user's flags, which count.
-        streaming: Whether the job is one for ever, with checkpoints.
+        streaming: Whether the job is one for ever, with checkpoints; `--streaming` among the given says so, too.
         variables: What the workers' environment has beside.
     """
+    streams = streaming or "--streaming" in given
     told = dict(variables or {})
     if logs is not None:
         told[LOGS] = str(logs)
@@ -85,11 +86,11 @@ def flags(
         "environment_type": "PROCESS",
         "environment_config": json.dumps({"command": boot(), "env": told}),
         "parallelism": str(parallelism),
-        **(STREAMING if streaming else BATCH),
+        **(STREAMING if streams else BATCH),
     }
     named = {flag.split("=", 1)[0].lstrip("-") for flag in given if flag.startswith("--")}
     out = [f"--{name}={value}" for name, value in ours.items() if name not in named]
-    return [*out, *(_STREAMS if streaming else ()), *given]
+    return [*out, *(_STREAMS if streams else ()), *given]
 
 
 def boot() -> str:

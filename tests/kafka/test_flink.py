@@ -31,6 +31,7 @@ def flink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flink]:
     need_flink()
     # A source's state has a name of its own each time that it rests (Beam before 2.76): too many for RocksDB.
     with Flink(tmp_path_factory.mktemp("flink"), settings={"state.backend.type": "hashmap"}) as running:
+        running.stand_by()
         yield running
 
 
@@ -73,7 +74,7 @@ def _lose_a_machine(job: Running, kafka: Broker, flink: Flink, rows: list[dict[s
     feeding = threading.Thread(target=_feed, args=(kafka, rows[500:]))
     feeding.start()
     job.wait(lambda: _numbers(kafka) > ROWS // 4, "a quarter of the rows is sent")
-    flink.kill_task_manager(1)
+    flink.kill_task_manager()
     job.wait(lambda: job.restored() > 0, "the job goes on")
     feeding.join()
     job.wait(lambda: _numbers(kafka) == ROWS, "all rows are sent")

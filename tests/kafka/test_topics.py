@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from crenel.pipelines import kafka_job
 from crenel.pipelines.cli import main
 from crenel.pipelines.errors import CommandError
 from crenel.pipelines.kafka_job import Request
 from crenel.pipelines.kafka_topics import Topic
 from crenel.policy import Policy
+from crenel.runners.flink import runs
 from tests.kafka import rows
 
 POLICY = Policy.from_dict(
@@ -96,3 +98,14 @@ def test_flags_that_do_not_go_with_topics(
     command = ["run", str(tmp_path / "policy.yaml"), "--input", "kafka://a:1/a", "--output", "kafka://a:1/b"]
     assert main([*command, *flags]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_on_flink_it_is_a_stream_on_the_cluster_that_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flags: list[str] = []
+    monkeypatch.setattr(runs, "check", lambda _: None)
+    monkeypatch.setattr(runs, "launch", lambda job: flags.extend(job.flags) or 1)
+    monkeypatch.setattr(kafka_job, "run", lambda _request, launch, _watch, local: launch(lambda _: None, 0, 1) and None)
+    (tmp_path / "policy.yaml").write_text(rows.POLICY)
+    command = ["run", str(tmp_path / "policy.yaml"), "--input", "kafka://a:1/a", "--output", "kafka://a:1/b"]
+    assert main([*command, "--runner", "flink", "--flink-master", "h:8081"]) == 0
+    assert {"--flink_master=h:8081", "--streaming"} <= set(flags)

@@ -31,6 +31,8 @@ SETTINGS: Mapping[str, Any] = {
     "heartbeat.timeout": 120_000,
     "restart-strategy.exponential-delay.initial-backoff": "200 ms",
     "restart-strategy.exponential-delay.max-backoff": "1 s",
+    # Java lives too short here to be worth compiling well.
+    "env.java.opts.all": "-XX:TieredStopAtLevel=1",
 }
 
 

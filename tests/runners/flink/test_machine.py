@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -96,6 +97,13 @@ def test_a_users_flags_count() -> None:
     assert [flag for flag in made if flag.startswith("--parallelism")] == ["--parallelism=7"]
     assert [flag for flag in made if flag.startswith("--max_bundle_size")] == ["--max_bundle_size=3"]
     assert "--checkpointing_interval=10000" in made
+
+
+@pytest.mark.parametrize("how", [{"streaming": True}, {"given": ["--streaming"]}])
+def test_a_stream_has_checkpoints_and_what_leaves_does_not_wait_for_them(how: Any) -> None:
+    made = options.flags("localhost:1", parallelism=2, logs=None, **how)
+    assert {"--checkpointing_interval=10000", "--finish_bundle_before_checkpointing"} <= set(made)
+    assert not any(flag.startswith("--number_of_execution_retries") for flag in made)
 
 
 def test_all_defaults_are_options_that_are_known() -> None:
