@@ -12,6 +12,7 @@ from benchmarks import (
     castleguard_paper,
     continuous_paper,
     engine,
+    flink,
     memory,
     methods,
     partition_paper,
@@ -34,6 +35,7 @@ ALL = {
     "memory": memory.main,
     "audit": audit.main,
     "scale": scale.main,
+    "flink": flink.main,
 }
 
 
