@@ -40,10 +40,18 @@ def check(flags: Sequence[str]) -> None:
         job_server.jars()
     if said.flink_master in _OWN:
         distribution.libraries()
+        _check_boot(flags)
     elif Rest(said.flink_master).task_managers() == 0:
         msg = (
             f"no Flink cluster with a TaskManager answers at {said.flink_master}: --flink-master must be its HOST:PORT."
         )
+        raise CommandError(msg)
+
+
+def _check_boot(flags: Sequence[str]) -> None:
+    """See that workers can be begun on this machine, unless the user says how."""
+    if shutil.which(options.boot()) is None and not any(flag.startswith("--environment_") for flag in flags):
+        msg = "--runner flink begins workers with crenel-boot, and there is none: install crenel with pip."
         raise CommandError(msg)
 
 

@@ -14,8 +14,8 @@ from tests.runners.harness import Flink
 pytestmark = pytest.mark.flink
 
 ROWS, PERSONS, PARTITIONS = 200_000, 5_000, 4
-#: Rows of each partition between two failures.
-STEP = ROWS // PARTITIONS // 5
+#: Rows of each partition between two failures; after the last one there are more.
+STEP = ROWS // PARTITIONS // 6
 
 
 def test_each_row_leaves_once_though_workers_die(flink: Flink, tmp_path: Path) -> None:
@@ -41,7 +41,8 @@ def test_each_row_leaves_once_though_workers_die(flink: Flink, tmp_path: Path) -
             job.wait(lambda n=number: gate.reached(PARTITIONS) > STEP * n, f"step {number + 1} has begun")
             kill()
             job.wait(lambda n=number: job.restored() >= n, f"the job goes on after failure {number}")
-        # Nobody drains it: the source is at its end, and what is held leaves by itself.
+        gate.open_to(ROWS)
+        # Nobody drains it: when the source is at its end, what is held leaves by itself.
         job.wait(lambda: streams.lines(out) >= ROWS, "all rows have left")
         assert job.restored() >= len(kills)
     streams.check(of, stream, streams.written(out))

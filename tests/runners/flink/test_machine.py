@@ -9,7 +9,7 @@ import pytest
 
 from crenel.pipelines.cli import main
 from crenel.pipelines.errors import CommandError
-from crenel.runners.flink import boot, cache, job_server, machine, options, runs
+from crenel.runners.flink import boot, cache, distribution, job_server, machine, options, runs
 from crenel.runners.flink.ports import free_ports
 
 
@@ -66,6 +66,16 @@ def test_a_jar_that_is_another(path: Path, monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setattr(job_server, "_locked", lambda: iter([("g:a:1", "0" * 64)]))
     with pytest.raises(CommandError, match=r"a-1\.jar is not the file that crenel was tried with"):
         job_server.jars()
+
+
+def test_nothing_to_begin_workers_with(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(path, "java", 'openjdk version "17.0.1"')
+    for module, fetches in ((job_server, "jars"), (distribution, "libraries")):
+        monkeypatch.setattr(module, fetches, lambda: path)
+    monkeypatch.setattr(options, "boot", lambda: "crenel-boot")
+    with pytest.raises(CommandError, match="crenel-boot, and there is none: install crenel with pip"):
+        runs.check([])
+    runs.check(["--environment_type=DOCKER"])
 
 
 def test_a_master_that_does_not_answer(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
