@@ -624,7 +624,7 @@ class BastionParameters:
 
     #: How much a generalization of less loss is preferred for reuse: one that loses an average more is drawn e^eta
     #: times less often. 0 is CASTLE's uniform draw.
-    eta: float = 2.0
+    eta: float = 4.5
 
     #: How much a row that will be hard to find company for is preferred as a member of a group.
     lonely: float = 0.2

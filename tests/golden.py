@@ -69,8 +69,14 @@ ENGINE_POLICY: dict[str, Any] = {
     "t": 0.7,
     "delay": "100s",
     "delay_rows": 40,
+    "method": "castle",
     "seed": 7,
 }
+
+
+def policy_of(record: dict[str, Any]) -> Policy:
+    """An engine's policy. The first files do not name their method: it was the default."""
+    return Policy.from_dict({"method": "castle", **record["policy"]})
 
 
 def engine_rows(count: int) -> Rows:
@@ -202,7 +208,7 @@ def gone_on(record: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 WRITERS: dict[str, Callable[[], dict[str, Any]]] = {
-    "bastion.1": lambda: write_engine(method="bastion", k=12, parameters={"max_reusable": 4}),
+    "bastion.2": lambda: write_engine(method="bastion", k=12, parameters={"max_reusable": 4}),
     "castle.1": write_engine,
     "castleguard.1": lambda: write_engine(
         method="castleguard", t=None, parameters={"beta_sample": 0.75, "perturb_sensitive": {"size": 2.0}}

@@ -17,6 +17,9 @@ from tests import golden
 from tests.transforms import cells
 
 ENGINES = sorted((golden.TESTS / "engine" / "golden").glob("*.json"))
+#: Written before a method was changed, and never by a release: this state loads, but what leaves is chosen otherwise.
+CHANGED = {"bastion.1"}
+SAME = [path for path in ENGINES if path.stem not in CHANGED]
 HELD = sorted((golden.TESTS / "transforms" / "golden").glob("held.*.json"))
 #: The kinds of releases, where a method does not reuse, or samples.
 _EVERYTHING = {"castleguard": {0, 1, 2, 3}, "continuous": {0, 2}, "sdgs": {0, 2, 3}}
@@ -41,20 +44,34 @@ def test_every_schema_has_its_golden_file() -> None:
     assert on_disk == {path.name for path in golden.schemas().values()}
 
 
-@pytest.mark.parametrize("path", ENGINES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", SAME, ids=lambda path: path.stem)
 def test_an_engine_goes_on_from_a_golden_snapshot(path: Path) -> None:
     record = load(path)
-    engine = create(Policy.from_dict(record["policy"]))
+    engine = create(golden.policy_of(record))
     engine.restore(golden.as_bytes(record["snapshot"]))
     found = golden.continued(engine, golden.rows_of(record))
     assert found == record["releases"]
 
 
-@pytest.mark.parametrize("path", ENGINES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("name", sorted(CHANGED))
+def test_what_a_changed_method_held_leaves(name: str) -> None:
+    record = load(golden.TESTS / "engine" / "golden" / f"{name}.json")
+    policy = golden.policy_of(record)
+    engine = create(policy)
+    engine.restore(golden.as_bytes(record["snapshot"]))
+    rows, held = golden.rows_of(record), engine.held
+    found = golden.continued(engine, rows)
+    numbers = [number for releases in found for number in releases["rows"]]
+    assert len(numbers) == len(set(numbers)) == held + record["rows"] - record["pushed"]
+    sizes = [size for releases in found for size in np.diff([0, *releases["offsets"][1:]])]
+    assert max(sizes) >= policy.k
+
+
+@pytest.mark.parametrize("path", SAME, ids=lambda path: path.stem)
 def test_it_is_the_same_as_without_the_snapshot(path: Path) -> None:
     """So that the file's rows are today's too."""
     record = load(path)
-    engine = create(Policy.from_dict(record["policy"]))
+    engine = create(golden.policy_of(record))
     rows = golden.rows_of(record)
     engine.push(rows.slice(0, record["pushed"]))
     assert golden.continued(engine, rows) == record["releases"]
@@ -63,7 +80,7 @@ def test_it_is_the_same_as_without_the_snapshot(path: Path) -> None:
 @pytest.mark.parametrize("path", ENGINES, ids=lambda path: path.stem)
 def test_a_golden_snapshot_has_something_of_everything(path: Path) -> None:
     record = load(path)
-    engine = create(Policy.from_dict(record["policy"]))
+    engine = create(golden.policy_of(record))
     engine.restore(golden.as_bytes(record["snapshot"]))
     assert engine.held > 10
     kinds = {kind for releases in record["releases"] for kind in releases["kind"]}

@@ -28,8 +28,11 @@ _CHUNK = 512
 _SAMPLE = 128
 #: Entries of a table of a tree's nodes and leaves; a larger tree is climbed.
 _LARGEST_TABLE = 1 << 16
-_SCHEMAS = Schemas("crenel.engine", ("bastion.1.avsc",))
-_HELD = ("number", "person", "deadline")
+_SCHEMAS = Schemas("crenel.engine", ("bastion.2.avsc", "bastion.1.avsc"))
+#: Numbers that change from row to row, and are kept.
+_COUNTS = ("draws", "arrivals", "released", "clock", "sampled", "until_sample")
+_AVERAGES = ("average", "ratio", "guess", "waited")
+_HELD = ("number", "person", "deadline", "lonely", "sensitive")
 
 
 class Bastion(Engine):
@@ -90,7 +93,7 @@ class Bastion(Engine):
         """Return the moment at which `advance` is next needed, if there is one."""
         if self._policy.delay is None or self.held == 0:
             return None
-        return int(self._rows()["deadline"].min())
+        return int(self._state.held.deadline[self._places()].min())
 
     @property
     def _dimensions(self) -> int:
@@ -119,40 +122,30 @@ class Bastion(Engine):
             parts.append(taken(self._state.out, self._state.numbers))
         return parts
 
-    def _rows(self) -> NDArray[Any]:
-        """The held rows without gaps."""
-        rows = self._state.held.rows[: self._state.numbers["places"][0]]
-        return np.asarray(rows[rows["number"] != common.NONE])
+    def _places(self) -> NDArray[np.int64]:
+        """Where held rows lie, in order of arrival."""
+        return np.flatnonzero(self._state.held.number[: self._state.numbers["places"][0]] != common.NONE)
 
     # --- Snapshots ---
 
     def snapshot(self) -> bytes:
         """Return all of the engine, its random generator included."""
         s, n = self._state, self._state.numbers[0]
-        used = slice(0, int(n["places"]))
-        there = s.held.rows["number"][used] != common.NONE
-        held = {name: packed(s.held.rows[name][used][there]) for name in _HELD}
-        held["lonely"] = packed(s.held.rows["lonely"][used][there])
-        held["qi"] = packed(s.held.columns[:, used][:, there])
-        held["sensitive"] = packed(s.held.sensitive[used][there])
+        there = self._places()
+        held = {name: packed(getattr(s.held, name)[there]) for name in _HELD}
+        held["qi"] = packed(s.held.columns[:, there])
         record = {
             "space": self._fingerprint,
             "k": int(n["k"]),
             "l": int(n["l"]),
             "t": float(n["t"]),
             "key": self.key,
-            "draws": int(n["draws"]),
-            "arrivals": int(n["arrivals"]),
-            "released": int(n["released"]),
-            "clock": int(n["clock"]),
-            "average": float(n["average"]),
-            "ratio": float(n["ratio"]),
+            **{name: int(n[name]) for name in _COUNTS},
+            **{name: float(n[name]) for name in _AVERAGES},
             "domain_lo": packed(s.terrain.space.dimensions["domain_lo"]),
             "domain_hi": packed(s.terrain.space.dimensions["domain_hi"]),
             "held": held,
             "sample": packed(s.sample[:, : min(int(n["sampled"]), _SAMPLE)]),
-            "sampled": int(n["sampled"]),
-            "until_sample": int(n["until_sample"]),
             "reusable": {name: packed(column) for name, column in self._reusable().items()},
             "histogram": packed(s.closeness.stream),
             "values": self._codes.packed(),
@@ -179,7 +172,7 @@ class Bastion(Engine):
         set_domains(s.terrain.space, unpacked(record["domain_lo"]), unpacked(record["domain_hi"]))
         s.closeness.stream[:] = unpacked(record["histogram"], "<i8").reshape(s.closeness.stream.shape)
         self._restore_held(record["held"], number)
-        for name in ("draws", "arrivals", "released", "clock", "average", "ratio", "sampled", "until_sample"):
+        for name in (*_COUNTS, *_AVERAGES):
             s.numbers[name] = record[name]
         if record["draws"] % common.WORDS:
             common.chacha20_block(s.random, record["draws"] // common.WORDS)
@@ -190,10 +183,9 @@ class Bastion(Engine):
     def _restore_held(self, held: dict[str, bytes], number: NDArray[np.int64]) -> None:
         s, count = self._state, len(number)
         for name in _HELD:
-            s.held.rows[name][:count] = unpacked(held[name], "<i8")
-        s.held.rows["lonely"][:count] = unpacked(held["lonely"])
+            column = getattr(s.held, name)
+            column[:count] = unpacked(held[name], column.dtype.newbyteorder("<").str).reshape(count, *column.shape[1:])
         s.held.columns[:, :count] = unpacked(held["qi"]).reshape(self._dimensions, count)
-        s.held.sensitive[:count] = unpacked(held["sensitive"], "<i8").reshape(count, len(self._policy.sensitive))
         s.numbers["held"] = s.numbers["places"] = count
 
     def _reusable(self) -> dict[str, NDArray[Any]]:
@@ -238,19 +230,19 @@ class Bastion(Engine):
     def _reserve(self, rows: int) -> None:
         """Make room for rows that are held and that arrive, and for the boxes they may leave."""
         self._reserve_reusable(int(self._state.numbers["reusable"][0]) + rows // self._policy.k + 1)
-        capacity = len(self._state.held.rows)
+        capacity = len(self._state.held.number)
         # Room for gaps, too: rows are moved together when an eighth of the places are gaps.
         needed = rows + rows // 8
         if needed <= capacity:
             return
         s = self._state
         kernels.close_gaps(s.numbers, s.held)
-        capacity = max(needed, capacity + capacity // 4)
+        capacity = max(needed, capacity + capacity // 8)
         held = _held(capacity, self._dimensions, s.held.sensitive.shape[1])
         count = self.held
-        held.rows[:count] = s.held.rows[:count]
+        for name in _HELD:
+            getattr(held, name)[:count] = getattr(s.held, name)[:count]
         held.columns[:, :count] = s.held.columns[:, :count]
-        held.sensitive[:count] = s.held.sensitive[:count]
         self._state = s._replace(
             held=held,
             search=self._search(capacity),
@@ -264,8 +256,8 @@ class Bastion(Engine):
         if size >= min(boxes, most):
             return
         grown = _reusable(min(max(boxes, 2 * size), most), self._dimensions, s.closeness.stream.shape)
-        for old, new in zip(s.reusable, grown, strict=True):
-            new[:size] = old
+        for name in ("table", "lo", "hi", "histogram"):
+            getattr(grown, name)[:size] = getattr(s.reusable, name)
         self._state = s._replace(reusable=grown)
 
     def _widen_histograms(self) -> None:
@@ -278,6 +270,7 @@ class Bastion(Engine):
         more = max(needed, 2 * width) - width
         self._state = s._replace(
             closeness=s.closeness._replace(stream=np.pad(s.closeness.stream, ((0, 0), (0, more)))),
+            scratch=s.scratch._replace(histogram=np.pad(s.scratch.histogram, ((0, 0), (0, more)))),
             reusable=s.reusable._replace(histogram=np.pad(s.reusable.histogram, ((0, 0), (0, 0), (0, more)))),
         )
 
@@ -296,6 +289,12 @@ class Bastion(Engine):
             sample=np.empty((self._dimensions, _SAMPLE)),
             search=self._search(capacity),
             box=np.zeros((3, self._dimensions)),
+            scratch=kernels.Scratch(
+                row=np.empty(self._dimensions),
+                box=np.empty((3, self._dimensions)),
+                values=np.empty(max(self._policy.l or 0, 1), dtype=np.int64),
+                histogram=np.zeros_like(closeness.stream),
+            ),
             reusable=_reusable(0, self._dimensions, closeness.stream.shape),
             closeness=closeness,
             random=common.Random(key=unpacked(key, "<u4"), block=np.zeros(common.WORDS, dtype=np.uint32)),
@@ -309,13 +308,15 @@ class Bastion(Engine):
         return kernels.Search(
             cost=np.empty(places),
             order=np.empty(places),
-            place=np.empty(candidates, dtype=np.int64),
+            place=np.empty(candidates + 1, dtype=np.int64),
             person=np.empty(candidates, dtype=np.int64),
             value=np.empty((self._dimensions, candidates)),
-            enlargement=np.empty((self._dimensions, candidates)),
-            credit=np.empty(candidates),
-            score=np.empty(candidates),
+            enlargement=np.empty((self._dimensions, candidates), dtype=np.float32),
+            credit=np.empty(candidates, dtype=np.float32),
+            score=np.empty(candidates, dtype=np.float32),
+            least=np.empty(kernels.LANES, dtype=np.float32),
             members=np.empty(capacity, dtype=np.int64),
+            company=np.empty(capacity, dtype=np.int64),
         )
 
 
@@ -333,7 +334,7 @@ def _numbers(policy: Policy, parameters: BastionParameters) -> NDArray[Any]:
     numbers["lonely"] = parameters.lonely
     numbers["clock"] = numbers["soonest"] = common.EARLIEST
     numbers["average"] = -1.0
-    numbers["ratio"] = 1.0
+    numbers["ratio"] = numbers["guess"] = 1.0
     return numbers
 
 
@@ -365,7 +366,10 @@ def _widths(tree: Tree) -> NDArray[np.float64]:
 
 def _held(capacity: int, dimensions: int, columns: int) -> kernels.Held:
     return kernels.Held(
-        rows=np.empty(capacity, dtype=kernels.HELD),
+        number=np.empty(capacity, dtype=np.int64),
+        person=np.empty(capacity, dtype=np.int64),
+        deadline=np.empty(capacity, dtype=np.int64),
+        lonely=np.empty(capacity),
         columns=np.empty((dimensions, capacity)),
         sensitive=np.empty((capacity, columns), dtype=np.int64),
     )
@@ -377,6 +381,9 @@ def _reusable(size: int, dimensions: int, histogram: tuple[int, ...]) -> kernels
         lo=np.empty((size, dimensions)),
         hi=np.empty((size, dimensions)),
         histogram=np.zeros((size, *histogram), dtype=np.int64),
+        marks=np.zeros((dimensions, kernels.BINS, -(-size // 64)), dtype=np.uint64),
+        frame=np.full((3, dimensions), np.nan),  # of nothing yet: boxes are marked when they are first looked for
+        bins=np.empty(dimensions, dtype=np.int64),
         candidates=np.empty(size, dtype=np.int64),
         weight=np.empty(size),
     )

@@ -11,6 +11,8 @@ from collections import Counter, deque
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from tests.engine.oracle import CLUSTER, REUSE, IntervalAxis, Oracle, Row, saturate
 
 SAMPLE = 128
@@ -49,6 +51,8 @@ class BastionOracle(Oracle):
         self.boxes: list[Box] = []
         self.average: float | None = None
         self.ratio = 1.0
+        self.guess = 1.0
+        self.waited = 0.0
 
     # A row arrives
 
@@ -106,8 +110,9 @@ class BastionOracle(Oracle):
         most = math.inf
         if box is not None:
             assert self.average is not None
-            most = (box.loss + (self.k - 1) * 0.9 * self.average) / self.k
-        group = self.group(anchor, most)
+            spared = (0.95 + 20.0 * max(self.waited - 0.6, 0.0)) * self.average
+            most = (box.loss + (self.k - 1) * spared) / self.k
+        group = [] if 0.7 * self.guess * anchor.loneliness > most else self.group(anchor, most)
         if group and over:
             group = self.with_the_rest(group)
         if group:
@@ -123,11 +128,13 @@ class BastionOracle(Oracle):
         fitting = [box for box in self.boxes if box.contains(anchor) and self.stays_close(box, anchor)]
         if not fitting:
             return None
+        least = min(box.loss for box in fitting)
         sums: list[float] = []
         total = 0.0
         for box in fitting:
-            usual = self.average is not None and self.average > 0
-            total += math.exp(-self.eta * min(box.loss / self.average, 5.0)) if usual else 1.0
+            more = box.loss - least
+            share = 0.0 if more == 0 else more / self.average if more < self.average else 1.0
+            total += math.exp(-self.eta * share)
             sums.append(total)
         high, low = self.random.word(), self.random.word()
         point = ((high << 32 | low) >> 11) / 2**53 * total
@@ -139,28 +146,35 @@ class BastionOracle(Oracle):
         members = [anchor]
         lo, hi = list(anchor.qi), list(anchor.qi)
         candidates: list[Held] = []
-        least = 0.0
+        nearest = 0.0
         while True:
             new_value = None
             if len(members) >= self.k:
                 new_value = self.scarce(members)
                 if new_value is None and (self.t is None or self.within_t(self.counted(members))):
-                    if least > 0:
-                        self.ratio += 0.05 * (self.loss(lo, hi) / least - self.ratio)
+                    loss = self.loss(lo, hi)
+                    if nearest > 0:
+                        self.ratio += 0.05 * (loss / nearest - self.ratio)
+                    if anchor.loneliness > 0:
+                        self.guess += 0.05 * (loss / anchor.loneliness - self.guess)
                     return members
             able = [row for row in candidates if self.may_join(row, members, new_value)]
             if not able:
-                others = [row for row in self.rows.values() if self.may_join(row, members, new_value)]
+                others = [
+                    row
+                    for row in self.rows.values()
+                    if self.may_join(row, members, new_value) and self.pair_loss(anchor.qi, row.qi) <= most
+                ]
                 if not others or len(others) < self.k - len(members):
                     return []
                 others.sort(key=lambda row: (self.pair_loss(anchor.qi, row.qi), row.number))
                 if len(members) == 1:
-                    least = self.pair_loss(anchor.qi, others[self.k - 2].qi)
-                    if least > most / max(0.9 * self.ratio, 1.0):
+                    nearest = self.pair_loss(anchor.qi, others[self.k - 2].qi)
+                    if nearest > most / max(self.ratio, 1.0):
                         return []
                 candidates = sorted(others[: self.search * self.k], key=lambda row: row.number)
                 continue
-            scores = [self.score(lo, hi, row) for row in able]
+            scores = [self.score(lo, hi, row, anchor) for row in able]
             chosen = able[scores.index(min(scores))]
             members.append(chosen)
             for i, axis in enumerate(self.axes):
@@ -197,13 +211,14 @@ class BastionOracle(Oracle):
     def leave_as_group(self, group: list[Held]) -> None:
         lo, hi = self.box(group)
         numbers = [row.number for row in group]
+        waited = sum(self.age(row, group[0]) for row in group) / len(group)
         for number in numbers:
             del self.rows[number]
         self.shuffle(numbers)
         persons = len({row.person for row in group})
         loss, number = self.loss(lo, hi), self.releases
         self.release(numbers, CLUSTER, lo, hi, persons=persons)
-        self.note(loss, len(numbers))
+        self.note(loss, waited, len(numbers))
         if self.reuse and self.max_reusable > 0:
             self.remember(Box(lo, hi, loss, persons, number, self.counted(group)))
 
@@ -212,7 +227,7 @@ class BastionOracle(Oracle):
         for counts, value in zip(box.values, anchor.sensitive, strict=True):
             counts[value] += 1
         self.release([anchor.number], REUSE, box.lo, box.hi, persons=box.persons, group=box.group)
-        self.note(box.loss, 1)
+        self.note(box.loss, 1.0, 1)
 
     def remember(self, new: Box) -> None:
         for at, old in enumerate(self.boxes):
@@ -223,11 +238,15 @@ class BastionOracle(Oracle):
         if len(self.boxes) > self.max_reusable:
             del self.boxes[0]
 
-    def note(self, loss: float, rows: int) -> None:
+    def age(self, row: Held, anchor: Held) -> float:
+        return min((self.arrivals - row.number) / (self.arrivals - anchor.number), 1.0)
+
+    def note(self, loss: float, waited: float, rows: int) -> None:
+        self.waited += min(rows / (20.0 * self.k), 0.5) * (waited - self.waited)
         if self.average is None:
             self.average = loss
         else:
-            self.average += min(rows / (20.0 * self.k), 0.5) * (loss - self.average)
+            self.average += min(rows / (10.0 * self.k), 0.5) * (loss - self.average)
 
     # Losses
 
@@ -251,8 +270,10 @@ class BastionOracle(Oracle):
             total += self.growth(i, one[i], one[i], other[i])
         return total
 
-    def score(self, lo: list[float], hi: list[float], row: Held) -> float:
-        total = -(self.lonely * row.loneliness)
+    def score(self, lo: list[float], hi: list[float], row: Held, anchor: Held) -> np.float32:
+        """In single precision, each term and each sum."""
+        age = self.age(row, anchor)
+        total = -np.float32(float(np.float32(self.lonely * row.loneliness)) * math.sqrt(age))
         for i in range(len(self.axes)):
-            total += self.growth(i, lo[i], hi[i], row.qi[i])
+            total += np.float32(self.growth(i, lo[i], hi[i], row.qi[i]))
         return total

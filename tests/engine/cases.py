@@ -413,7 +413,7 @@ def continuous(method: str, *, diverse: bool = False) -> st.SearchStrategy[Case]
 def _bastion_parameters(draw: st.DrawFn, reorder: bool) -> BastionParameters:
     return BastionParameters(
         reuse=draw(_mostly(True, False)),
-        eta=draw(_mostly(2.0, 0.0, 20.0)),
+        eta=draw(_mostly(4.5, 0.0, 20.0)),
         lonely=draw(_mostly(0.2, 0.0, 1.0)),
         search=draw(st.integers(2, 4)),
         max_reusable=draw(_mostly(3, 0, 1, 100)),

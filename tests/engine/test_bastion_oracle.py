@@ -99,7 +99,7 @@ def seeded_case(seed: int, rows: int = 700) -> Case:
         delay="200us" if by_time else None,
         delay_rows=None if by_time else 60,
         method="bastion",
-        parameters=BastionParameters(max_reusable=20, search=2 + seed % 3, eta=float(seed % 4)),
+        parameters=BastionParameters(max_reusable=20, search=2 + seed % 3, eta=2.0 * (seed % 4)),
     )
     places = random.normal(50, 15, (rows, 2)).clip(0, 100).round(seed % 3)
     return Case(

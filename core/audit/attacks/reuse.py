@@ -34,8 +34,8 @@ LEAST_LOSS = math.inf
 _TOLERANCE = 1e-12
 _CLUSTER = 0
 _REUSE = 1
-#: A box that loses more averages than this weighs no less.
-_FARTHEST = 5.0
+#: A box that loses more than the best by more averages than this weighs no less.
+_FARTHEST = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,11 +79,14 @@ class Reused:
             inside &= (lo <= value[:, None]) & (value[:, None] <= hi)
         return inside
 
-    def scaled(self) -> Floats:
-        """The losses in averages, as far as they count."""
-        if self.average is None or self.average <= 0.0:
-            return np.zeros(len(self.loss))
-        return np.minimum(self.loss / self.average, _FARTHEST)
+    def gaps(self, inside: Bools) -> Floats:
+        """For each place and box by how many averages it loses more than the best there, as far as that counts."""
+        least = np.min(np.where(inside, self.loss, np.inf), axis=1)
+        more = np.maximum(self.loss - least[:, None], 0.0)
+        average = self.average or 0.0
+        far = more >= average * _FARTHEST
+        gap = np.divide(more, average, out=np.full(more.shape, _FARTHEST), where=~far)
+        return np.asarray(np.where(more == 0.0, 0.0, gap))
 
     def chances(self, inside: Bools, eta: float) -> Floats:
         """For each place, which the box contains, the chance that a row there is given this box."""
@@ -91,16 +94,14 @@ class Reused:
             least = np.min(np.where(inside, self.loss, np.inf), axis=1)
             lightest = inside & (self.loss <= least[:, None])
             return np.asarray(lightest[:, self.box] / lightest.sum(axis=1))
-        weight = np.exp(-eta * self.scaled())
-        return np.asarray(weight[self.box] / (inside @ weight))
+        weight = np.where(inside, np.exp(-eta * self.gaps(inside)), 0.0)
+        return np.asarray(weight[:, self.box] / weight.sum(axis=1))
 
     def bound(self, inside: Bools, eta: float) -> tuple[float, float]:
         """What the odds between two of the places can change by at most, and what of that is due to weights."""
         if eta == LEAST_LOSS:
             return math.inf, math.inf
-        scaled = self.scaled()
-        least = np.min(np.where(inside, scaled, np.inf), axis=1)
-        weights = np.exp(eta * (scaled[self.box] - least))
+        weights = np.exp(eta * self.gaps(inside)[:, self.box])
         return float(np.max(1.0 + (inside.sum(axis=1) - 1) * weights)), float(weights.max())
 
 
@@ -260,7 +261,7 @@ class _BastionMemory(_Memory):
 
     def __init__(self, k: int, parameters: BastionParameters) -> None:
         super().__init__(parameters.max_reusable)
-        self._pace = 20.0 * k
+        self._pace = 10.0 * k
 
     def _keeps(self, loss: float) -> bool:
         return True

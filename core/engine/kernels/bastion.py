@@ -30,7 +30,7 @@ from crenel.engine.kernels.common import (
     copy_into,
     count_values,
     inlined,
-    inner,
+    inside,
     kernel,
     learn_domains,
     loss_of,
@@ -44,13 +44,23 @@ from crenel.engine.kernels.common import (
 _Function = TypeVar("_Function")
 
 #: How much of the average a row that is taken along is thought to cost otherwise: it is easier than most.
-SPARED = 0.9
-#: A group is not tried if it would cost too much by this part of what groups cost lately.
-SURE = 0.9
+SPARED = 0.95
+#: How long rows may wait, in the mean, as a part of the longest; and how much dearer it then is to leave alone.
+PATIENCE = 0.6
+IMPATIENCE = 20.0
+#: A group is not tried if this part of what it is likely to lose, by its anchor's loneliness, is too much: that is an
+#: estimate of some age.
+GUESSED = 0.7
+#: In so many parts of its domain the boxes of a quasi-identifier are kept apart.
+BINS = 32
+#: A number whose parts of six bits all differ: a bit's place is found by multiplying.
+_DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)
+_BIT = np.zeros(64, dtype=np.int64)
+_BIT[[(int(_DE_BRUIJN) << place & 2**64 - 1) >> 58 for place in range(64)]] = range(64)
+#: Of every so many-th candidate the least score is kept, so that the best is found without looking at all.
+LANES = 32
 #: By how much each group changes what groups cost lately.
 FOLLOW = 0.05
-#: A box that loses more than so many times the average is as likely to be used again as one that loses so much.
-FARTHEST = 5.0
 
 
 def vectorized(function: _Function) -> _Function:
@@ -82,7 +92,9 @@ NUMBERS = np.dtype(
         ("sampled", "i8"),  # rows that went into the sample
         ("until_sample", "i8"),  # arrivals until the next one does
         ("average", "f8"),  # loss of what left lately, by row
-        ("ratio", "f8"),  # loss of a group to the least it could be, lately
+        ("ratio", "f8"),  # loss of groups to that of the anchor and its (k-1)-th nearest row, lately
+        ("waited", "f8"),  # by what left lately, as a part of what its anchor had
+        ("guess", "f8"),  # and to its loneliness
         ("reusable", "i8"),
         ("reusable_oldest", "i8"),
         ("draws", "i8"),
@@ -93,7 +105,6 @@ NUMBERS = np.dtype(
 )
 #: One element of `NUMBERS`.
 Numbers = Any
-HELD = np.dtype([("number", "i8"), ("person", "i8"), ("deadline", "i8"), ("lonely", "f8")])
 #: Where the widths of a quasi-identifier's tree begin, and how many leaves it has; 0: it must be climbed.
 REACH = np.dtype([("start", "i8"), ("leaves", "i8")])
 REUSABLE = np.dtype([("group", "i8"), ("persons", "i8"), ("loss", "f8")])
@@ -102,7 +113,10 @@ REUSABLE = np.dtype([("group", "i8"), ("persons", "i8"), ("loss", "f8")])
 class Held(NamedTuple):
     """The held rows by place; a gap has the number NONE."""
 
-    rows: Any  # HELD
+    number: Any
+    person: Any
+    deadline: Any
+    lonely: Any
     columns: Any  # [quasi-identifier, place]
     sensitive: Any
 
@@ -115,10 +129,21 @@ class Search(NamedTuple):
     place: Any  # of each candidate
     person: Any
     value: Any  # [quasi-identifier, candidate]
-    enlargement: Any  # [quasi-identifier, candidate]
+    enlargement: Any  # [quasi-identifier, candidate]; from here on of single precision, which is twice as fast
     credit: Any  # what speaks for a candidate, whatever the box; -inf if it cannot join
     score: Any
+    least: Any  # score of each lane of candidates
     members: Any  # places of the group
+    company: Any  # their persons
+
+
+class Scratch(NamedTuple):
+    """Room for what is needed for a moment: nothing is allocated where references are not counted."""
+
+    row: Any  # a row's quasi-identifiers
+    box: Any  # as `State.box`
+    values: Any  # of a sensitive column: l
+    histogram: Any  # as `Closeness.stream`
 
 
 class Reusable(NamedTuple):
@@ -128,7 +153,10 @@ class Reusable(NamedTuple):
     lo: Any
     hi: Any
     histogram: Any
-    candidates: Any  # to compute with
+    marks: Any  # [quasi-identifier, bin, word]: of the boxes that have something of the bin, a bit each
+    frame: Any  # [3, quasi-identifier]: the domain that the bins cover, and how many of them there are to one
+    bins: Any  # to compute with: the bins of a row
+    candidates: Any
     weight: Any
 
 
@@ -149,6 +177,7 @@ class State(NamedTuple):
     sample: Any  # [quasi-identifier, place]: some of the rows that came lately
     search: Search
     box: Any  # [3, quasi-identifier]: lo, hi and tree node of the group that is being formed
+    scratch: Scratch
     reusable: Reusable
     closeness: Closeness
     random: Random
@@ -159,31 +188,48 @@ class State(NamedTuple):
 
 
 @vectorized
-def _add_outside(column: Array, lo: float, hi: float, scale: float, total: Array) -> None:
-    """Add how far each value lies outside of an interval."""
+def _add_distances(column: Array, x: float, scale: float, total: Array) -> None:
+    """Add how far each value lies from x."""
+    for i in range(total.size):
+        total[i] += scale * abs(column[i] - x)
+
+
+@vectorized
+def _outside(column: Array, lo: float, hi: float, scale: float, total: Array) -> None:
+    """How far each value lies outside of an interval."""
     for i in range(total.size):
         x = column[i]
-        total[i] += scale * (max(x - hi, 0.0) + max(lo - x, 0.0))
+        total[i] = scale * (max(x - hi, 0.0) + max(lo - x, 0.0))
+
+
+@vectorized
+def _add_reached(column: Array, reach: Array, width: float, scale: float, total: Array) -> None:
+    """Add how much wider than `width` the span becomes with each value: `reach` has what it then is."""
+    for i in range(total.size):
+        total[i] += scale * (reach[np.uint32(column[i])] - width)
 
 
 @bare
-def _add_enlargements(s: Terrain, d: int, lo: float, hi: float, node: int, column: Array, total: Array) -> None:
-    """Add to `total` how much the loss grows if the span of quasi-identifier `d` takes each of the column's values."""
-    dimension = s.space.dimensions[d]
-    scale, width = dimension.scale, hi - lo
-    if dimension.kind == INTERVAL:
-        _add_outside(column, lo, hi, scale, total)
-    elif s.reach_at[d].leaves > 0:
-        reach = s.reach
-        start = s.reach_at[d].start + node * s.reach_at[d].leaves
-        for i in range(total.size):
-            total[i] += scale * (reach[start + np.int64(column[i])] - width)
+def _add_widened(
+    space: Space, d: int, lo: float, hi: float, node: int, scale: float, column: Array, total: Array
+) -> None:
+    """Add how much the span grows if it takes each value; for what has no table."""
+    for i in range(total.size):
+        x = column[i]
+        if x < lo or x > hi:
+            new_lo, new_hi, _ = widen(space, d, lo, hi, node, x, x)
+            total[i] += scale * ((new_hi - new_lo) - (hi - lo))
+
+
+@bare
+def _add_growth(terrain: Terrain, d: int, lo: float, hi: float, node: int, column: Array, total: Array) -> None:
+    """Add how much the loss grows if the span of a category or a prefix takes each of the column's values."""
+    scale, leaves = terrain.space.dimensions[d].scale, terrain.reach_at[d].leaves
+    if leaves > 0:
+        start = terrain.reach_at[d].start + node * leaves
+        _add_reached(column, terrain.reach[start : start + leaves], hi - lo, scale, total)
     else:
-        for i in range(total.size):
-            x = column[i]
-            if x < lo or x > hi:
-                new_lo, new_hi, _ = widen(s.space, d, lo, hi, node, x, x)
-                total[i] += scale * ((new_hi - new_lo) - width)
+        _add_widened(terrain.space, d, lo, hi, node, scale, column, total)
 
 
 @bare
@@ -199,34 +245,50 @@ def _pair_losses(terrain: Terrain, columns: Array, row: Array, cost: Array) -> N
     for i in range(cost.size):
         cost[i] = 0.0
     for d in range(row.size):
-        _add_enlargements(terrain, d, row[d], row[d], _leaf(terrain.space, d, row[d]), columns[d], cost)
+        dimension = terrain.space.dimensions[d]
+        if dimension.kind == INTERVAL:
+            _add_distances(columns[d], row[d], dimension.scale, cost)
+        else:
+            _add_growth(terrain, d, row[d], row[d], _leaf(terrain.space, d, row[d]), columns[d], cost)
+
+
+@vectorized
+def _lower(score: Array, least: Array) -> None:
+    """Lower `least` to the scores, of as many as it has."""
+    for lane in range(least.size):
+        least[lane] = min(least[lane], score[lane])
 
 
 @bare
-def _few_smallest(cost: Array, rank: int, least: Array) -> float:
-    """The cost of this rank, from 1; `least` has room for as many."""
+def _least_of_lanes(score: Array, least: Array) -> None:
+    for lane in range(LANES):
+        least[lane] = np.inf
+    for start in range(0, score.size, LANES):
+        _lower(score[start:], least[: min(LANES, score.size - start)])
+
+
+@vectorized
+def _up_to(cost: Array, most: float) -> int:
+    """How many cost no more."""
     count = 0
     for i in range(cost.size):
-        x = cost[i]
-        if count == rank and x >= least[rank - 1]:
-            continue
-        at = count if count < rank else rank - 1
-        while at > 0 and least[at - 1] > x:
-            least[at] = least[at - 1]
-            at -= 1
-        least[at] = x
-        if count < rank:
-            count += 1
-    return least[rank - 1]
+        count += cost[i] <= most
+    return count
+
+
+@vectorized
+def _below(cost: Array, limit: float) -> int:
+    """How many cost less."""
+    count = 0
+    for i in range(cost.size):
+        count += cost[i] < limit
+    return count
 
 
 @bare
-def _smallest(cost: Array, order: Array, rank: int) -> float:
-    """The cost of this rank, from 1; `order` is room to look for it in."""
-    if rank <= 16:
-        return _few_smallest(cost, rank, order)
-    copy_into(cost, order)
-    lo, hi, wanted = 0, cost.size - 1, rank - 1
+def _quick_select(order: Array, rank: int) -> float:
+    """What is of this rank, from 1; the order of all changes."""
+    lo, hi, wanted = 0, order.size - 1, rank - 1
     while lo < hi:
         pivot = order[(lo + hi) // 2]
         i, j = lo, hi
@@ -246,6 +308,28 @@ def _smallest(cost: Array, order: Array, rank: int) -> float:
         else:
             break
     return order[wanted]
+
+
+@bare
+def _smallest(cost: Array, order: Array, rank: int) -> float:
+    """The cost of this rank, from 1, which is finite; `order` is room to look for it in."""
+    # To count is cheap: halve the range of costs, which are from 0 to 1 where they are finite, until few are left.
+    under, upto, below, above = 0, cost.size, -0.001, np.inf
+    for _ in range(20):
+        if upto - under <= cost.size // 16:
+            break
+        middle = (below + min(above, 1.001)) / 2.0
+        count = _up_to(cost, middle)
+        if count >= rank:
+            upto, above = count, middle
+        else:
+            under, below = count, middle
+    count = 0
+    for i in range(cost.size):
+        if below < cost[i] <= above:
+            order[count] = cost[i]
+            count += 1
+    return _quick_select(order[:count], rank - under)
 
 
 # --- The held rows ---------------------------------------------------------------------------------------------------
@@ -284,13 +368,13 @@ def close_gaps(numbers: Array, held: Held) -> None:
     n = numbers[0]
     at = 0
     for i in range(n.first, n.places):
-        if held.rows[i].number == NONE:
+        if held.number[i] == NONE:
             continue
         if at < i:
-            held.rows[at].number = held.rows[i].number
-            held.rows[at].person = held.rows[i].person
-            held.rows[at].deadline = held.rows[i].deadline
-            held.rows[at].lonely = held.rows[i].lonely
+            held.number[at] = held.number[i]
+            held.person[at] = held.person[i]
+            held.deadline[at] = held.deadline[i]
+            held.lonely[at] = held.lonely[i]
             for d in range(held.columns.shape[0]):
                 held.columns[d, at] = held.columns[d, i]
             copy_into(held.sensitive[i], held.sensitive[at])
@@ -302,14 +386,13 @@ def close_gaps(numbers: Array, held: Held) -> None:
 @bare
 def _hold(numbers: Array, held: Held, qi: Array, person: int, sensitive: Array, deadline: int, lonely: float) -> None:
     n = numbers[0]
-    if n.places == held.rows.size or 8 * (n.places - n.held) > n.places + 512:
+    if n.places == held.number.size or 8 * (n.places - n.held) > n.places + 512:
         close_gaps(numbers, held)
     at = n.places
-    row = held.rows[at]
-    row.number = n.arrivals
-    row.person = person
-    row.deadline = deadline
-    row.lonely = lonely
+    held.number[at] = n.arrivals
+    held.person[at] = person
+    held.deadline[at] = deadline
+    held.lonely[at] = lonely
     for d in range(qi.size):
         held.columns[d, at] = qi[d]
     copy_into(sensitive, held.sensitive[at])
@@ -322,7 +405,7 @@ def _hold(numbers: Array, held: Held, qi: Array, person: int, sensitive: Array, 
 def _first(numbers: Array, held: Held) -> int:
     """The place of the row that has waited longest; there is one."""
     n = numbers[0]
-    while held.rows[n.first].number == NONE:
+    while held.number[n.first] == NONE:
         n.first += 1
     return n.first
 
@@ -333,7 +416,7 @@ def _soonest(numbers: Array, held: Held) -> int:
     n = numbers[0]
     best = _first(numbers, held)
     for i in range(best + 1, n.places):
-        if held.rows[i].number != NONE and held.rows[i].deadline < held.rows[best].deadline:
+        if held.number[i] != NONE and held.deadline[i] < held.deadline[best]:
             best = i
     return best
 
@@ -368,12 +451,24 @@ def _scarce_column(s: State, size: int, found: Array) -> int:
     return NONE
 
 
-@inner
-def _histogram(s: State, size: int) -> Array:
-    histogram = np.zeros_like(s.closeness.stream)
+@bare
+def _count_members(s: State, size: int) -> None:
+    """Count in `scratch.histogram` how often the members have each sensitive value."""
+    histogram = s.scratch.histogram
+    for j in range(histogram.shape[0]):
+        for v in range(histogram.shape[1]):
+            histogram[j, v] = 0
     for i in range(size):
         count_values(histogram, s.held.sensitive[s.search.members[i]])
-    return histogram
+
+
+@bare
+def _is_close(s: State, size: int) -> bool:
+    """Whether the members are within t of the stream, if that is asked for."""
+    if s.numbers[0].t < 0.0:
+        return True
+    _count_members(s, size)
+    return within_t(s.numbers, s.closeness, s.scratch.histogram, size)
 
 
 # --- Forming a group -------------------------------------------------------------------------------------------------
@@ -400,12 +495,10 @@ def _grow_box(space: Space, box: Array, d: int, x: float) -> bool:
     return True
 
 
-@inner
-def _row(columns: Array, place: int) -> Array:
-    row = np.empty(columns.shape[0])
+@bare
+def _copy_row(columns: Array, place: int, row: Array) -> None:
     for d in range(row.size):
         row[d] = columns[d, place]
-    return row
 
 
 @bare
@@ -416,36 +509,61 @@ def _known(found: Array, values: int, value: int) -> bool:
     return False
 
 
-@bare
-def _eligible(s: State, size: int, row: Array, scarce: int, found: Array, values: int) -> int:
-    """Compute `search.cost` for all rows that may join the group, and infinity for others; how many may."""
-    n = s.numbers[0]
-    search, rows, members = s.search, s.held.rows, s.search.members
-    _pair_losses(s.terrain, s.held.columns, row, search.cost[: n.places])
-    count = 0
-    for i in range(n.places):
-        able = rows[i].number != NONE
-        if able and scarce != NONE:
-            able = not _known(found, values, s.held.sensitive[i, scarce])
-        for j in range(size):
-            if not able:
-                break
-            able = rows[members[j]].person != rows[i].person
-        if able:
-            count += 1
-        else:
-            search.cost[i] = np.inf
-    return count
-
-
-@bare
-def _near(cost: Array, most: float) -> int:
-    """How many rows have a pair box with the anchor that loses no more."""
+@vectorized
+def _rule_out(number: Array, person: Array, of: int, most: float, cost: Array) -> int:
+    """Let gaps, the rows of a person, and what costs too much cost infinitely much; how many other rows there are."""
     count = 0
     for i in range(cost.size):
-        if cost[i] <= most:
+        able = (number[i] != NONE) & (person[i] != of) & (cost[i] <= most)
+        cost[i] = cost[i] if able else np.inf
+        count += able
+    return count
+
+
+@bare
+def _rule_out_more(s: State, size: int, scarce: int, values: int) -> int:
+    """The same for rows of persons who are in the group, and for those that bring no new value; how many are left."""
+    search, count = s.search, 0
+    for i in range(s.numbers[0].places):
+        if search.cost[i] == np.inf:
+            continue
+        if _known(search.company, size, s.held.person[i]) or (
+            scarce != NONE and _known(s.scratch.values, values, s.held.sensitive[i, scarce])
+        ):
+            search.cost[i] = np.inf
+        else:
             count += 1
     return count
+
+
+@bare
+def _eligible(s: State, size: int, row: Array, scarce: int, values: int, most: float) -> int:
+    """Compute `search.cost` for all rows that may join the group, and infinity for others; how many may."""
+    cost = s.search.cost[: s.numbers[0].places]
+    _pair_losses(s.terrain, s.held.columns, row, cost)
+    count = _rule_out(s.held.number, s.held.person, s.search.company[0], most, cost)
+    return count if size == 1 else _rule_out_more(s, size, scarce, values)
+
+
+@bare
+def _pick(cost: Array, limit: float, ties: int, place: Array) -> None:
+    """The places of what costs less than the limit, and of the first `ties` that cost just so much.
+
+    Each place is written, and kept or not: nobody can foresee which, so a branch would be dear.
+    """
+    count = 0
+    for i in range(cost.size):
+        place[count] = i
+        tied = (cost[i] == limit) & (ties > 0)
+        ties -= tied
+        count += tied | (cost[i] < limit)
+
+
+@vectorized
+def _reward_waiting(waiting: Array, most: float, credit: Array) -> None:
+    """Let a row's credit grow with the time it has waited, in arrivals, to that of the anchor."""
+    for j in range(waiting.size):
+        credit[j] *= np.sqrt(min(waiting[j] / most, 1.0))
 
 
 @bare
@@ -454,84 +572,101 @@ def _candidates(s: State, wanted: int) -> None:
     n = s.numbers[0]
     search = s.search
     limit = _smallest(search.cost[: n.places], search.order, wanted)
-    ties = wanted
-    for i in range(n.places):
-        if search.cost[i] < limit:
-            ties -= 1
-    count = 0
-    for i in range(n.places):
-        if search.cost[i] > limit or (search.cost[i] == limit and ties == 0):
-            continue
-        if search.cost[i] == limit:
-            ties -= 1
-        search.place[count] = i
-        search.person[count] = s.held.rows[i].person
-        search.credit[count] = n.lonely * s.held.rows[i].lonely
-        count += 1
+    _pick(search.cost[: n.places], limit, wanted - _below(search.cost[: n.places], limit), search.place)
+    waited = n.arrivals - s.held.number[search.members[0]]
+    for j in range(wanted):
+        place = search.place[j]
+        search.person[j] = s.held.person[place]
+        search.order[j] = n.arrivals - s.held.number[place]
+        search.credit[j] = n.lonely * s.held.lonely[place]
+    _reward_waiting(search.order[:wanted], waited, search.credit)
     for d in range(s.box.shape[1]):
-        for j in range(count):
+        for j in range(wanted):
             search.value[d, j] = s.held.columns[d, search.place[j]]
-        _enlarge(s.terrain, s.box, d, search.value[d], search.enlargement[d][:count])
-    _score(search.enlargement, search.credit, search.score[:count])
+        _enlarge(s.terrain, s.box, d, search.value[d], search.enlargement[d][:wanted])
+    _score(search.enlargement, search.credit, search.score[:wanted], search.least)
 
 
 @bare
 def _enlarge(terrain: Terrain, box: Array, d: int, column: Array, enlargement: Array) -> None:
     """How much each of the column's values would enlarge the box."""
+    dimension = terrain.space.dimensions[d]
+    if dimension.kind == INTERVAL:
+        _outside(column, box[0, d], box[1, d], dimension.scale, enlargement)
+        return
     for j in range(enlargement.size):
         enlargement[j] = 0.0
-    _add_enlargements(terrain, d, box[0, d], box[1, d], np.int64(box[2, d]), column, enlargement)
+    _add_growth(terrain, d, box[0, d], box[1, d], np.int64(box[2, d]), column, enlargement)
 
 
 @vectorized
-def _score(enlargement: Array, credit: Array, score: Array) -> None:
+def _add(terms: Array, total: Array) -> None:
+    for j in range(total.size):
+        total[j] += terms[j]
+
+
+@bare
+def _score(enlargement: Array, credit: Array, score: Array, least: Array) -> None:
+    """Each candidate's score, and the least of each lane."""
     for j in range(score.size):
         score[j] = -credit[j]
     for d in range(enlargement.shape[0]):
-        for j in range(score.size):
-            score[j] += enlargement[d, j]
+        _add(enlargement[d], score)
+    _least_of_lanes(score, least)
 
 
 @bare
-def _best(score: Array) -> int:
+def _bar(j: int, score: Array, least: Array) -> None:
+    """Let a candidate not be the next to join."""
+    score[j] = np.inf
+    lane = j % LANES
+    least[lane] = np.inf
+    for i in range(lane, score.size, LANES):
+        least[lane] = min(least[lane], score[i])
+
+
+@bare
+def _best(score: Array, least: Array) -> int:
     """The first of the least score; NONE if there is none below infinity."""
-    best, least = NONE, np.inf
-    for j in range(score.size):
-        if score[j] < least:
-            best, least = j, score[j]
+    lowest = np.inf
+    for lane in range(LANES):
+        lowest = min(lowest, least[lane])
+    if lowest == np.inf:
+        return NONE
+    best = score.size
+    for lane in range(LANES):
+        if least[lane] == lowest:
+            j = lane
+            while score[j] != lowest:
+                j += LANES
+            best = min(best, j)
     return best
-
-
-@bare
-def _bar(person: Array, of: int, credit: Array, score: Array) -> None:
-    """No other row of the same person can follow."""
-    for j in range(score.size):
-        if person[j] == of:
-            credit[j] = -np.inf
-            score[j] = np.inf
 
 
 @bare
 def _gather(terrain: Terrain, box: Array, search: Search, count: int, size: int, wanted: int, most: float) -> int:
     """Let candidates join, best first, until the group has the wanted size; its size, or -1 if it loses too much."""
-    space, value, enlargement = terrain.space, search.value, search.enlargement
-    person, credit, score = search.person[:count], search.credit[:count], search.score[:count]
+    value, enlargement, score = search.value, search.enlargement, search.score[:count]
     while size < wanted:
-        chosen = _best(score)
+        chosen = _best(score, search.least)
         if chosen == NONE:
             break
+        search.credit[chosen] = -np.inf
+        _bar(chosen, score, search.least)
+        if _known(search.company, size, search.person[chosen]):
+            continue
         search.members[size] = search.place[chosen]
+        search.company[size] = search.person[chosen]
         size += 1
-        _bar(person, person[chosen], credit, score)
         grown = False
         for d in range(value.shape[0]):
-            if _grow_box(space, box, d, value[d, chosen]):
+            if _grow_box(terrain.space, box, d, value[d, chosen]):
                 _enlarge(terrain, box, d, value[d], enlargement[d][:count])
                 grown = True
         if grown:
-            if _box_loss(space, box) > most:
+            if _box_loss(terrain.space, box) > most:
                 return -1
-            _score(enlargement, credit, score)
+            _score(enlargement, search.credit, score, search.least)
     return size
 
 
@@ -540,21 +675,40 @@ def _bar_known(sensitive: Array, scarce: int, search: Search, count: int, found:
     """Let only such candidates join next that bring a new value."""
     for j in range(count):
         if _known(found, values, sensitive[search.place[j], scarce]):
-            search.score[j] = np.inf
+            _bar(j, search.score[:count], search.least)
 
 
-@inner
+@bare
+def _nearest(search: Search, count: int, rank: int) -> float:
+    """The cost of this rank, from 1, among the candidates."""
+    for j in range(count):
+        search.order[j] = search.cost[search.place[j]]
+    return _quick_select(search.order[:count], rank)
+
+
+@bare
+def _note_ratios(s: State, anchor: int, nearest: float) -> None:
+    """Let what groups lose, to what was foreseen, follow: the last twenty or so count."""
+    n, loss, lonely = s.numbers[0], _box_loss(s.terrain.space, s.box), s.held.lonely[anchor]
+    if nearest > 0.0:
+        n.ratio += FOLLOW * (loss / nearest - n.ratio)
+    if lonely > 0.0:
+        n.guess += FOLLOW * (loss / lonely - n.guess)
+
+
+@bare
 def _group(s: State, anchor: int, most: float) -> int:
     """Form a group about the anchor, in `search.members` and `box`; its size, or 0 if there is none that loses less."""
     n = s.numbers[0]
     if n.held < n.k:
         return 0
-    space, search, box = s.terrain.space, s.search, s.box
-    row = _row(s.held.columns, anchor)
-    found = np.empty(max(n.l, 1), dtype=np.int64)
-    _start_box(space, box, row)
+    search, box = s.search, s.box
+    row, found = s.scratch.row, s.scratch.values
+    _copy_row(s.held.columns, anchor, row)
+    _start_box(s.terrain.space, box, row)
     search.members[0] = anchor
-    size, count, least = 1, 0, 0.0
+    search.company[0] = s.held.person[anchor]
+    size, count, nearest = 1, 0, 0.0
     while True:
         scarce, values, wanted = NONE, 0, n.k
         if size >= n.k:
@@ -563,9 +717,8 @@ def _group(s: State, anchor: int, most: float) -> int:
             if scarce != NONE:
                 values = _values(s, size, scarce, found)
                 _bar_known(s.held.sensitive, scarce, search, count, found, values)
-            elif n.t < 0.0 or within_t(s.numbers, s.closeness, _histogram(s, size), size):
-                if least > 0.0:
-                    n.ratio += FOLLOW * (_box_loss(space, box) / least - n.ratio)
+            elif _is_close(s, size):
+                _note_ratios(s, anchor, nearest)
                 return size
         before = size
         if count > 0:
@@ -574,18 +727,18 @@ def _group(s: State, anchor: int, most: float) -> int:
             return 0
         if size > before:
             if scarce != NONE:
-                _score(search.enlargement, search.credit, search.score[:count])
+                _score(search.enlargement, search.credit, search.score[:count], search.least)
             continue
-        eligible = _eligible(s, size, row, scarce, found, values)
+        eligible = _eligible(s, size, row, scarce, values, most)
         if eligible == 0 or eligible < n.k - size:
             return 0
         if size == 1:
-            # A box loses no less than that of two of its rows, and a group's lately so many times that.
-            if most < np.inf and _near(search.cost[: n.places], most / max(SURE * n.ratio, 1.0)) < n.k - 1:
+            if most < np.inf and _up_to(search.cost[: n.places], most / max(n.ratio, 1.0)) < n.k - 1:
                 return 0
-            least = _smallest(search.cost[: n.places], search.order, n.k - 1)
-        count = min(search.place.size, eligible)
+        count = min(search.credit.size, eligible)
         _candidates(s, count)
+        if size == 1:
+            nearest = _nearest(search, count, n.k - 1)
 
 
 # --- What leaves -----------------------------------------------------------------------------------------------------
@@ -594,17 +747,28 @@ def _group(s: State, anchor: int, most: float) -> int:
 @bare
 def _leave(s: State, place: int) -> None:
     n = s.numbers[0]
-    s.out.rows[n.out_rows] = s.held.rows[place].number
-    s.held.rows[place].number = NONE
+    s.out.rows[n.out_rows] = s.held.number[place]
+    s.held.number[place] = NONE
     n.out_rows += 1
     n.held -= 1
 
 
 @bare
-def _note_loss(numbers: Array, loss: float, rows: int) -> None:
-    """Let the average follow: the last twenty groups or so count."""
+def _waited(s: State, size: int) -> float:
+    """How long the members have waited, in the mean, as a part of what their anchor has."""
+    n, members = s.numbers[0], s.search.members
+    longest, total = n.arrivals - s.held.number[members[0]], 0.0
+    for i in range(size):
+        total += min((n.arrivals - s.held.number[members[i]]) / longest, 1.0)
+    return total / size
+
+
+@bare
+def _note_departure(numbers: Array, loss: float, waited: float, rows: int) -> None:
+    """Let the averages follow: the last ten groups or so count, and twenty."""
     n = numbers[0]
-    n.average = loss if n.average < 0.0 else n.average + min(rows / (20.0 * n.k), 0.5) * (loss - n.average)
+    n.waited += min(rows / (20.0 * n.k), 0.5) * (waited - n.waited)
+    n.average = loss if n.average < 0.0 else n.average + min(rows / (10.0 * n.k), 0.5) * (loss - n.average)
 
 
 @bare
@@ -616,22 +780,97 @@ def _suppress(s: State, place: int) -> None:
     write_release(s.out, s.numbers, SUPPRESSED, s.box[0], s.box[1], 1.0, 1, NONE)
 
 
-@inner
+@bare
 def _release(s: State, size: int, persons: int) -> None:
     """Release the group, and keep its box for reuse."""
     members = s.search.members[:size]
-    histogram = _histogram(s, size)
+    _count_members(s, size)
+    waited = _waited(s, size)
     shuffle(s.random, s.numbers, members)
     for place in members:
         _leave(s, place)
     loss = _box_loss(s.terrain.space, s.box)
     group = s.numbers[0].released
     write_release(s.out, s.numbers, CLUSTER, s.box[0], s.box[1], loss, persons, group)
-    _note_loss(s.numbers, loss, size)
-    _keep(s, loss, persons, group, histogram)
+    _note_departure(s.numbers, loss, waited, size)
+    _keep(s, loss, persons, group)
 
 
 # --- Reuse -----------------------------------------------------------------------------------------------------------
+
+
+@bare
+def _bin(frame: Array, d: int, x: float) -> int:
+    """The bin of a value; no smaller a value has a greater one."""
+    place = (x - frame[0, d]) * frame[2, d]
+    if not place > 0.0:
+        return 0
+    return np.int64(place) if place < BINS else BINS - 1
+
+
+@bare
+def _mark(reusable: Reusable, place: int) -> None:
+    """Note in which bins the box at a place is."""
+    word, bit = place // 64, np.uint64(1) << np.uint64(place % 64)
+    for d in range(reusable.frame.shape[1]):
+        first = _bin(reusable.frame, d, reusable.lo[place, d])
+        last = _bin(reusable.frame, d, reusable.hi[place, d])
+        for i in range(BINS):
+            if first <= i <= last:
+                reusable.marks[d, i, word] |= bit
+            else:
+                reusable.marks[d, i, word] &= ~bit
+
+
+@bare
+def _frame(space: Space, reusable: Reusable, boxes: int) -> None:
+    """Let the bins cover the domains; if these have grown all boxes are marked anew."""
+    frame, same = reusable.frame, True
+    for d in range(frame.shape[1]):
+        lo, hi = space.dimensions[d].domain_lo, space.dimensions[d].domain_hi
+        if frame[0, d] != lo or frame[1, d] != hi:
+            frame[0, d], frame[1, d] = lo, hi
+            frame[2, d] = BINS / (hi - lo) if hi > lo else 0.0
+            same = False
+    if not same:
+        for place in range(boxes):
+            _mark(reusable, place)
+
+
+@bare
+def _reverse(items: Array, start: int, stop: int) -> None:
+    while start < stop - 1:
+        stop -= 1
+        items[start], items[stop] = items[stop], items[start]
+        start += 1
+
+
+@bare
+def _covering(s: State, row: Array) -> int:
+    """Put the reusable boxes that contain the row in `candidates`, oldest first; how many."""
+    n, reusable = s.numbers[0], s.reusable
+    marks, candidates, frame = reusable.marks, reusable.candidates, reusable.frame
+    _frame(s.terrain.space, reusable, n.reusable)
+    found, newer = 0, 0
+    for d in range(row.size):
+        reusable.bins[d] = _bin(frame, d, row[d])
+    for word in range((n.reusable + 63) // 64):
+        covers = marks[0, reusable.bins[0], word]
+        for d in range(1, row.size):
+            covers &= marks[d, reusable.bins[d], word]
+        while covers != 0:
+            lowest = covers & (~covers + np.uint64(1))
+            covers ^= lowest
+            at = word * 64 + _BIT[(lowest * _DE_BRUIJN) >> np.uint64(58)]
+            if inside(reusable.lo[at], reusable.hi[at], row):
+                candidates[found] = at
+                found += 1
+                newer += at < n.reusable_oldest
+    # From the order of places to that of age: the ring begins at the oldest.
+    _reverse(candidates, 0, newer)
+    _reverse(candidates, newer, found)
+    _reverse(candidates, 0, found)
+    return found
 
 
 @bare
@@ -643,17 +882,16 @@ def _same_box(s: State, place: int) -> bool:
 
 
 @bare
-def _keep(s: State, loss: float, persons: int, group: int, histogram: Array) -> None:
+def _keep(s: State, loss: float, persons: int, group: int) -> None:
     """Keep a box that was published, in place of an equal one, or of the oldest if there are enough."""
     n = s.numbers[0]
     size = s.reusable.table.size
     if size == 0 or n.reuse == 0:
         return
     place = NONE
-    for i in range(n.reusable):
-        at = (n.reusable_oldest + i) % size
-        if _same_box(s, at):
-            place = at
+    for i in range(_covering(s, s.box[0])):
+        if _same_box(s, s.reusable.candidates[i]):
+            place = s.reusable.candidates[i]
             break
     if place == NONE:
         if n.reusable == size:
@@ -663,18 +901,24 @@ def _keep(s: State, loss: float, persons: int, group: int, histogram: Array) -> 
         n.reusable += 1
     copy_into(s.box[0], s.reusable.lo[place])
     copy_into(s.box[1], s.reusable.hi[place])
-    for j in range(histogram.shape[0]):
-        copy_into(histogram[j], s.reusable.histogram[place, j])
+    _mark(s.reusable, place)
+    for j in range(s.scratch.histogram.shape[0]):
+        copy_into(s.scratch.histogram[j], s.reusable.histogram[place, j])
     entry = s.reusable.table[place]
     entry.loss, entry.persons, entry.group = loss, persons, group
 
 
-@inner
+@bare
 def _stays_within_t(s: State, place: int, row: int) -> bool:
     """Whether a reusable box may take the row as far as t goes."""
-    histogram = s.reusable.histogram[place].copy()
+    histogram = s.scratch.histogram
+    total = 0
+    for j in range(histogram.shape[0]):
+        copy_into(s.reusable.histogram[place, j], histogram[j])
     count_values(histogram, s.held.sensitive[row])
-    return within_t(s.numbers, s.closeness, histogram, histogram[0].sum())
+    for v in range(histogram.shape[1]):
+        total += histogram[0, v]
+    return within_t(s.numbers, s.closeness, histogram, total)
 
 
 @bare
@@ -692,42 +936,26 @@ def _unit(random: Random, numbers: Array) -> float:
 
 
 @bare
-def _covering(n: Numbers, lo: Array, hi: Array, row: Array, candidates: Array) -> int:
-    """The reusable boxes that contain the row, oldest first; how many."""
-    found, size = 0, lo.shape[0]
-    for i in range(n.reusable):
-        at = n.reusable_oldest + i
-        if at >= size:
-            at -= size
-        covers = True
-        for d in range(row.size):
-            if row[d] < lo[at, d] or row[d] > hi[at, d]:
-                covers = False
-                break
-        if covers:
-            candidates[found] = at
-            found += 1
-    return found
-
-
-@inner
 def _draw_reusable(s: State, place: int) -> int:
     """A box that contains the row, drawn with weights that fall with its loss; NONE if there is none."""
     n = s.numbers[0]
     candidates, weight, table = s.reusable.candidates, s.reusable.weight, s.reusable.table
-    row = _row(s.held.columns, place)
-    covering = _covering(n, s.reusable.lo, s.reusable.hi, row, candidates)
-    found, total = 0, 0.0
+    row = s.scratch.row
+    _copy_row(s.held.columns, place, row)
+    covering = _covering(s, row)
+    found, least = 0, np.inf
     for i in range(covering):
-        at = candidates[i]
-        if n.t >= 0.0 and not _stays_within_t(s, at, place):
-            continue
-        total += np.exp(-n.eta * min(table[at].loss / n.average, FARTHEST)) if n.average > 0.0 else 1.0
-        candidates[found] = at
-        weight[found] = total
-        found += 1
+        if n.t < 0.0 or _stays_within_t(s, candidates[i], place):
+            candidates[found] = candidates[i]
+            least = min(least, table[candidates[i]].loss)
+            found += 1
     if found == 0:
         return NONE
+    total = 0.0
+    for i in range(found):
+        more = table[candidates[i]].loss - least
+        total += np.exp(-n.eta * (more / n.average if more < n.average else 1.0)) if more > 0.0 else 1.0
+        weight[i] = total
     point = _unit(s.random, s.numbers) * total
     chosen = 0
     while chosen < found - 1 and weight[chosen] <= point:
@@ -743,22 +971,24 @@ def _reuse(s: State, box: int, place: int) -> None:
     _leave(s, place)
     lo, hi = s.reusable.lo[box], s.reusable.hi[box]
     write_release(s.out, s.numbers, REUSE, lo, hi, loss_of(s.terrain.space, lo, hi), entry.persons, entry.group)
-    _note_loss(s.numbers, entry.loss, 1)
+    _note_departure(s.numbers, entry.loss, 1.0, 1)
 
 
 # --- The algorithm ---------------------------------------------------------------------------------------------------
 
 
-@inner
+@bare
 def _expire(s: State, place: int, over: bool) -> None:
     """Let go of a row that can wait no longer: in a group about it, or alone under a box that was published."""
     n = s.numbers[0]
     box = _draw_reusable(s, place)
     most = np.inf
     if box != NONE:
-        # A group of k that loses L costs k * L, and spares k - 1 rows what they would cost otherwise.
-        most = (s.reusable.table[box].loss + (n.k - 1) * SPARED * n.average) / n.k
-    size = _group(s, place, most)
+        # A group of k that loses L costs k * L, and spares k - 1 rows what they would cost otherwise, and a wait.
+        spared = (SPARED + IMPATIENCE * max(n.waited - PATIENCE, 0.0)) * n.average
+        most = (s.reusable.table[box].loss + (n.k - 1) * spared) / n.k
+    # Where a group is likely to lose more none is looked for: that would cost a look at all rows.
+    size = 0 if GUESSED * n.guess * s.held.lonely[place] > most else _group(s, place, most)
     if size > 0 and over:
         size = _take_the_rest(s, size)
     if size > 0:
@@ -769,26 +999,26 @@ def _expire(s: State, place: int, over: bool) -> None:
         _suppress(s, place)
 
 
-@inner
+@bare
 def _beside(s: State, size: int) -> int:
     """Put the rows that are not of the group behind it, if they are of fewer than k persons; how many, or 0."""
     n = s.numbers[0]
-    search, rows = s.search, s.held.rows
-    persons = np.empty(n.k, dtype=np.int64)
+    search, held = s.search, s.held
+    persons = search.person
     known = 0
     for i in range(size):  # costs are never negative
         search.cost[search.members[i]] = -1.0
     count = 0
     for i in range(n.first, n.places):
-        if rows[i].number == NONE or search.cost[i] < 0.0:
+        if held.number[i] == NONE or search.cost[i] < 0.0:
             continue
         search.members[size + count] = i
         count += 1
         for j in range(known):
-            if persons[j] == rows[i].person:
+            if persons[j] == held.person[i]:
                 break
         else:
-            persons[known] = rows[i].person
+            persons[known] = held.person[i]
             known += 1
             if known == n.k:
                 return 0
@@ -798,12 +1028,12 @@ def _beside(s: State, size: int) -> int:
 @bare
 def _persons(s: State, size: int) -> int:
     """Distinct persons of the members."""
-    rows, members = s.held.rows, s.search.members
+    person, members = s.held.person, s.search.members
     count = 0
     for i in range(size):
         known = False
         for j in range(i):
-            if rows[members[j]].person == rows[members[i]].person:
+            if person[members[j]] == person[members[i]]:
                 known = True
                 break
         if not known:
@@ -811,24 +1041,23 @@ def _persons(s: State, size: int) -> int:
     return count
 
 
-@inner
+@bare
 def _take_the_rest(s: State, size: int) -> int:
     """At the end of the stream: take in all that would have no company left, if that costs less than to suppress it."""
     rest = _beside(s, size)
     if rest == 0:
         return size
-    before = s.box.copy()
+    for j in range(3):
+        copy_into(s.box[j], s.scratch.box[j])
     cost = size * _box_loss(s.terrain.space, s.box)
     for i in range(size, size + rest):
         for d in range(s.box.shape[1]):
             _grow_box(s.terrain.space, s.box, d, s.held.columns[d, s.search.members[i]])
     whole = size + rest
-    if whole * _box_loss(s.terrain.space, s.box) < cost + rest and (
-        s.numbers[0].t < 0.0 or within_t(s.numbers, s.closeness, _histogram(s, whole), whole)
-    ):
+    if whole * _box_loss(s.terrain.space, s.box) < cost + rest and _is_close(s, whole):
         return whole
     for j in range(3):
-        copy_into(before[j], s.box[j])
+        copy_into(s.scratch.box[j], s.box[j])
     return size
 
 
@@ -845,7 +1074,7 @@ def _is_old(numbers: Array, held: Held) -> bool:
     n = numbers[0]
     if n.delay_rows == 0 or n.held == 0:
         return False
-    return held.rows[_first(numbers, held)].number <= n.arrivals - 1 - n.delay_rows
+    return held.number[_first(numbers, held)] <= n.arrivals - 1 - n.delay_rows
 
 
 @bare
@@ -855,7 +1084,7 @@ def _is_due(numbers: Array, held: Held, now: int) -> bool:
     if n.delay < 0 or n.held == 0 or n.soonest > now:
         return False
     n.due = _soonest(numbers, held)
-    n.soonest = held.rows[n.due].deadline
+    n.soonest = held.deadline[n.due]
     return n.soonest <= now
 
 
@@ -892,12 +1121,10 @@ def _arrive(s: State, qi: Array, person: int, sensitive: Array, time: int) -> No
     _hold(s.numbers, s.held, qi, person, sensitive, deadline, lonely)
 
 
-@kernel
-def run(s: State, qi: Array, person: Array, sensitive: Array, time: Array, start: int, now: int, over: bool) -> int:
-    """Take rows from `start` on, then move the clock to `now`, then end the stream if it is over.
-
-    Returns the row to go on with when what was written has been taken, or NONE if all is done.
-    """
+@bare
+def _take_in(
+    s: State, qi: Array, person: Array, sensitive: Array, time: Array, start: int, now: int, over: bool
+) -> int:
     n = s.numbers[0]
     # One step more than there are rows: what is due is let go before each row, and after the last.
     for i in range(start, person.size + 1):
@@ -911,3 +1138,12 @@ def run(s: State, qi: Array, person: Array, sensitive: Array, time: Array, start
             return person.size
         _expire(s, _first(s.numbers, s.held), True)
     return NONE
+
+
+@kernel
+def run(s: State, qi: Array, person: Array, sensitive: Array, time: Array, start: int, now: int, over: bool) -> int:
+    """Take rows from `start` on, then move the clock to `now`, then end the stream if it is over.
+
+    Returns the row to go on with when what was written has been taken, or NONE if all is done.
+    """
+    return _take_in(s, qi, person, sensitive, time, start, now, over)
