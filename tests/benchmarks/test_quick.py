@@ -12,6 +12,7 @@ import pytest
 from benchmarks import (
     adaptive_paper,
     attacks,
+    bastion,
     castle_paper,
     castleguard_paper,
     continuous_paper,
@@ -85,6 +86,15 @@ def test_reports_have_gaps_of_their_phases() -> None:
     assert np.array_equal(rows.qi, adaptive_paper.reports([(3, 1, 5), (1, 1_000, 2_000)], 50, seed=2).qi)
 
 
+def test_bastion(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert data_dir
+    assert bastion.main(["--quick", "--only", "4-50,taxi,persons,l"]) == 0
+    figures = last_line(capsys)
+    for case in ("4-50", "taxi", "persons", "l"):
+        assert 0 < figures[case]["bastion loss"] < 1
+        assert figures[case]["bastion memory"] > 1
+
+
 def test_the_static_bound(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert data_dir
     assert static.main(["--quick"]) == 0
@@ -153,6 +163,8 @@ def test_an_unknown_part_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
         scale.main(["--only", "everything"])
     with pytest.raises(SystemExit):
         partition_paper.main(["--only", "everything"])
+    with pytest.raises(SystemExit):
+        bastion.main(["--only", "everything"])
     assert "must be some of" in capsys.readouterr().err
 
 

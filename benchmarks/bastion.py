@@ -1,0 +1,180 @@
+"""What `bastion` loses, how long rows wait, and what it costs, beside `castle` and Mondrian.
+
+    python -m benchmarks.bastion                  the tables of docs/bastion.md
+    python -m benchmarks.bastion --only taxi,l    some of the cases
+    python -m benchmarks.bastion --quick          a tenth of everything, to see that it runs
+
+Every run is audited, and a breach ends it. Losses are means of several seeds, times the least of them, in turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from benchmarks import datasets
+from benchmarks.castle_paper import FOUR
+from benchmarks.datasets import ADULT, NUMERIC, Stream
+from benchmarks.runs import PACK, BrokenPromiseError, push_all
+from benchmarks.tables import finish, rounded, table
+from crenel.audit.guarantees import audit
+from crenel.engine import create
+from crenel.policy import Policy, Sensitive
+
+
+@dataclass(frozen=True)
+class Case:
+    """A stream, what is promised, and what is aimed at."""
+
+    name: str
+    stream: Callable[[], Stream]
+    k: int
+    delta: int
+    #: The most loss to castle's.
+    to_castle: float = 0.78
+    #: The most loss, where a figure was given.
+    loss: float | None = None
+    l: int | None = None
+
+
+def _repeated() -> Stream:
+    return datasets.repeated(datasets.adult(NUMERIC), 3)
+
+
+def _diverse() -> Stream:
+    """Adult with the income as a sensitive column: two values, one of a quarter of the rows."""
+    stream = datasets.adult(NUMERIC, extra=("income",))
+    return replace(stream, rows=replace(stream.rows, sensitive=stream.extra["income"].reshape(-1, 1)))
+
+
+CASES = {
+    "6-100": Case("6 numeric", lambda: datasets.adult(NUMERIC), 100, 10_000, loss=0.158),
+    "6-10": Case("6 numeric", lambda: datasets.adult(NUMERIC), 10, 1_000, loss=0.083),
+    "10-100": Case("10 QIs", lambda: datasets.adult(ADULT), 100, 10_000, loss=0.305),
+    "10-10": Case("10 QIs", lambda: datasets.adult(ADULT), 10, 1_000, loss=0.176),
+    "4-50": Case("age and 3 categories", lambda: datasets.adult(FOUR), 50, 5_000, loss=0.136),
+    "census": Case("census", lambda: datasets.census().first(60_000), 50, 5_000),
+    "taxi": Case("taxi", lambda: datasets.taxi(rows=60_000), 50, 5_000),
+    "persons": Case("6 numeric, 3 rows a person", _repeated, 10, 3_000, to_castle=0.85),
+    "l": Case("6 numeric, l = 2", _diverse, 10, 1_000, to_castle=0.85, l=2),
+}
+#: The most loss to Mondrian's in windows, delay and time to castle's, memory to the rows' own.
+TO_MONDRIAN, DELAY, TIME, MEMORY = 0.88, 1.2, 2.0, 1.5
+
+
+def policy_of(case: Case, stream: Stream, method: str, delta: int, seed: int = 0) -> Policy:
+    return Policy(
+        person="person",
+        quasi_identifiers=stream.quasi_identifiers,
+        sensitive={"sensitive": Sensitive()} if case.l else None,
+        k=case.k,
+        l=case.l,
+        delay_rows=delta,
+        method=method,
+        seed=seed,
+    )
+
+
+def measured(policy: Policy, stream: Stream) -> dict[str, float]:
+    begun = time.process_time()
+    releases = push_all(policy, stream.rows)
+    took = time.process_time() - begun
+    report = audit(policy, stream.rows, releases)
+    if not report.ok:
+        raise BrokenPromiseError("\n".join(report.problems() + report.unchecked()))
+    delay = releases.per_row(releases.arrivals) - 1 - releases.rows
+    return {
+        "loss": float(releases.per_row(releases.loss).mean()),
+        "delay": float(delay.mean()),
+        "us": 1e6 * took / len(stream.rows),
+    }
+
+
+def memory(policy: Policy, stream: Stream) -> float:
+    """What an engine allocates for the first `delta` rows, which it holds all, to their own bytes."""
+    rows = stream.rows.slice(0, policy.delay_rows or 0)
+    gc.collect()
+    tracemalloc.start()
+    engine = create(policy)
+    for start in range(0, len(rows), PACK):
+        engine.push(rows.slice(start, min(start + PACK, len(rows))))
+    gc.collect()
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return used / sum(column.nbytes for column in (rows.qi, rows.person, rows.sensitive, rows.time))
+
+
+def figures_of(case: Case, seeds: int, part: int) -> dict[str, float]:
+    stream, delta = case.stream(), case.delta // part
+    if part > 1:
+        case = replace(case, k=max(case.k // part, 2))
+        stream = stream.first(len(stream.rows) // part)
+    for method in ("castle", "bastion"):  # compiles
+        push_all(policy_of(case, stream, method, delta), stream.first(delta + 500).rows)
+    runs: dict[str, list[dict[str, float]]] = {"castle": [], "bastion": []}
+    for seed in range(seeds):
+        for method, found in runs.items():
+            found.append(measured(policy_of(case, stream, method, delta, seed), stream))
+    figures = {
+        f"{method} {name}": (min if name == "us" else fmean)(run[name] for run in found)
+        for method, found in runs.items()
+        for name in found[0]
+    }
+    for name, window in (("windows", delta), ("all", len(stream.rows))):
+        figures[f"mondrian {name}"] = measured(policy_of(case, stream, "mondrian", window), stream)["loss"]
+    for method in runs:
+        figures[f"{method} memory"] = memory(policy_of(case, stream, method, delta), stream)
+    return {name: rounded(value) for name, value in figures.items()}
+
+
+def losses(found: dict[str, dict[str, float]]) -> str:
+    lines = []
+    for name, f in found.items():
+        case, loss = CASES[name], f["bastion loss"]
+        to_castle, to_windows = loss / f["castle loss"], loss / f["mondrian windows"]
+        kept = to_castle <= case.to_castle and to_windows <= TO_MONDRIAN and loss <= (case.loss or 1.0)
+        shown = [f["castle loss"], f["mondrian windows"], f["mondrian all"], loss, case.loss or np.nan]
+        lines.append([case.name, case.k, case.delta, *shown, to_castle, to_windows, "ok" if kept else "missed"])
+    header = ["loss", "k", "delta", "castle", "Mondrian, windows", "all at once", "bastion", "aim", "to castle"]
+    return table([*header, "to windows", "aims"], lines)
+
+
+def costs(found: dict[str, dict[str, float]]) -> str:
+    lines = []
+    for name, f in found.items():
+        delay, spent = f["bastion delay"] / f["castle delay"], f["bastion us"] / f["castle us"]
+        kept = delay <= DELAY and spent <= TIME and f["bastion memory"] <= MEMORY
+        shown = [delay, f["castle us"], f["bastion us"], spent, f["castle memory"], f["bastion memory"]]
+        lines.append([CASES[name].name, CASES[name].k, *shown, "ok" if kept else "missed"])
+    header = ["cost", "k", "delay to castle", "castle, us", "bastion, us", "time to castle", "castle's memory to rows"]
+    return table([*header, "bastion's", "aims"], lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="benchmarks.bastion", description=__doc__, allow_abbrev=False)
+    parser.add_argument("--quick", action="store_true", help="a tenth of everything; figures mean nothing")
+    parser.add_argument("--only", default=",".join(CASES), help="some of: " + ", ".join(CASES))
+    parser.add_argument("--seeds", type=int, default=5, help="runs of which the mean is reported")
+    options = parser.parse_args(arguments)
+    chosen = options.only.split(",")
+    if not set(chosen) <= set(CASES):
+        parser.error(f"--only must be some of {', '.join(CASES)}, not {options.only}")
+    seeds, part = (1, 10) if options.quick else (options.seeds, 1)
+    found: dict[str, dict[str, float]] = {name: figures_of(CASES[name], seeds, part) for name in chosen}
+    print(losses(found) + "\n\n" + costs(found) + "\n", flush=True)
+    everything: dict[str, Any] = {"benchmark": "bastion", "quick": options.quick, "seeds": seeds, **found}
+    finish(everything)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

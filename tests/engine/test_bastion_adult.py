@@ -1,0 +1,33 @@
+"""Bastion on Adult loses no more than is said of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+
+from benchmarks.bastion import CASES, policy_of
+from benchmarks.runs import run
+
+SEEDS = range(3)
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.loss])
+def test_the_average_loss_is_what_is_aimed_at(name: str, data_dir: Path) -> None:
+    """Over all rows, suppressed ones counted as 1. `run` fails on any breach the audit finds."""
+    assert data_dir
+    case = CASES[name]
+    stream = case.stream()
+    losses = [run(policy_of(case, stream, "bastion", case.delta, seed), stream.rows).loss for seed in SEEDS]
+    assert case.loss is not None
+    assert fmean(losses) <= case.loss
+
+
+@pytest.mark.parametrize("name", ["persons", "l"])
+def test_it_loses_less_than_castle(name: str, data_dir: Path) -> None:
+    assert data_dir
+    case = CASES[name]
+    stream = case.stream().first(15_000)
+    loss = {m: run(policy_of(case, stream, m, case.delta), stream.rows).loss for m in ("castle", "bastion")}
+    assert loss["bastion"] <= case.to_castle * loss["castle"]
