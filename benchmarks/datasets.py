@@ -61,6 +61,7 @@ class Stream:
             quasi_identifiers=self.quasi_identifiers,
             k=k,
             delay_rows=delay_rows,
+            method="castle",
             parameters=CastleParameters(beta=beta, mu=mu),
             seed=seed,
         )

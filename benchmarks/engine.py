@@ -211,7 +211,7 @@ from crenel.rows import Rows
 imported = time.process_time()
 n = 100
 policy = Policy(person="p", quasi_identifiers={c: Numeric(domain=(0, n)) for c in "abcdef"},
-                k=5, delay_rows=20, seed=0)
+                k=5, delay_rows=20, method="castle", seed=0)
 qi = np.arange(6.0 * n).reshape(n, 6) % n
 rows = Rows(qi, np.arange(n), np.zeros((n, 0), np.int64), np.zeros(n, np.int64))
 create(policy).push(rows)

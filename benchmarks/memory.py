@@ -46,6 +46,7 @@ def policy(*, k: int = 100, delay_rows: int = 10_000, shards: int = 1) -> Policy
         k=k,
         delay_rows=delay_rows,
         shards=shards,
+        method="castle",
         seed=0,
     )
 

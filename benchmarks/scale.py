@@ -103,6 +103,7 @@ def _point(stream: Stream, k: int, inside: int, way: str, shards: int, scale: Sc
             delay=inside * STEP,
             shards=shards,
             shard_by=way,
+            method="castle",
             seed=seed,
         )
         # Which person is where depends on the seed, too.

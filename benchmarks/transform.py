@@ -185,6 +185,7 @@ class Bench:
             k=self.scale.k,
             delay_rows=delta or self.scale.delta,
             shards=shards,
+            method="castle",
             seed=0,
         )
 

@@ -533,7 +533,7 @@ def _window_reuse(problems: Problems, value: Any) -> WindowReuse | None:
 
 def _refuse_t(policy: Mapping[str, Any], problems: Problems) -> None:
     if policy["t"] is not None:
-        problems.add("t", f"is not kept by the method {policy['method']!r}: leave it out, or use castle.")
+        problems.add("t", f"is not kept by the method {policy['method']!r}: leave it out, or use bastion or castle.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -622,8 +622,8 @@ class BastionParameters:
     #: Whether a row may leave alone under a generalization that was published before.
     reuse: bool = True
 
-    #: How much a generalization of less loss is preferred for reuse: one that loses an average more is drawn e^eta
-    #: times less often. 0 is CASTLE's uniform draw.
+    #: How much a generalization of less loss is preferred for reuse: one that loses an average more than the best, or
+    #: worse, is drawn e^eta times less often. 0 is CASTLE's uniform draw.
     eta: float = 4.5
 
     #: How much a row that will be hard to find company for is preferred as a member of a group.
@@ -639,9 +639,13 @@ class BastionParameters:
     reorder: bool = False
 
     def __post_init__(self) -> None:
+        # As other methods call it; YAML reads a bare `off` as False.
+        reuse: Any = self.reuse
+        if reuse == "off":
+            reuse = False
         problems = Problems()
         clean: dict[str, Any] = {
-            "reuse": a_boolean(problems, "reuse", self.reuse),
+            "reuse": a_boolean(problems, "reuse", reuse),
             "eta": a_number(problems, "eta", self.eta, "a number from 0 to 20", -1e-300, 20.0 + 1e-9),
             "lonely": a_number(problems, "lonely", self.lonely, "a number from 0 to 1", -1e-300, 1.0 + 1e-9),
             "search": an_integer(problems, "search", self.search, 2),
@@ -655,8 +659,8 @@ class BastionParameters:
 
 #: For each method the frozen dataclass of its parameters.
 METHODS: dict[str, type] = {
-    "castle": CastleParameters,
     "bastion": BastionParameters,
+    "castle": CastleParameters,
     "castleguard": CastleGuardParameters,
     "partition": PartitionParameters,
     "sdgs": SdgsParameters,

@@ -160,7 +160,7 @@ def _method(policy: Policy) -> Iterator[Finding]:
             "reuse is best: a row that leaves alone leaves under the narrowest generalization that contains it, and so "
             "tells that it is in no narrower one. uniform does not, and costs little."
         )
-    if reuse in (Reuse.OFF, PartitionReuse.OFF, WindowReuse.OFF):
+    if reuse in (False, Reuse.OFF, PartitionReuse.OFF, WindowReuse.OFF):
         yield _note("reuse is off: more rows are merged into wide groups, or suppressed.")
     if policy.on_suppress is OnSuppress.DROP:
         yield _note("on_suppress is drop: rows without company are missing in what is published.")

@@ -11,7 +11,7 @@ __all__ = ["WAIT", "is_compiled"]
 WAIT = "compiling the engine, once: up to a minute"
 
 
-def is_compiled(method: str = "castle") -> bool:
+def is_compiled(method: str = "bastion") -> bool:
     """Whether numba would find a method's kernels in its cache; True if it cannot be told."""
     try:
         run: Any = import_module(f"crenel.engine.kernels.{method}").run

@@ -303,8 +303,8 @@ def _disorder(time: Any) -> Iterator[str]:
 
 def _rest(roles: Roles) -> Iterator[str]:
     if any(choice.taken and choice.column.missing for choice in roles.quasi_identifiers):
-        yield from _comment("castle rejects a row that lacks a quasi-identifier; partition takes it.")
-    yield "method: castle"
+        yield from _comment("bastion rejects a row that lacks a quasi-identifier; partition takes it.")
+    yield "method: bastion"
     yield from _comment("A row that no group takes in time matches everybody (star), or is dropped (drop).")
     yield "on_suppress: star"
     yield from _comment("No seed: a secret is drawn for each pipeline. Set one only for tests.")

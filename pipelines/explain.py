@@ -26,6 +26,9 @@ _MIXED = (5, 3, 7, 0, 6, 1, 9, 2, 8, 4)
 _GLOSSES = {
     "beta": "at most {} clusters held at once",
     "mu": "the loss that is thought good is the mean of the last {} releases'",
+    "eta": "how much a generalization of less loss is preferred for reuse",
+    "lonely": "how much a row that is hard to find company for is preferred in a group",
+    "search": "a group is chosen among {} times k rows",
     "active_rows": "about {} rows held at once",
     "alpha": "an instant's delay adds this part to a row's loss",
     "sample": "{} samples say where the stream is dense",

@@ -26,7 +26,7 @@ _EVERY = 0.5
 _SECOND = UNITS["s"]
 
 
-def watching(work: Work, method: str = "castle") -> contextlib.AbstractContextManager[None]:
+def watching(work: Work, method: str = "bastion") -> contextlib.AbstractContextManager[None]:
     """Show how far a run is on standard error."""
     note = "" if compiled.is_compiled(method) else f" ({compiled.WAIT})"
     return showing(lambda: progress(work, note))

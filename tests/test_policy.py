@@ -19,7 +19,7 @@ import crenel
 from crenel.durations import format_duration, parse_duration
 from crenel.errors import PolicyError, Rejected
 from crenel.hierarchy import Hierarchy
-from crenel.parameters import METHODS, CastleParameters, Reuse, register_method_parameters
+from crenel.parameters import METHODS, BastionParameters, CastleParameters, register_method_parameters
 from crenel.policy import (
     FrozenDict,
     OnSuppress,
@@ -98,6 +98,7 @@ def test_the_whole_file(folder):
         t=0.3,
         delay=dt.timedelta(minutes=10),
         delay_rows=10000,
+        method="castle",
         parameters=CastleParameters(),
         on_suppress="star",
         seed=7,
@@ -112,8 +113,10 @@ def test_defaults():
     policy = Policy.from_dict(SMALL)
     assert (policy.version, policy.event_time, policy.l, policy.t) == (1, None, None, None)
     assert (policy.delay_rows, policy.disorder, policy.seed) == (None, 0, None)
-    assert policy.method == "castle"
-    assert policy.parameters == CastleParameters(beta=50, mu=100, reuse=Reuse.UNIFORM, max_reusable=1000, reorder=False)
+    assert policy.method == "bastion"
+    assert policy.parameters == BastionParameters(
+        reuse=True, eta=4.5, lonely=0.2, search=8, max_reusable=4000, reorder=False
+    )
     assert policy.sensitive == {}
     assert policy.publish == ()
 
@@ -203,17 +206,18 @@ CASES = [
     (changed(seed=-1), "policy.seed must be an integer of at least 0, not -1."),
     (changed(seed="7"), "policy.seed must be an integer of at least 0, not '7'."),
     (changed(on_suppress="keep"), "policy.on_suppress must be 'star' or 'drop', not 'keep'."),
-    (changed(method="castel"), "policy.method must be one of castle"),
-    (changed(parameters={"beta": 0}), "policy.parameters.beta must be an integer of at least 1"),
-    (changed(parameters={"mu": 0}), "policy.parameters.mu must be an integer of at least 1"),
+    (changed(method="castel"), "policy.method must be one of bastion, castle"),
+    (changed(method="castle", parameters={"beta": 0}), "policy.parameters.beta must be an integer of at least 1"),
+    (changed(method="castle", parameters={"mu": 0}), "policy.parameters.mu must be an integer of at least 1"),
     (
         changed(parameters={"max_reusable": -1}),
         "policy.parameters.max_reusable must be an integer of at least 0, not -1.",
     ),
-    (changed(parameters={"reuse": "all"}), "policy.parameters.reuse must be 'uniform' or 'off'"),
+    (changed(method="castle", parameters={"reuse": "all"}), "policy.parameters.reuse must be 'uniform' or 'off'"),
     (changed(parameters={"reorder": 1}), "policy.parameters.reorder must be true or false, not 1."),
-    (changed(parameters={"betta": 3}), "policy.parameters.betta is unknown; did you mean 'beta'?"),
-    (changed(parameters=[1]), "policy.parameters must be a mapping, or CastleParameters, not [1]."),
+    (changed(parameters={"serch": 3}), "policy.parameters.serch is unknown; did you mean 'search'?"),
+    (changed(parameters={"mu": 100}), "policy.parameters.mu is unknown; the fields are: reuse, eta,"),
+    (changed(parameters=[1]), "policy.parameters must be a mapping, or BastionParameters, not [1]."),
     (
         changed(delay_rows=10, parameters={"reorder": True}),
         "policy.parameters.reorder must not be true with both delay and delay_rows",
@@ -348,7 +352,7 @@ parameters: {reuse: off}
     policy = read(folder, text)
     assert policy.quasi_identifiers["height"] == Numeric(domain=(0, 20))
     assert policy.quasi_identifiers["size"] == Numeric(domain=(0, 10))
-    assert policy.parameters.reuse is Reuse.OFF
+    assert policy.parameters.reuse is False
     with pytest.raises(PolicyError, match=r"line 4: the key 'age' must be there once; .* line 3 too"):
         read(folder, text.replace("size: *number", "age: *number"))
 

@@ -107,9 +107,9 @@ def test_the_policy_is_explained(check: Check) -> None:
         "at least 2 different values of diagnosis (l)",
         "1 hour after its event time (delay), or when 1,000 later rows of its shard came "
         "(delay_rows), whichever is earlier",
-        "At most 1,000 rows of each shard, and 1,000 generalizations",
-        "method castle beta 50: at most 50 clusters held at once",
-        "reuse uniform",
+        "At most 1,000 rows of each shard, and 4,000 generalizations",
+        "method bastion reuse",
+        "search 8: a group is chosen among 8 times k rows",
         "on_suppress: star",
     ):
         assert sentence in said
@@ -172,7 +172,8 @@ NOTES: dict[str, tuple[dict[str, Any], str]] = {
     "Beam's timestamps": ({"event_time": None}, "event_time is not set: Beam's timestamps"),
     "small k": ({"k": 4}, "k (4) is small"),
     "drop": ({"on_suppress": "drop"}, "on_suppress is drop"),
-    "no reuse": ({"parameters": {"reuse": "off"}}, "reuse is off"),
+    "no reuse": ({"parameters": {"reuse": False}}, "reuse is off"),
+    "no reuse of castle": ({"method": "castle", "parameters": {"reuse": "off"}}, "reuse is off"),
     "small t": ({"t": 0.05}, "t (0.05) is small"),
 }
 

@@ -44,6 +44,7 @@ def policy(**changes: Any) -> Policy:
         "publish": ["number"],
         "k": 4,
         "delay": "10m",
+        "method": "castle",
         "seed": 7,
     }
     said |= changes

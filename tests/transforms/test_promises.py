@@ -35,6 +35,8 @@ def shards_of(of: Policy, given: list[dict[str, Any]]) -> dict[int, int]:
         {"delay": "30m", "delay_rows": 100},
         {"parameters": {"reorder": True}},
         {"parameters": {"reuse": "off"}},
+        {"method": "bastion"},
+        {"method": "bastion", "l": 2, "t": 0.6, "delay_rows": 100},
         {"shards": 3},
         {"shards": 3, "l": 2},
         LOCAL,
