@@ -56,7 +56,7 @@ def test_weak_streams_are_broken():
     found = by_name(tried(of, rows, what, most=10**6))
     assert {name for name, one in found.items() if one.state == "broken"} == {"linkage", "homogeneity:s"}
     assert found["linkage"].success > found["linkage"].bound
-    twice = what.then(seen(policy("bastion", 7, k=2, on_suppress="drop"), rows))
+    twice = what.then(seen(policy("castle", 7, k=2, on_suppress="drop"), rows))
     assert by_name(tried(of, rows, twice))["intersection"].state == "broken"
     in_order = replace(what, rows=np.sort(what.rows))
     assert by_name(tried(of, rows, in_order))["order"].state == "broken"
