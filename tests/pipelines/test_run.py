@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -613,7 +614,15 @@ def test_an_interrupted_run_leaves_nothing(here: Path, number: int, code: int) -
     text = (here / "in.jsonl").read_text() * 200
     (here / "in.jsonl").write_text(text)
     argv = ["-m", "crenel.pipelines.cli", "run", "policy.yaml", "--input", "in.jsonl", "--output", "o.csv"]
-    done = subprocess.Popen([sys.executable, *argv], stderr=subprocess.PIPE, text=True, start_new_session=True)
+    # A test that runs in the background may have been told to ignore Ctrl-C, and its children with it.
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    done = subprocess.Popen(
+        [sys.executable, *argv],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=heard,  # noqa: PLW1509 - no threads here
+    )
     try:
         until = time.monotonic() + 120
         while not list(here.glob(".o.csv.crenel-*/*")) and time.monotonic() < until:
