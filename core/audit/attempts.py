@@ -27,7 +27,7 @@ def tried(view: View, seed: int) -> list[dict[str, Any]]:
         return []
     whole = exact is not None and exact.one_shard() and not exact.unknown() and len(view.out) <= _MOST_ROWS
     if exact is not None and whole:
-        ((rows, releases),) = exact.shards()
+        ((rows, releases),) = exact.shards(view.given.reported)
         found = attacks.tried(view.policy, rows, Seen.of(view.policy, rows, releases), releases, most=_MOST, seed=seed)
     else:
         found = attacks.tried(view.policy, given.rows, _seen(view), most=_MOST, seed=seed)

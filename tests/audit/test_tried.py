@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from crenel.audit.attacks import Seen, Tried, tried
+from crenel.audit.guarantees import Published
 from tests.audit.streams import clouds, policy, published, seen, stream
 from tests.engine.cases import Case, run
 from tests.engine.test_engines import BUFFERED, METHODS
@@ -40,6 +41,16 @@ def test_all_are_tried_on_a_stream_that_is_known():
     assert [one.state for one in found.values()] == ["kept", "kept", "information", "kept", "kept", "information"]
     assert found["linkage"].bound == 0.2
     assert "odds between two persons" in found["shrinking"].text
+
+
+@pytest.mark.parametrize("method", ["bastion", "castle"])
+def test_what_boxes_lose_need_not_be_reported(method: str):
+    of, rows = policy(method), stream()
+    releases = published(of, rows)
+    untold = replace(Published.of(releases), loss=None)
+    with_it, without = (by_name(tried(of, rows, seen(of, rows), told))["shrinking"] for told in (releases, untold))
+    assert with_it == without
+    assert with_it.targets > 0
 
 
 def test_few_are_tried_if_nobody_knows_whose_rows_they_are():

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from crenel.audit.attacks.outcomes import Chances
 from crenel.audit.attacks.places import Places
 from crenel.audit.attacks.seen import Bools, Floats, Ints
 from crenel.audit.guarantees import Published
+from crenel.audit.measures import domains, losses
 from crenel.parameters import BastionParameters, CastleParameters
 from crenel.policy import Policy
 from crenel.rows import Rows
@@ -142,8 +143,10 @@ def shrinking(
     if eta is None:
         eta = float(getattr(policy.parameters, "eta", 0.0))
     memory = _memory(policy)
-    if memory is None or out.kind is None or out.offsets is None or out.loss is None:
+    if memory is None or out.kind is None or out.offsets is None:
         return None
+    if out.loss is None:
+        out = replace(out, loss=_losses(policy, rows, out))
     alone = np.flatnonzero(out.kind == _REUSE)
     if len(alone) > most:
         alone = np.sort(np.random.default_rng(seed).choice(alone, most, replace=False))
@@ -164,6 +167,12 @@ def shrinking(
         odds_bound=found.bound,
         weights=found.weights,
     )
+
+
+def _losses(policy: Policy, rows: Rows, out: Published) -> Floats:
+    """What boxes lose, which everybody can compute; where a domain is learned, by all that came."""
+    found = losses(policy, out.lo, out.hi, domains(policy, rows.qi), np.arange(len(out)))
+    return np.zeros(0) if found is None else found.rows
 
 
 class _Found:
