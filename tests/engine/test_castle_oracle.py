@@ -140,6 +140,7 @@ def test_a_row_left_by_the_split_joins_the_part_it_is_inside():
         quasi_identifiers={"x": Numeric(domain=(0, 10))},
         k=2,
         delay_rows=1000,
+        method="castle",
         parameters=CastleParameters(beta=1, mu=1, max_reusable=0),
     )
     rows = Rows(
@@ -177,6 +178,7 @@ def seeded_case(seed: int, n: int = 400) -> Case:
         # Long delays make large clusters, which split into many.
         delay_rows=None if seed % 5 == 1 else (4, 30)[seed // 2 % 2] * k,
         disorder=seed % 7,
+        method="castle",
         parameters=CastleParameters(beta=int(random.integers(1, 9)), mu=int(random.integers(2, 12)), max_reusable=6),
     )
     centre = random.integers(0, 3, n)

@@ -113,6 +113,7 @@ class OnEngine(OnOracle):
             k=k,
             delay=None if delay is None else timedelta(microseconds=delay),
             delay_rows=delay_rows,
+            method="castle",
             parameters=CastleParameters(beta=beta),
         )
         self.engine = create(policy, secret=seed.to_bytes(32, "little"))

@@ -36,6 +36,7 @@ def busy_case() -> Case:
         t=0.4,
         delay=160,
         delay_rows=12,
+        method="castle",
         parameters=CastleParameters(beta=4, mu=4, max_reusable=4),
     )
     rows = Rows(

@@ -128,6 +128,7 @@ def long_case(n: int = 3000, **changes: object) -> Case:
         "delay": "2ms",
         "delay_rows": 200,
         "disorder": "30us",
+        "method": "castle",
         "parameters": CastleParameters(beta=10, mu=20, max_reusable=20),
     }
     return Case(policy=Policy(**settings | changes), rows=stream(n))
