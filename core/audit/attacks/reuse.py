@@ -156,7 +156,7 @@ def shrinking(
     chances = np.array(found.chances)
     return Shrinking(
         attack="shrinking",
-        targets=len(alone),
+        targets=len(chances),
         highest=float(chances.max(initial=0.0)),
         mean=float(chances.mean()) if len(chances) else 0.0,
         bound=1.0 / policy.k,
@@ -233,7 +233,7 @@ class _Memory:
     def left(self, kind: int, rows: int, lo: Floats, hi: Floats, loss: float) -> None:
         """Take note of a release."""
         key = _key(lo, hi)
-        if kind == _REUSE:
+        if kind == _REUSE and key in self.boxes:
             self._note(rows, self.boxes[key][2])  # what it lost when it was made
         if kind != _CLUSTER:
             return
@@ -301,9 +301,8 @@ def _reuses(memory: _Memory, out: Published, wanted: Ints) -> Iterator[Reused]:
     assert out.kind is not None and out.offsets is not None and out.loss is not None
     asked = set(wanted.tolist())
     for i, (kind, begin, end) in enumerate(zip(out.kind.tolist(), out.offsets[:-1], out.offsets[1:], strict=True)):
-        if i in asked:
+        key = _key(out.lo[i], out.hi[i])
+        if i in asked and key in memory.boxes:  # else it was not published by this method, whatever is said
             lo, hi, loss = (np.array(column) for column in zip(*memory.boxes.values(), strict=True))
-            yield Reused(
-                int(out.rows[begin]), list(memory.boxes).index(_key(out.lo[i], out.hi[i])), lo, hi, loss, memory.average
-            )
+            yield Reused(int(out.rows[begin]), list(memory.boxes).index(key), lo, hi, loss, memory.average)
         memory.left(kind, int(end - begin), out.lo[i], out.hi[i], float(out.loss[i]))
