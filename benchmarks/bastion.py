@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import gc
 import sys
-import time
 import tracemalloc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -24,9 +23,9 @@ import numpy as np
 from benchmarks import datasets
 from benchmarks.castle_paper import FOUR
 from benchmarks.datasets import ADULT, NUMERIC, Stream
-from benchmarks.runs import PACK, BrokenPromiseError, push_all
+from benchmarks.methods import measured
+from benchmarks.runs import PACK, push_all
 from benchmarks.tables import finish, rounded, table
-from crenel.audit.guarantees import audit
 from crenel.engine import create
 from crenel.policy import Policy, Sensitive
 
@@ -84,21 +83,6 @@ def policy_of(case: Case, stream: Stream, method: str, delta: int, seed: int = 0
     )
 
 
-def measured(policy: Policy, stream: Stream) -> dict[str, float]:
-    begun = time.process_time()
-    releases = push_all(policy, stream.rows)
-    took = time.process_time() - begun
-    report = audit(policy, stream.rows, releases)
-    if not report.ok:
-        raise BrokenPromiseError("\n".join(report.problems() + report.unchecked()))
-    delay = releases.per_row(releases.arrivals) - 1 - releases.rows
-    return {
-        "loss": float(releases.per_row(releases.loss).mean()),
-        "delay": float(delay.mean()),
-        "us": 1e6 * took / len(stream.rows),
-    }
-
-
 def memory(policy: Policy, stream: Stream) -> float:
     """What an engine allocates for the first `delta` rows, which it holds all, to their own bytes."""
     rows = stream.rows.slice(0, policy.delay_rows or 0)
@@ -123,14 +107,14 @@ def figures_of(case: Case, seeds: int, part: int) -> dict[str, float]:
     runs: dict[str, list[dict[str, float]]] = {"castle": [], "bastion": []}
     for seed in range(seeds):
         for method, found in runs.items():
-            found.append(measured(policy_of(case, stream, method, delta, seed), stream))
+            found.append(measured(stream, policy_of(case, stream, method, delta, seed)))
     figures = {
         f"{method} {name}": (min if name == "us" else fmean)(run[name] for run in found)
         for method, found in runs.items()
         for name in found[0]
     }
     for name, window in (("windows", delta), ("all", len(stream.rows))):
-        figures[f"mondrian {name}"] = measured(policy_of(case, stream, "mondrian", window), stream)["loss"]
+        figures[f"mondrian {name}"] = measured(stream, policy_of(case, stream, "mondrian", window))["loss"]
     for method in runs:
         figures[f"{method} memory"] = memory(policy_of(case, stream, method, delta), stream)
     return {name: rounded(value) for name, value in figures.items()}
