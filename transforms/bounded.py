@@ -24,7 +24,7 @@ from crenel.transforms.emit import NAMESPACE, PUBLISHED, RELEASES, SUPPRESSED, E
 from crenel.transforms.hold import shard_name
 from crenel.transforms.holder import Departure, Holder
 from crenel.transforms.packs import Pack, joined
-from crenel.transforms.payloads import Batch, Form, Payload, Tuples
+from crenel.transforms.payloads import Batch, Form, Objects, Payload
 
 __all__ = ["AnonymizeBounded", "departures"]
 
@@ -159,8 +159,8 @@ def _texts(payload: Payload, places: NDArray[np.int64]) -> list[tuple[str, ...]]
     if isinstance(chosen, Batch):
         listed = [column.to_pylist() for column in chosen.table.columns]
         rows: Iterable[tuple[Any, ...]] = zip(*listed, strict=True)
-    elif isinstance(chosen, Tuples):
-        rows = chosen.rows
+    elif isinstance(chosen, Objects):
+        rows = chosen.rows()
     return [tuple(map(_text, row)) for row in rows]
 
 

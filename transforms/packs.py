@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from operator import itemgetter
 from typing import Any
 
@@ -22,7 +22,7 @@ from crenel.quasi_identifiers import Datetime
 from crenel.rows import Rows
 from crenel.transforms import payloads
 from crenel.transforms.marks import persons_mark, space_mark
-from crenel.transforms.payloads import Batch, Form, Payload, Tuples
+from crenel.transforms.payloads import Batch, Form, Objects, Payload
 from crenel.transforms.perturb import Perturber
 from crenel.transforms.sharding import Sharder
 
@@ -145,6 +145,10 @@ def joined(packs: Sequence[Pack]) -> Pack:
     return replace(first, rows=whole, payload=first.payload.join([pack.payload for pack in others]))
 
 
+#: Rows that are turned into columns at once.
+_FEW = 250
+
+
 class Packer:
     """Encodes rows and deals them out to the shards.
 
@@ -182,7 +186,10 @@ class Packer:
         # Mostly all columns are there, and to ask for them at once is much faster. A subclass may make up what is not.
         if set(map(type, rows)) == {dict}:
             try:
-                return dict(zip(self._columns, zip(*map(self._values_of, rows), strict=True), strict=True))
+                # A tuple for each row, of few at a time: Python's garbage collector looks at what is new by the 700.
+                few = [rows[start : start + _FEW] for start in range(0, len(rows), _FEW)]
+                parts = zip(*[list(zip(*map(self._values_of, part), strict=True)) for part in few], strict=True)
+                return {name: list(chain.from_iterable(part)) for name, part in zip(self._columns, parts, strict=True)}
             except KeyError:
                 pass
         return {name: [row.get(name) for row in rows] for name in self._columns}
@@ -204,9 +211,8 @@ class Packer:
     def _pack(self, columns: dict[str, Any], time: NDArray[np.int64] | None, form: Form) -> Packed:
         encoded = self._encoder.encode(columns, time)
         count = len(encoded.kept) + len(encoded.rejected)
-        kept = [columns[name] for name in self._kept]
-        tuples = list(zip(*kept, strict=True)) if kept else [()] * count
-        return self._deal(encoded, columns, form, Tuples(tuples, self._kept))
+        kept = tuple(columns[name] for name in self._kept)
+        return self._deal(encoded, columns, form, Objects(kept, self._kept, count))
 
     def _plain(self, name: str, column: Sequence[Any]) -> Any:
         """Beam's own timestamps, as rows with a schema have them, in a column of moments: as numpy's."""

@@ -1,17 +1,17 @@
 """What leaves as it is: the sensitive and the published columns of rows, opaque to the engine.
 
-Rows that came as Arrow stay Arrow and are never touched one by one; all others are tuples of Python objects, so that a
-Decimal leaves as a Decimal.
+Rows that came as Arrow stay Arrow and are never touched one by one; all others are Python objects, so that a Decimal
+leaves as a Decimal.
 """
 
 from __future__ import annotations
 
 import pickle
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from itertools import chain
+from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
@@ -72,64 +72,79 @@ class Payload(ABC):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Tuples(Payload):
-    """Rows as tuples of Python objects."""
+class Objects(Payload):
+    """Columns of Python objects. Were there a tuple for each row, Python's garbage collector would count them all."""
 
-    rows: list[tuple[Any, ...]]
-    #: What the tuples hold. State may be older than the policy: a value never leaves under another's name.
+    columns: tuple[Sequence[Any], ...]
+    #: What the columns are. State may be older than the policy: a value never leaves under another's name.
     names: tuple[str, ...]
+    count: int
 
     def __len__(self) -> int:
         """Count the rows."""
-        return len(self.rows)
+        return self.count
 
-    def take(self, indices: NDArray[np.int64]) -> Tuples:
+    def take(self, indices: NDArray[np.int64]) -> Objects:
         """Choose rows, in this order."""
-        rows = self.rows
-        return Tuples([rows[i] for i in indices.tolist()], self.names)
+        chosen = indices.tolist()
+        return Objects(tuple(list(map(c.__getitem__, chosen)) for c in self.columns), self.names, len(chosen))
 
-    def slice(self, start: int, stop: int) -> Tuples:
+    def slice(self, start: int, stop: int) -> Objects:
         """The rows from `start` up to, not including, `stop`."""
-        return Tuples(self.rows[start:stop], self.names)
+        there = range(self.count)[start:stop]
+        return Objects(tuple(column[start:stop] for column in self.columns), self.names, len(there))
 
-    def join(self, others: Sequence[Payload]) -> Tuples:
+    def join(self, others: Sequence[Payload]) -> Objects:
         """Put the rows of others behind these."""
         every = [self]
         for other in others:
-            if not isinstance(other, Tuples):
+            if not isinstance(other, Objects):
                 message = "rows of different forms cannot be joined."
                 raise TypeError(message)
             every.append(other)
         names = tuple(dict.fromkeys(name for part in every for name in part.names))
-        return Tuples([row for part in every for row in part.under(names)], names)
+        parts = zip(*(part.under(names).columns for part in every), strict=True)
+        joined = tuple(list(chain.from_iterable(columns)) for columns in parts)
+        return Objects(joined, names, sum(map(len, every)))
 
-    def under(self, names: tuple[str, ...]) -> list[tuple[Any, ...]]:
+    def under(self, names: tuple[str, ...]) -> Objects:
         """The rows with these columns, in this order; None where they have no such column."""
         if names == self.names:
-            return self.rows
-        place = {name: at for at, name in enumerate(self.names)}
-        places = [place.get(name) for name in names]
-        return [tuple(None if at is None else row[at] for at in places) for row in self.rows]
+            return self
+        known = dict(zip(self.names, self.columns, strict=True))
+        columns = tuple(known[name] if name in known else [None] * self.count for name in names)
+        return Objects(columns, names, self.count)
 
-    def column(self, name: str) -> list[Any]:
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """The rows one by one."""
+        return zip(*self.columns, strict=True) if self.columns else repeat((), self.count)
+
+    def column(self, name: str) -> Sequence[Any]:
         """One of the columns."""
-        place = self.names.index(name)
-        return [row[place] for row in self.rows]
+        return self.columns[self.names.index(name)]
 
-    def with_column(self, name: str, values: Any) -> Tuples:
+    def with_column(self, name: str, values: Any) -> Objects:
         """The same rows with other values in a column that they have."""
         place = self.names.index(name)
-        rows = [(*row[:place], value, *row[place + 1 :]) for row, value in zip(self.rows, values, strict=True)]
-        return Tuples(rows, self.names)
+        return Objects((*self.columns[:place], values, *self.columns[place + 1 :]), self.names, self.count)
 
     def to_bytes(self) -> bytes:
         """Pickle them."""
-        return pickle.dumps((self.names, self.rows), protocol=5)
+        return pickle.dumps((self.names, self.columns, self.count), protocol=5)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Objects:
+        """Read what `to_bytes` wrote."""
+        names, *rest = pickle.loads(data)
+        if len(rest) == 1:  # as they were once written: a tuple for each row
+            (rows,) = rest
+            return cls(tuple(zip(*rows, strict=True)) if rows else ((),) * len(names), names, len(rows))
+        return cls(rest[0], names, rest[1])
 
     @property
     def can_be_kept(self) -> bool:
         """Whether all values are of types whose values stay as they are."""
-        return _FROZEN.issuperset(map(type, chain.from_iterable(self.rows)))
+        return all(_FROZEN.issuperset(set(map(type, column))) for column in self.columns)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -235,5 +250,4 @@ def from_bytes(form: Form, data: bytes) -> Payload:
     """Read what `to_bytes` wrote."""
     if form is Form.ARROW:
         return Batch(pa.ipc.open_stream(data).read_all())
-    names, rows = pickle.loads(data)
-    return Tuples(rows, names)
+    return Objects.from_bytes(data)

@@ -21,7 +21,7 @@ from crenel.encode import siphash
 from crenel.policy import Policy
 from crenel.rows import Rows
 from crenel.sensitive import Sensitive
-from crenel.transforms.payloads import Batch, Payload, Tuples
+from crenel.transforms.payloads import Batch, Objects, Payload
 
 Ints = NDArray[np.int64]
 
@@ -111,7 +111,7 @@ def _like_numbers(payload: Payload, numbers: NDArray[np.float64]) -> Any:
 def _like_values(payload: Payload, name: str, column: Sensitive, codes: Ints) -> Any:
     """The declared values of codes, of the type of what came: nothing tells those that were changed from the others."""
     values = column.values or ()
-    if isinstance(payload, Tuples):
+    if isinstance(payload, Objects):
         return [_like(old, values[code]) for old, code in zip(payload.column(name), codes.tolist(), strict=True)]
     kind = payload.column(name).type
     plain = kind.value_type if pa.types.is_dictionary(kind) else kind

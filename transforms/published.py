@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from functools import cache
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from crenel.engine import Kind, Releases
 from crenel.policy import OnSuppress, Policy
 from crenel.quasi_identifiers import Numeric, QuasiIdentifier, Range
 from crenel.transforms.holder import Departure
-from crenel.transforms.payloads import Batch, Tuples
+from crenel.transforms.payloads import Batch, Objects
 from crenel.transforms.perturb import published_as_floats
 
 #: Published values that are kept for the next time, per quasi-identifier.
@@ -46,31 +46,27 @@ class Publisher:
         return chain.from_iterable(self._published(departure))
 
     def _published(self, departure: Departure) -> Iterator[Iterator[dict[str, Any]]]:
-        releases = departure.releases
-        kept = self._kept
-        rows = _tuples(departure, kept)
-        boxes = list(
-            zip(*(c.values(releases.lo[:, d], releases.hi[:, d]) for d, c in enumerate(self._columns)), strict=True)
-        )
-        starts = releases.offsets.tolist()
-        places = releases.rows.tolist()
-        for i in np.flatnonzero(self.leaves[releases.kind]).tolist():
+        releases, kept = departure.releases, self._kept
+        leave = self.leaves[releases.kind]
+        rows = _objects(departure).take(_rows_of(releases, leave)).under(kept).rows()
+        lo, hi = releases.lo[leave], releases.hi[leave]
+        boxes = zip(*(column.values(lo[:, d], hi[:, d]) for d, column in enumerate(self._columns)), strict=True)
+        for values, size in zip(boxes, releases.sizes[leave].tolist(), strict=True):
             # With all its columns, so that no copy of it must grow.
             # Its ranges are its own: the cache is not for who reads a row to change.
-            own = [dict(value) if isinstance(value, dict) else value for value in boxes[i]]
+            own = [dict(value) if isinstance(value, dict) else value for value in values]
             box = dict(zip(self._names, own, strict=True)) | dict.fromkeys(kept)
-            yield self._filled(box, kept, [rows[place] for place in places[starts[i] : starts[i + 1]]])
+            yield self._filled(box, kept, islice(rows, size))
 
     def suppressed(self, departure: Departure) -> list[dict[str, Any]]:
         """The rows that no group was found for, with their exact values: for the owner alone."""
-        releases = departure.releases
-        hidden = _rows_of(releases, releases.kind == Kind.SUPPRESSED).tolist()
-        rows = _tuples(departure, self._kept) if hidden else []
+        hidden = _rows_of(departure.releases, departure.releases.kind == Kind.SUPPRESSED)
         suppressed = []
-        for place in hidden:
-            point = departure.qi[place]
+        for point, kept in zip(
+            departure.qi[hidden], _objects(departure).take(hidden).under(self._kept).rows(), strict=True
+        ):
             row = {n: c.value(x, x) for n, c, x in zip(self._names, self._columns, point.tolist(), strict=True)}
-            row.update(zip(self._kept, rows[place], strict=True))
+            row.update(zip(self._kept, kept, strict=True))
             suppressed.append(row)
         return suppressed
 
@@ -126,19 +122,21 @@ class Publisher:
 
 
 @cache
-def _filler(count: int) -> Callable[[dict[str, Any], tuple[str, ...], list[tuple[Any, ...]]], Iterator[dict[str, Any]]]:
+def _filler(
+    count: int,
+) -> Callable[[dict[str, Any], tuple[str, ...], Iterator[tuple[Any, ...]]], Iterator[dict[str, Any]]]:
     """What makes rows of a box and of the values of so many other columns.
 
     It is written out for their number, as `dataclasses` does it: a loop over them costs three times as much.
     """
     names = "".join(f"n{i}, " for i in range(count))
-    targets = "".join(f"row[n{i}], " for i in range(count))
+    values = "".join(f"v{i}, " for i in range(count))
     lines = [
         "def filled(box, names, rows):",
         f"    ({names}) = names",
-        "    for values in rows:",
+        f"    for ({values}) in rows:",
         "        row = box.copy()",
-        f"        ({targets}) = values",
+        *(f"        row[n{i}] = v{i}" for i in range(count)),
         "        yield row",
     ]
     made: dict[str, Any] = {}
@@ -214,11 +212,11 @@ def _rows_of(releases: Releases, chosen: NDArray[np.bool_]) -> NDArray[np.int64]
     return releases.rows if chosen.all() else releases.rows[np.repeat(chosen, releases.sizes)]
 
 
-def _tuples(departure: Departure, names: tuple[str, ...]) -> list[tuple[Any, ...]]:
-    if not isinstance(departure.payload, Tuples):
+def _objects(departure: Departure) -> Objects:
+    if not isinstance(departure.payload, Objects):
         message = "published: the rows must have come one by one."
         raise TypeError(message)
-    return departure.payload.under(names)
+    return departure.payload
 
 
 def release_records(releases: Releases, shard: int) -> Iterator[dict[str, Any]]:
