@@ -12,6 +12,7 @@ import pytest
 from benchmarks import (
     adaptive_paper,
     attacks,
+    audit,
     bastion,
     castle_paper,
     castleguard_paper,
@@ -185,3 +186,10 @@ def test_attacks(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert found["weak"]["order: right of pairs"] == 1.0
     assert attacks.main(["--quick", "--reuse"]) == 0
     assert last_line(capsys)["k"] == 10
+
+
+def test_the_audit(capsys: pytest.CaptureFixture[str]) -> None:
+    assert audit.main(["--quick"]) == 0
+    figures = last_line(capsys)
+    assert {"published", "input"} <= set(figures)
+    assert figures["trace"]["verdict"] == "kept"
