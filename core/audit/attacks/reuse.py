@@ -11,6 +11,7 @@ from what they publish.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -222,7 +223,7 @@ def _overlapping(reused: Reused) -> Reused:
 # --- What methods remember -------------------------------------------------------------------------------------------
 
 
-class _Memory:
+class _Memory(ABC):
     """The boxes that are kept, oldest first; one that is there already keeps its place."""
 
     def __init__(self, most: int) -> None:
@@ -243,11 +244,13 @@ class _Memory:
                 del self.boxes[next(iter(self.boxes))]
             self.boxes[key] = lo, hi, loss
 
+    @abstractmethod
     def _keeps(self, loss: float) -> bool:
-        raise NotImplementedError
+        """Whether a new box of this loss is kept."""
 
+    @abstractmethod
     def _note(self, rows: int, loss: float) -> None:
-        raise NotImplementedError
+        """Take note of what so many rows lost."""
 
 
 class _CastleMemory(_Memory):
