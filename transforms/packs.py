@@ -22,7 +22,7 @@ from crenel.quasi_identifiers import Datetime
 from crenel.rows import Rows
 from crenel.transforms import payloads
 from crenel.transforms.marks import persons_mark, space_mark
-from crenel.transforms.payloads import Batch, Form, Objects, Payload
+from crenel.transforms.payloads import Batch, Form, Objects, Payload, shared
 from crenel.transforms.perturb import Perturber
 from crenel.transforms.sharding import Sharder
 
@@ -211,7 +211,7 @@ class Packer:
     def _pack(self, columns: dict[str, Any], time: NDArray[np.int64] | None, form: Form) -> Packed:
         encoded = self._encoder.encode(columns, time)
         count = len(encoded.kept) + len(encoded.rejected)
-        kept = tuple(columns[name] for name in self._kept)
+        kept = tuple(shared(columns[name]) for name in self._kept)
         return self._deal(encoded, columns, form, Objects(kept, self._kept, count))
 
     def _plain(self, name: str, column: Sequence[Any]) -> Any:

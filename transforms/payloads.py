@@ -22,6 +22,10 @@ from numpy.typing import NDArray
 _FROZEN = frozenset({type(None), bool, int, float, str, bytes})
 
 
+#: Values by which a column is judged to have few different ones.
+_SAMPLE = 100
+
+
 class Form(Enum):
     """What rows came as, and leave as."""
 
@@ -192,6 +196,18 @@ class Batch(Payload):
     def can_be_kept(self) -> bool:
         """Not so: a slice keeps the whole. And what was written is read without a step for each row."""
         return False
+
+
+def shared(column: Sequence[Any]) -> Sequence[Any]:
+    """The column with one object for all texts that are equal, if it looks as if there were few of them.
+
+    To choose, copy and write rows is to touch their values, and few are always in the processor's cache.
+    """
+    sample = column[:_SAMPLE]
+    if set(map(type, column)) != {str} or 2 * len(set(sample)) > len(sample):
+        return column
+    known: dict[str, str] = {}
+    return list(map(known.setdefault, column, column))
 
 
 def concat(tables: Sequence[pa.Table]) -> pa.Table:
