@@ -22,11 +22,13 @@ from crenel.transforms.emit import NAMESPACE, REJECTED
 from crenel.transforms.packs import Packed, Packer, deal, written
 from crenel.transforms.stamps import clamped
 
-#: Rows that are encoded at once, and as many are gathered for each shard: of fewer, the cost of a pack shows in that of
-#: a row; more, as they came, are too much for the processor's cache.
+#: Rows that are encoded at once: more, as they came, are too much for the processor's cache. With one shard they are a
+#: pack.
 _ROWS = 2_000
+#: Rows that are gathered for each of several shards: of fewer, the cost of a pack shows in that of a row.
+_ROWS_OF_SHARD = 10_000
 #: Rows of all shards that are gathered at most: what bounds a bundle's memory, and a pack in the state's log.
-_MOST_ROWS = 65_536
+_MOST_ROWS = 131_072
 #: The record of a rejected row: the whole row as JSON text, the first field that did not fit, and why.
 REJECTED_FIELDS = (("row", str), ("field", str), ("reason", str))
 
@@ -108,8 +110,8 @@ class Pack(beam.DoFn):
         self._packer = Packer(self._policy, self._secret)
         self._rejections = Rejections(self._record)
         self._rows = Metrics.counter(NAMESPACE, "rows")
-        # Packs are then of one size, however many shards there are.
-        self._enough = min(_ROWS * self._policy.shards, _MOST_ROWS)
+        shards = self._policy.shards
+        self._enough = _ROWS if shards == 1 else min(_ROWS_OF_SHARD * shards, _MOST_ROWS)
 
     def start_bundle(self) -> None:
         """Begin without rows: what a failed bundle left is not this one's."""
