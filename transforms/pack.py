@@ -22,10 +22,9 @@ from crenel.transforms.emit import NAMESPACE, REJECTED
 from crenel.transforms.packs import Packed, Packer, deal, written
 from crenel.transforms.stamps import clamped
 
-#: Rows that are encoded at once: more, as they came, are too much for the processor's cache. With one shard they are a
-#: pack.
+#: Rows that are encoded at once: more, as they came, are too much for the processor's cache.
 _ROWS = 2_000
-#: Rows that are gathered for each of several shards: of fewer, the cost of a pack shows in that of a row.
+#: Encoded rows that are gathered for each shard: of fewer, the cost of a pack shows in that of a row.
 _ROWS_OF_SHARD = 10_000
 #: Rows of all shards that are gathered at most: what bounds a bundle's memory, and a pack in the state's log.
 _MOST_ROWS = 131_072
@@ -110,8 +109,7 @@ class Pack(beam.DoFn):
         self._packer = Packer(self._policy, self._secret)
         self._rejections = Rejections(self._record)
         self._rows = Metrics.counter(NAMESPACE, "rows")
-        shards = self._policy.shards
-        self._enough = _ROWS if shards == 1 else min(_ROWS_OF_SHARD * shards, _MOST_ROWS)
+        self._enough = min(_ROWS_OF_SHARD * self._policy.shards, _MOST_ROWS)
 
     def start_bundle(self) -> None:
         """Begin without rows: what a failed bundle left is not this one's."""
