@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise
+from itertools import pairwise
 from operator import itemgetter
 from typing import Any
 
@@ -145,10 +145,6 @@ def joined(packs: Sequence[Pack]) -> Pack:
     return replace(first, rows=whole, payload=first.payload.join([pack.payload for pack in others]))
 
 
-#: Rows that are turned into columns at once.
-_FEW = 250
-
-
 class Packer:
     """Encodes rows and deals them out to the shards.
 
@@ -171,8 +167,6 @@ class Packer:
         self._carried = carried
         named = (policy.person, policy.event_time, *policy.quasi_identifiers, *self._kept)
         self._columns = tuple(dict.fromkeys(n for n in (*named, *self._sharder.fields) if n))
-        #: A dict's values of these: a tuple, as there is always a person and a quasi-identifier.
-        self._values_of = itemgetter(*self._columns)
         self._moments = {name for name, qi in policy.quasi_identifiers.items() if isinstance(qi, Datetime)}
         if policy.event_time is not None:
             self._moments.add(policy.event_time)
@@ -183,13 +177,11 @@ class Packer:
         return self._pack(columns, time, Form.DICT)
 
     def _columns_of(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Sequence[Any]]:
-        # Mostly all columns are there, and to ask for them at once is much faster. A subclass may make up what is not.
+        # Mostly all columns are there, and not to ask is much faster. A subclass may make up what is not.
         if set(map(type, rows)) == {dict}:
             try:
-                # A tuple for each row, of few at a time: Python's garbage collector looks at what is new by the 700.
-                few = [rows[start : start + _FEW] for start in range(0, len(rows), _FEW)]
-                parts = zip(*[list(zip(*map(self._values_of, part), strict=True)) for part in few], strict=True)
-                return {name: list(chain.from_iterable(part)) for name, part in zip(self._columns, parts, strict=True)}
+                # Column by column: with a tuple for each row, Python's garbage collector would look at them all.
+                return {name: list(map(itemgetter(name), rows)) for name in self._columns}
             except KeyError:
                 pass
         return {name: [row.get(name) for row in rows] for name in self._columns}
