@@ -13,6 +13,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from crenel.transforms import pack
 from crenel.transforms.packs import Pack, handed
+from crenel.transforms.payloads import shared
 from tests.transforms.streams import anonymize, policy, rows, run
 
 GIVEN = rows(100)
@@ -114,3 +115,26 @@ def test_sizes_of_packs_change_nothing(sizes: tuple[int, int], monkeypatch: pyte
         found = [left.value for left in run(given, anonymize(shards=2)).published]
         listed = [row for some in found for row in (some.to_pylist() if isinstance(some, pa.RecordBatch) else [some])]
         assert sorted(listed, key=lambda row: row[key]) == sorted(expected, key=lambda row: row[key])
+
+
+def test_equal_texts_are_one_object() -> None:
+    given = ["".join(("flu", str(i % 3))) for i in range(200)]
+    found = shared(given)
+    assert found == given
+    assert len(set(map(id, found))) == 3 < len(set(map(id, given)))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [],
+        [f"{i}" for i in range(200)],
+        [True, 1, 1.0] * 50,
+        ["1", None] * 50,
+        [0.0, -0.0] * 50,
+        [[1], [1]] * 50,
+    ],
+)
+def test_other_columns_stay_as_they_are(given: list[Any]) -> None:
+    """Values that are equal need not be the same: True is 1."""
+    assert shared(given) is given
