@@ -622,14 +622,14 @@ class BastionParameters:
     #: Whether a row may leave alone under a generalization that was published before.
     reuse: bool = True
 
-    #: How much a generalization of less loss is preferred for reuse: one that loses an average more than the best, or
-    #: worse, is drawn e^eta times less often. 0 is CASTLE's uniform draw.
-    eta: float = 4.5
+    #: How much a generalization of less loss is preferred for reuse: one that loses a quarter of the average more than
+    #: the best, or worse, is drawn e^eta times less often. 0 is CASTLE's uniform draw.
+    eta: float = 4.6
 
     #: How much a row that will be hard to find company for is preferred as a member of a group.
-    lonely: float = 0.2
+    lonely: float = 0.15
 
-    #: A group is chosen among so many times k rows.
+    #: A group is chosen among so many times k rows, or 512 if that is less, but no fewer than half as many times k.
     search: int = 8
 
     #: The most generalizations kept for reuse; the oldest go first. It bounds memory.

@@ -213,7 +213,7 @@ def gone_on(record: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 WRITERS: dict[str, Callable[[], dict[str, Any]]] = {
-    "bastion.2": lambda: write_engine(method="bastion", k=12, parameters={"max_reusable": 4}),
+    "bastion.3": lambda: write_engine(method="bastion", k=14, parameters={"max_reusable": 4}),
     "castle.1": write_engine,
     "castleguard.1": lambda: write_engine(
         method="castleguard", t=None, parameters={"beta_sample": 0.75, "perturb_sensitive": {"size": 2.0}}

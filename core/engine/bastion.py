@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -24,14 +25,17 @@ from crenel.rows import Rows
 
 #: Rows that one call of the kernel takes, and releases that it writes: what bounds memory beside the rows held.
 _CHUNK = 512
+_RELEASES = 128
+#: Candidates for a group that are many enough.
+_MANY = 512
+#: Boxes that there is room for at first.
+_FEW_BOXES = 16
 #: Rows in the sample that a row's loneliness is estimated by.
 _SAMPLE = 128
-#: Entries of a table of a tree's nodes and leaves; a larger tree is climbed.
-_LARGEST_TABLE = 1 << 16
-_SCHEMAS = Schemas("crenel.engine", ("bastion.2.avsc", "bastion.1.avsc"))
+_SCHEMAS = Schemas("crenel.engine", ("bastion.3.avsc", "bastion.2.avsc", "bastion.1.avsc"))
 #: Numbers that change from row to row, and are kept.
 _COUNTS = ("draws", "arrivals", "released", "clock", "sampled", "until_sample")
-_AVERAGES = ("average", "ratio", "guess", "waited")
+_AVERAGES = ("average", "ratio", "guess", "caution", "waited")
 _HELD = ("number", "person", "deadline", "lonely", "sensitive")
 
 
@@ -51,7 +55,8 @@ class Bastion(Engine):
         self._space = space_of(policy)
         self._fingerprint = fingerprint(policy, self._space)
         self._codes = Codes(policy)
-        self._terrain = kernels.Terrain(self._space, *_reach(policy))
+        self._candidates = _candidates(policy, self._parameters)
+        self._terrain = kernels.Terrain(self._space, growth=np.empty(_most_leaves(policy)))
         self._state = self._empty_state(key, capacity=_CHUNK)
 
     def __repr__(self) -> str:
@@ -77,7 +82,7 @@ class Bastion(Engine):
         for start in range(0, len(rows), _CHUNK):
             part = slice(start, start + _CHUNK)
             chunk = Rows(rows.qi[part], rows.person[part], sensitive[part], rows.time[part])
-            self._reserve(self.held + len(chunk))
+            self._reserve(len(chunk))
             parts += self._run(chunk)
         return Releases.concat(parts)
 
@@ -118,8 +123,11 @@ class Bastion(Engine):
         columns = own(rows.qi), own(rows.person), own(rows.sensitive), own(rows.time)
         parts, start = [], 0
         while start != common.NONE:
-            start = kernels.run(self._state, *columns, start, now, over)
-            parts.append(taken(self._state.out, self._state.numbers))
+            self._reserve_reusable()
+            workspace = _WORKSPACE.of(self._dimensions, self._candidates, len(self._state.held.number))
+            state = kernels.State(*self._state, *workspace)
+            start = kernels.run(state, *columns, start, now, over)
+            parts.append(taken(state.out, state.numbers))
         return parts
 
     def _places(self) -> NDArray[np.int64]:
@@ -132,8 +140,11 @@ class Bastion(Engine):
         """Return all of the engine, its random generator included."""
         s, n = self._state, self._state.numbers[0]
         there = self._places()
-        held = {name: packed(getattr(s.held, name)[there]) for name in _HELD}
+        held = {name: packed(getattr(s.held, name)[there]) for name in ("number", "person", "sensitive")}
         held["qi"] = packed(s.held.columns[:, there])
+        held["lonely"] = packed(s.held.lonely[there].astype(np.float64))
+        timed = self._policy.delay is not None
+        held["deadline"] = packed(s.held.deadline[there] if timed else np.full(len(there), common.LATEST))
         record = {
             "space": self._fingerprint,
             "k": int(n["k"]),
@@ -182,10 +193,13 @@ class Bastion(Engine):
 
     def _restore_held(self, held: dict[str, bytes], number: NDArray[np.int64]) -> None:
         s, count = self._state, len(number)
-        for name in _HELD:
-            column = getattr(s.held, name)
-            column[:count] = unpacked(held[name], column.dtype.newbyteorder("<").str).reshape(count, *column.shape[1:])
+        s.held.number[:count] = number
+        s.held.person[:count] = unpacked(held["person"], "<i8")
+        s.held.lonely[:count] = unpacked(held["lonely"])
+        s.held.sensitive[:count] = unpacked(held["sensitive"], "<i8").reshape(count, len(self._policy.sensitive))
         s.held.columns[:, :count] = unpacked(held["qi"]).reshape(self._dimensions, count)
+        if self._policy.delay is not None:
+            s.held.deadline[:count] = unpacked(held["deadline"], "<i8")
         s.numbers["held"] = s.numbers["places"] = count
 
     def _reusable(self) -> dict[str, NDArray[Any]]:
@@ -206,12 +220,11 @@ class Bastion(Engine):
         s, n = self._state, self._state.numbers[0]
         weaker = record["k"] < n["k"] or record["l"] < n["l"] or record["t"] > n["t"] >= 0.0
         if weaker:
-            self._reserve(self.held)
             return
         stored = record["reusable"]
         group = unpacked(stored["group"], "<i8")
         count = min(len(group), self._parameters.max_reusable)
-        self._reserve_reusable(count)
+        self._make_room_for_boxes(count)
         s = self._state
         newest = slice(len(group) - count, None)
         boxes = (len(group), self._dimensions)
@@ -223,39 +236,40 @@ class Bastion(Engine):
         histogram = unpacked(stored["histogram"], "<i8")
         s.reusable.histogram[:count] = histogram.reshape(len(group), *s.closeness.stream.shape)[newest]
         s.numbers["reusable"] = count
-        self._reserve(self.held)
 
     # --- State ---
 
-    def _reserve(self, rows: int) -> None:
-        """Make room for rows that are held and that arrive, and for the boxes they may leave."""
-        self._reserve_reusable(int(self._state.numbers["reusable"][0]) + rows // self._policy.k + 1)
-        capacity = len(self._state.held.number)
-        # Room for gaps, too: rows are moved together when an eighth of the places are gaps.
-        needed = rows + rows // 8
+    def _reserve(self, arriving: int) -> None:
+        """Make room for rows that arrive beside those held, of which there are never more than `delay_rows` lets be."""
+        s, held = self._state, self.held
+        rows = held + arriving
+        if self._policy.delay_rows is not None:
+            rows = max(held, min(rows, self._policy.delay_rows + 1))
+        capacity = len(s.held.number)
+        # Room for gaps, too: rows are moved together when there is none left.
+        needed = rows + rows // 16
         if needed <= capacity:
             return
-        s = self._state
         kernels.close_gaps(s.numbers, s.held)
-        capacity = max(needed, capacity + capacity // 8)
-        held = _held(capacity, self._dimensions, s.held.sensitive.shape[1])
-        count = self.held
+        grown = _held(self._policy, needed)
         for name in _HELD:
-            getattr(held, name)[:count] = getattr(s.held, name)[:count]
-        held.columns[:, :count] = s.held.columns[:, :count]
-        self._state = s._replace(
-            held=held,
-            search=self._search(capacity),
-            out=room(_CHUNK, self._dimensions)._replace(rows=np.empty(capacity, dtype=np.int64)),
-        )
+            getattr(grown, name)[:held] = getattr(s.held, name)[:held]
+        grown.columns[:, :held] = s.held.columns[:, :held]
+        self._state = s._replace(held=grown)
 
-    def _reserve_reusable(self, boxes: int) -> None:
+    def _reserve_reusable(self) -> None:
+        """Make room for another box, if there may be one."""
+        boxes = int(self._state.numbers["reusable"][0])
+        if boxes == len(self._state.reusable.table):
+            self._make_room_for_boxes(max(2 * boxes, _FEW_BOXES))
+
+    def _make_room_for_boxes(self, boxes: int) -> None:
         """Make room for boxes. While there are fewer than may be kept, none has made way, and the oldest is first."""
         s = self._state
-        size, most = len(s.reusable.table), self._parameters.max_reusable
-        if size >= min(boxes, most):
+        size, wanted = len(s.reusable.table), min(boxes, int(s.numbers["max_reusable"][0]))
+        if size >= wanted:
             return
-        grown = _reusable(min(max(boxes, 2 * size), most), self._dimensions, s.closeness.stream.shape)
+        grown = _reusable(wanted, self._dimensions, s.closeness.stream.shape)
         for name in ("table", "lo", "hi", "histogram"):
             getattr(grown, name)[:size] = getattr(s.reusable, name)
         self._state = s._replace(reusable=grown)
@@ -274,7 +288,7 @@ class Bastion(Engine):
             reusable=s.reusable._replace(histogram=np.pad(s.reusable.histogram, ((0, 0), (0, 0), (0, more)))),
         )
 
-    def _empty_state(self, key: bytes, *, capacity: int, values: int = 0) -> kernels.State:
+    def _empty_state(self, key: bytes, *, capacity: int, values: int = 0) -> kernels.Kept:
         """Make a state without rows, and room for so many; and for so many values of a sensitive column, at least."""
         sizes = self._codes.sizes
         closeness = common.Closeness(
@@ -282,12 +296,11 @@ class Bastion(Engine):
             ordered=self._codes.ordered,
             stream=np.zeros((len(sizes), int(sizes.max(initial=values))), dtype=np.int64),
         )
-        return kernels.State(
+        return kernels.Kept(
             numbers=_numbers(self._policy, self._parameters),
             terrain=self._terrain._replace(space=self._space._replace(dimensions=self._space.dimensions.copy())),
-            held=_held(capacity, self._dimensions, len(self._policy.sensitive)),
+            held=_held(self._policy, capacity),
             sample=np.empty((self._dimensions, _SAMPLE)),
-            search=self._search(capacity),
             box=np.zeros((3, self._dimensions)),
             scratch=kernels.Scratch(
                 row=np.empty(self._dimensions),
@@ -298,26 +311,48 @@ class Bastion(Engine):
             reusable=_reusable(0, self._dimensions, closeness.stream.shape),
             closeness=closeness,
             random=common.Random(key=unpacked(key, "<u4"), block=np.zeros(common.WORDS, dtype=np.uint32)),
-            out=room(_CHUNK, self._dimensions)._replace(rows=np.empty(capacity, dtype=np.int64)),
         )
 
-    def _search(self, capacity: int) -> kernels.Search:
-        """Room to search so many rows."""
-        places = max(capacity, _SAMPLE)
-        candidates = self._parameters.search * self._policy.k
-        return kernels.Search(
-            cost=np.empty(places),
-            order=np.empty(places),
-            place=np.empty(candidates + 1, dtype=np.int64),
-            person=np.empty(candidates, dtype=np.int64),
-            value=np.empty((self._dimensions, candidates)),
-            enlargement=np.empty((self._dimensions, candidates), dtype=np.float32),
-            credit=np.empty(candidates, dtype=np.float32),
-            score=np.empty(candidates, dtype=np.float32),
-            least=np.empty(kernels.LANES, dtype=np.float32),
-            members=np.empty(capacity, dtype=np.int64),
-            company=np.empty(capacity, dtype=np.int64),
-        )
+
+class _Workspace(threading.local):
+    """Room to compute in and to write to. All engines of a thread share it: a shard costs little but its rows."""
+
+    def __init__(self) -> None:
+        self._shared: dict[tuple[int, int], tuple[kernels.Search, common.Out]] = {}
+
+    def of(self, dimensions: int, candidates: int, places: int) -> tuple[kernels.Search, common.Out]:
+        """Room to search so many places, for no more candidates than so many, and to let everything there go."""
+        needed = max(places, _SAMPLE)
+        search, out = self._shared.get((dimensions, candidates), (None, None))
+        if search is None or out is None or len(search.cost) < needed:
+            search = _search(dimensions, candidates, needed)
+            out = room(_RELEASES, dimensions)._replace(rows=np.empty(needed, dtype=np.int64))
+            self._shared[dimensions, candidates] = search, out
+        return search, out
+
+
+_WORKSPACE = _Workspace()
+
+
+def _candidates(policy: Policy, parameters: BastionParameters) -> int:
+    """How many rows are considered for a group; where that would be very many, half of them do."""
+    wanted = parameters.search * policy.k
+    return min(wanted, max(_MANY, wanted // 2))
+
+
+def _search(dimensions: int, candidates: int, places: int) -> kernels.Search:
+    scores = kernels.in_lanes(candidates)
+    return kernels.Search(
+        cost=np.empty(places),
+        order=np.empty(places),
+        place=np.empty(places + 1, dtype=np.int64),
+        person=np.empty(candidates, dtype=np.int64),
+        offset=np.empty((dimensions, candidates), dtype=np.float32),
+        score=np.empty(scores, dtype=np.float32),
+        least=np.empty(scores // 2, dtype=np.float32),
+        members=np.empty(places, dtype=np.int64),
+        company=np.empty(places, dtype=np.int64),
+    )
 
 
 def _numbers(policy: Policy, parameters: BastionParameters) -> NDArray[Any]:
@@ -329,49 +364,29 @@ def _numbers(policy: Policy, parameters: BastionParameters) -> NDArray[Any]:
     numbers["tick"] = policy.tick
     numbers["delay_rows"] = policy.delay_rows or 0
     numbers["disorder"] = policy.disorder
-    numbers["reuse"] = parameters.reuse
+    numbers["max_reusable"] = parameters.max_reusable if parameters.reuse else 0
     numbers["eta"] = parameters.eta
     numbers["lonely"] = parameters.lonely
     numbers["clock"] = numbers["soonest"] = common.EARLIEST
     numbers["average"] = -1.0
     numbers["ratio"] = numbers["guess"] = 1.0
+    numbers["caution"] = kernels.LEAST_CAUTION
     return numbers
 
 
-def _reach(policy: Policy) -> tuple[NDArray[np.float64], NDArray[Any]]:
-    """For each node and leaf of small trees the width of the smallest node that has both."""
+def _most_leaves(policy: Policy) -> int:
     geometries = [qi.geometry for qi in policy.quasi_identifiers.values()]
-    at = np.zeros(len(geometries), dtype=kernels.REACH)
-    tables: list[NDArray[np.float64]] = [np.zeros(0)]
-    nodes = 0
-    for place, geometry in zip(at, geometries, strict=True):
-        if not isinstance(geometry, Tree):
-            continue
-        leaves = len(geometry.leaf)
-        if len(geometry.parent) * leaves <= _LARGEST_TABLE:
-            place["leaves"] = leaves
-            place["start"] = sum(map(len, tables)) - nodes * leaves  # nodes of all trees are numbered together
-            tables.append(_widths(geometry).ravel())
-        nodes += len(geometry.parent)
-    return np.concatenate(tables), at
+    return max((len(geometry.leaf) for geometry in geometries if isinstance(geometry, Tree)), default=0)
 
 
-def _widths(tree: Tree) -> NDArray[np.float64]:
-    widths = np.zeros((len(tree.parent), len(tree.leaf)))
-    for node, (parent, first, last) in enumerate(zip(tree.parent, tree.first, tree.last, strict=True)):
-        widths[node] = widths[parent]  # which comes before its children
-        widths[node, first : last + 1] = last - first
-    return widths
-
-
-def _held(capacity: int, dimensions: int, columns: int) -> kernels.Held:
+def _held(policy: Policy, capacity: int) -> kernels.Held:
     return kernels.Held(
         number=np.empty(capacity, dtype=np.int64),
         person=np.empty(capacity, dtype=np.int64),
-        deadline=np.empty(capacity, dtype=np.int64),
-        lonely=np.empty(capacity),
-        columns=np.empty((dimensions, capacity)),
-        sensitive=np.empty((capacity, columns), dtype=np.int64),
+        deadline=np.empty(0 if policy.delay is None else capacity, dtype=np.int64),
+        lonely=np.empty(capacity, dtype=np.float32),
+        columns=np.empty((len(policy.quasi_identifiers), capacity)),
+        sensitive=np.empty((capacity, len(policy.sensitive)), dtype=np.int64),
     )
 
 

@@ -7,7 +7,7 @@ is shared with ``crenel.engine``.
 from __future__ import annotations
 
 import math
-from collections import Counter, deque
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,13 +45,14 @@ class BastionOracle(Oracle):
         super().__init__(**others)
         self.eta, self.lonely, self.search = eta, lonely, search
         self.rows: dict[int, Held] = {}  # in order of arrival
-        self.sample: deque[tuple[float, ...]] = deque(maxlen=SAMPLE)
-        self.place = 0
+        self.sample: list[tuple[float, ...]] = []
+        self.sampled = 0
         self.left_out = 0
         self.boxes: list[Box] = []
         self.average: float | None = None
         self.ratio = 1.0
         self.guess = 1.0
+        self.caution = 0.7
         self.waited = 0.0
 
     # A row arrives
@@ -76,15 +77,20 @@ class BastionOracle(Oracle):
     def estimate(self, qi: tuple[float, ...]) -> float:
         if not self.sample:
             return 0.0
-        rank = round(self.k * len(self.sample) / max(len(self.rows), 1))
-        near = sorted(self.pair_loss(qi, other) for other in self.sample)
-        return near[min(max(rank, 1), len(near)) - 1]
+        parts = round(self.k * len(self.sample) / max(len(self.rows), 1))
+        parts = min(max(parts, 1), len(self.sample))
+        size = len(self.sample) // parts
+        total = 0.0
+        for start in range(0, parts * size, size):
+            total += min(self.pair_loss(qi, other) for other in self.sample[start : start + size])
+        return float(np.float32(total / parts))
 
     def take_sample(self, qi: tuple[float, ...]) -> None:
         if self.left_out > 0:
             self.left_out -= 1
             return
-        self.sample.append(qi)
+        self.sample[self.sampled % SAMPLE : self.sampled % SAMPLE + 1] = [qi]
+        self.sampled += 1
         self.left_out = len(self.rows) // SAMPLE
 
     def move_clock(self, now: int) -> None:
@@ -110,9 +116,12 @@ class BastionOracle(Oracle):
         most = math.inf
         if box is not None:
             assert self.average is not None
-            spared = (0.95 + 20.0 * max(self.waited - 0.6, 0.0)) * self.average
+            spared = (0.95 + 18.0 * max(self.waited - 0.515, 0.0)) * self.average
             most = (box.loss + (self.k - 1) * spared) / self.k
-        group = [] if 0.7 * self.guess * anchor.loneliness > most else self.group(anchor, most)
+        group = []
+        if self.caution * self.guess * anchor.loneliness <= most:
+            group = self.group(anchor, most)
+            self.caution = max(self.caution - 0.05, 0.7) if group else min(self.caution + 0.01, 2.0)
         if group and over:
             group = self.with_the_rest(group)
         if group:
@@ -133,8 +142,7 @@ class BastionOracle(Oracle):
         total = 0.0
         for box in fitting:
             more = box.loss - least
-            share = 0.0 if more == 0 else more / self.average if more < self.average else 1.0
-            total += math.exp(-self.eta * share)
+            total += math.exp(-self.eta * min(more / (0.25 * self.average), 1.0)) if more > 0 else 1.0
             sums.append(total)
         high, low = self.random.word(), self.random.word()
         point = ((high << 32 | low) >> 11) / 2**53 * total
@@ -146,6 +154,7 @@ class BastionOracle(Oracle):
         members = [anchor]
         lo, hi = list(anchor.qi), list(anchor.qi)
         candidates: list[Held] = []
+        scores: dict[int, np.float32] = {}
         nearest = 0.0
         while True:
             new_value = None
@@ -172,13 +181,19 @@ class BastionOracle(Oracle):
                     nearest = self.pair_loss(anchor.qi, others[self.k - 2].qi)
                     if nearest > most / max(self.ratio, 1.0):
                         return []
-                candidates = sorted(others[: self.search * self.k], key=lambda row: row.number)
+                wanted = self.search * self.k
+                wanted = min(wanted, max(512, wanted // 2))
+                candidates = sorted(others[:wanted], key=lambda row: row.number)
+                scores = {row.number: self.score(lo, hi, row, anchor) for row in candidates}
                 continue
-            scores = [self.score(lo, hi, row, anchor) for row in able]
-            chosen = able[scores.index(min(scores))]
+            chosen = min(able, key=lambda row: (scores[row.number], row.number))
             members.append(chosen)
             for i, axis in enumerate(self.axes):
-                lo[i], hi[i] = axis.span(min(lo[i], chosen.qi[i]), max(hi[i], chosen.qi[i]))
+                new_lo, new_hi = axis.span(min(lo[i], chosen.qi[i]), max(hi[i], chosen.qi[i]))
+                for row in candidates if (new_lo, new_hi) != (lo[i], hi[i]) else []:
+                    for change in self.changes(i, (lo[i], hi[i]), (new_lo, new_hi), row, anchor):
+                        scores[row.number] = np.float32(scores[row.number] + change)
+                lo[i], hi[i] = new_lo, new_hi
             if self.loss(lo, hi) > most:
                 return []
 
@@ -273,7 +288,30 @@ class BastionOracle(Oracle):
     def score(self, lo: list[float], hi: list[float], row: Held, anchor: Held) -> np.float32:
         """In single precision, each term and each sum."""
         age = self.age(row, anchor)
-        total = -np.float32(float(np.float32(self.lonely * row.loneliness)) * math.sqrt(age))
-        for i in range(len(self.axes)):
-            total += np.float32(self.growth(i, lo[i], hi[i], row.qi[i]))
+        total = np.float32(float(np.float32(-self.lonely * row.loneliness)) * math.sqrt(math.sqrt(age)))
+        for i, axis in enumerate(self.axes):
+            if isinstance(axis, IntervalAxis):
+                x, low, high = (self.offset(i, value, anchor) for value in (row.qi[i], lo[i], hi[i]))
+                total += beyond(x, high) + beyond(-x, -low)
+            else:
+                total = np.float32(float(total) + self.growth(i, lo[i], hi[i], row.qi[i]))
         return total
+
+    def changes(self, i: int, old: tuple[float, float], new: tuple[float, float], row: Held, anchor: Held) -> list[Any]:
+        """What is added to a row's score, one after another, when the box's span grows."""
+        if not isinstance(self.axes[i], IntervalAxis):
+            x = row.qi[i]
+            # To a single precision score a double is added, and the sum is rounded.
+            return [np.float64(-self.growth(i, *old, x)), np.float64(self.growth(i, *new, x))]
+        x = self.offset(i, row.qi[i], anchor)
+        (old_lo, old_hi), (new_lo, new_hi) = ([self.offset(i, v, anchor) for v in span] for span in (old, new))
+        if new_hi > old_hi:
+            return [beyond(x, new_hi) - beyond(x, old_hi)]
+        return [beyond(-x, -new_lo) - beyond(-x, -old_lo)]
+
+    def offset(self, i: int, x: float, anchor: Held) -> np.float32:
+        return np.float32(self.scale[i] * (x - anchor.qi[i]))
+
+
+def beyond(x: np.float32, end: np.float32) -> np.float32:
+    return max(x - end, np.float32(0.0))

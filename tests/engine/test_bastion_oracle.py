@@ -121,3 +121,28 @@ def test_engine_publishes_what_the_oracle_does_for_longer(seed: int):
     """Streams long enough for boxes to be reused and pushed out, and for gaps to be closed."""
     kinds = {release.kind for release in compare(seeded_case(seed))}
     assert {Kind.CLUSTER, Kind.REUSE} <= kinds
+
+
+def test_engine_publishes_what_the_oracle_does_with_many_rows():
+    """So many that they need more room than there is at first, and are not all candidates."""
+    random = np.random.default_rng(5)
+    rows, k = 1_300, 80
+    policy = Policy(
+        person="person",
+        quasi_identifiers={"x": Numeric(domain=(0, 100)), "c": Categorical(hierarchy=RAGGED)},
+        k=k,
+        delay="900us",
+        delay_rows=2_000,
+        method="bastion",
+    )
+    assert policy.parameters.search * k > 512
+    qi = np.column_stack([random.normal(50, 15, rows).clip(0, 100), random.integers(0, len(RAGGED.leaves), rows)])
+    case = Case(
+        policy=policy,
+        rows=Rows(qi, np.arange(rows), np.zeros((rows, 0), np.int64), np.arange(rows) - random.integers(0, 90, rows)),
+        cuts=(700,),
+    )
+    engine = case.engine()
+    engine.push(case.rows.slice(0, 740))
+    assert engine.held == 740
+    assert {release.kind for release in compare(case)} == {Kind.CLUSTER, Kind.REUSE}

@@ -37,7 +37,7 @@ _TOLERANCE = 1e-12
 _CLUSTER = 0
 _REUSE = 1
 #: A box that loses more than the best by more averages than this weighs no less.
-_FARTHEST = 1.0
+_FARTHEST = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,12 +82,12 @@ class Reused:
         return inside
 
     def gaps(self, inside: Bools) -> Floats:
-        """For each place and box by how many averages it loses more than the best there, as far as that counts."""
+        """For each place and box how much more it loses than the best there, from 0 to 1, where no more counts."""
         least = np.min(np.where(inside, self.loss, np.inf), axis=1)
         more = np.maximum(self.loss - least[:, None], 0.0)
         average = self.average or 0.0
         far = more >= average * _FARTHEST
-        gap = np.divide(more, average, out=np.full(more.shape, _FARTHEST), where=~far)
+        gap = np.divide(more, average * _FARTHEST, out=np.ones(more.shape), where=~far)
         return np.asarray(np.where(more == 0.0, 0.0, gap))
 
     def chances(self, inside: Bools, eta: float) -> Floats:
@@ -119,7 +119,7 @@ def reuse_odds(eta: float, *, boxes: int, averages: float = 1.0) -> float:
     averages
         By how many times the average loss the box loses more than the best of these.
     """
-    return 1.0 + (boxes - 1) * math.exp(eta * min(averages, _FARTHEST))
+    return 1.0 + (boxes - 1) * math.exp(eta * min(averages / _FARTHEST, 1.0))
 
 
 def shrinking(

@@ -46,11 +46,16 @@ _Function = TypeVar("_Function")
 #: How much of the average a row that is taken along is thought to cost otherwise: it is easier than most.
 SPARED = 0.95
 #: How long rows may wait, in the mean, as a part of the longest; and how much dearer it then is to leave alone.
-PATIENCE = 0.6
-IMPATIENCE = 20.0
-#: A group is not tried if this part of what it is likely to lose, by its anchor's loneliness, is too much: that is an
-#: estimate of some age.
-GUESSED = 0.7
+PATIENCE = 0.515
+IMPATIENCE = 18.0
+#: A box that loses so much of the average more than the best is no more likely to be drawn than one that loses all.
+DEARER = 0.25
+#: How far the loneliness is believed: a group is not tried if this part of what it is likely to lose is too much.
+#: It falls with a group that is found, and rises with one that is not: so that few are tried in vain.
+LEAST_CAUTION = 0.7
+MOST_CAUTION = 2.0
+FOUND = 0.05
+NOT_FOUND = 0.01
 #: In so many parts of its domain the boxes of a quasi-identifier are kept apart.
 BINS = 32
 #: A number whose parts of six bits all differ: a bit's place is found by multiplying.
@@ -59,6 +64,11 @@ _BIT = np.zeros(64, dtype=np.int64)
 _BIT[[(int(_DE_BRUIJN) << place & 2**64 - 1) >> 58 for place in range(64)]] = range(64)
 #: Of every so many-th candidate the least score is kept, so that the best is found without looking at all.
 LANES = 32
+#: Until so few costs are left their range is halved.
+FEW = 8
+#: All leaves of a tree are looked at once if there are no more of them than this, for each value; else the tree is
+#: climbed from each value.
+LEAVES_A_VALUE = 8
 #: By how much each group changes what groups cost lately.
 FOLLOW = 0.05
 
@@ -79,7 +89,7 @@ NUMBERS = np.dtype(
         ("tick", "i8"),
         ("delay_rows", "i8"),
         ("disorder", "i8"),
-        ("reuse", "i8"),
+        ("max_reusable", "i8"),
         ("eta", "f8"),
         ("lonely", "f8"),
         ("arrivals", "i8"),
@@ -95,6 +105,7 @@ NUMBERS = np.dtype(
         ("ratio", "f8"),  # loss of groups to that of the anchor and its (k-1)-th nearest row, lately
         ("waited", "f8"),  # by what left lately, as a part of what its anchor had
         ("guess", "f8"),  # and to its loneliness
+        ("caution", "f8"),  # from LEAST_CAUTION to MOST_CAUTION
         ("reusable", "i8"),
         ("reusable_oldest", "i8"),
         ("draws", "i8"),
@@ -105,8 +116,6 @@ NUMBERS = np.dtype(
 )
 #: One element of `NUMBERS`.
 Numbers = Any
-#: Where the widths of a quasi-identifier's tree begin, and how many leaves it has; 0: it must be climbed.
-REACH = np.dtype([("start", "i8"), ("leaves", "i8")])
 REUSABLE = np.dtype([("group", "i8"), ("persons", "i8"), ("loss", "f8")])
 
 
@@ -115,7 +124,7 @@ class Held(NamedTuple):
 
     number: Any
     person: Any
-    deadline: Any
+    deadline: Any  # if there is a delay
     lonely: Any
     columns: Any  # [quasi-identifier, place]
     sensitive: Any
@@ -128,11 +137,9 @@ class Search(NamedTuple):
     order: Any  # the same, to be selected from
     place: Any  # of each candidate
     person: Any
-    value: Any  # [quasi-identifier, candidate]
-    enlargement: Any  # [quasi-identifier, candidate]; from here on of single precision, which is twice as fast
-    credit: Any  # what speaks for a candidate, whatever the box; -inf if it cannot join
-    score: Any
-    least: Any  # score of each lane of candidates
+    offset: Any  # [quasi-identifier, candidate]: how far it lies from the anchor; of single precision, as is the score
+    score: Any  # of each candidate; infinite if it cannot join
+    least: Any  # score of each lane of candidates, and room to find it
     members: Any  # places of the group
     company: Any  # their persons
 
@@ -161,26 +168,39 @@ class Reusable(NamedTuple):
 
 
 class Terrain(NamedTuple):
-    """The quasi-identifiers, and what their trees' nodes widen to."""
+    """The quasi-identifiers, and room to compute with their trees."""
 
     space: Space
-    reach: Any  # by node and leaf of small trees: the width of the smallest node that has both
-    reach_at: Any  # REACH
+    growth: Any  # by leaf
 
 
-class State(NamedTuple):
+class Kept(NamedTuple):
     """Everything a bastion engine is."""
 
     numbers: Any  # NUMBERS, one
     terrain: Terrain
     held: Held
     sample: Any  # [quasi-identifier, place]: some of the rows that came lately
-    search: Search
     box: Any  # [3, quasi-identifier]: lo, hi and tree node of the group that is being formed
     scratch: Scratch
     reusable: Reusable
     closeness: Closeness
     random: Random
+
+
+class State(NamedTuple):
+    """The same, and room to compute in and to write to."""
+
+    numbers: Any
+    terrain: Terrain
+    held: Held
+    sample: Any
+    box: Any
+    scratch: Scratch
+    reusable: Reusable
+    closeness: Closeness
+    random: Random
+    search: Search
     out: Out
 
 
@@ -195,18 +215,43 @@ def _add_distances(column: Array, x: float, scale: float, total: Array) -> None:
 
 
 @vectorized
-def _outside(column: Array, lo: float, hi: float, scale: float, total: Array) -> None:
-    """How far each value lies outside of an interval."""
+def _add_outside(offset: Array, lo: float, hi: float, total: Array) -> None:
+    """Add how far each offset lies outside of an interval."""
     for i in range(total.size):
-        x = column[i]
-        total[i] = scale * (max(x - hi, 0.0) + max(lo - x, 0.0))
+        total[i] += max(offset[i] - hi, np.float32(0.0)) + max(lo - offset[i], np.float32(0.0))
 
 
 @vectorized
-def _add_reached(column: Array, reach: Array, width: float, scale: float, total: Array) -> None:
-    """Add how much wider than `width` the span becomes with each value: `reach` has what it then is."""
+def _come_nearer(offset: Array, sign: float, old: float, new: float, total: Array) -> None:
+    """Subtract how much nearer each offset comes to the end of an interval when that moves outwards."""
     for i in range(total.size):
-        total[i] += scale * (reach[np.uint32(column[i])] - width)
+        x = sign * offset[i]
+        total[i] += max(x - new, np.float32(0.0)) - max(x - old, np.float32(0.0))
+
+
+@bare
+def _grow_by_leaf(space: Space, node: int, scale: float, growth: Array) -> None:
+    """Compute how much the span of a tree's node grows by taking in each leaf: by climbing once for all of them."""
+    nodes = space.nodes
+    first, last = np.int64(nodes[node].first), np.int64(nodes[node].last)
+    width = last - first
+    for leaf in range(first, last + 1):
+        growth[leaf] = 0.0
+    while last - first + 1 < growth.size:
+        node = nodes[node].parent
+        lo, hi = np.int64(nodes[node].first), np.int64(nodes[node].last)
+        more = scale * ((hi - lo) - width)
+        for leaf in range(lo, first):
+            growth[leaf] = more
+        for leaf in range(last + 1, hi + 1):
+            growth[leaf] = more
+        first, last = lo, hi
+
+
+@vectorized
+def _add_of_leaves(column: Array, growth: Array, total: Array) -> None:
+    for i in range(total.size):
+        total[i] += growth[np.uint32(column[i])]
 
 
 @bare
@@ -222,12 +267,15 @@ def _add_widened(
 
 
 @bare
-def _add_growth(terrain: Terrain, d: int, lo: float, hi: float, node: int, column: Array, total: Array) -> None:
-    """Add how much the loss grows if the span of a category or a prefix takes each of the column's values."""
-    scale, leaves = terrain.space.dimensions[d].scale, terrain.reach_at[d].leaves
-    if leaves > 0:
-        start = terrain.reach_at[d].start + node * leaves
-        _add_reached(column, terrain.reach[start : start + leaves], hi - lo, scale, total)
+def _add_growth(
+    terrain: Terrain, d: int, lo: float, hi: float, node: int, scale: float, column: Array, total: Array
+) -> None:
+    """Add `scale` times how much the span of a category or a prefix grows if it takes each of the column's values."""
+    dimension, leaves = terrain.space.dimensions[d], np.int64(terrain.space.dimensions[d].widest_hi) + 1
+    if dimension.kind == TREE and leaves <= LEAVES_A_VALUE * total.size:
+        growth = terrain.growth[:leaves]
+        _grow_by_leaf(terrain.space, node, scale, growth)
+        _add_of_leaves(column, growth, total)
     else:
         _add_widened(terrain.space, d, lo, hi, node, scale, column, total)
 
@@ -249,22 +297,34 @@ def _pair_losses(terrain: Terrain, columns: Array, row: Array, cost: Array) -> N
         if dimension.kind == INTERVAL:
             _add_distances(columns[d], row[d], dimension.scale, cost)
         else:
-            _add_growth(terrain, d, row[d], row[d], _leaf(terrain.space, d, row[d]), columns[d], cost)
+            leaf = _leaf(terrain.space, d, row[d])
+            _add_growth(terrain, d, row[d], row[d], leaf, dimension.scale, columns[d], cost)
 
 
 @vectorized
-def _lower(score: Array, least: Array) -> None:
-    """Lower `least` to the scores, of as many as it has."""
-    for lane in range(least.size):
-        least[lane] = min(least[lane], score[lane])
+def _fold(score: Array, least: Array) -> None:
+    """The lesser of each score and the one half of all further on."""
+    for i in range(least.size):
+        least[i] = min(score[i], score[least.size + i])
 
 
 @bare
 def _least_of_lanes(score: Array, least: Array) -> None:
-    for lane in range(LANES):
-        least[lane] = np.inf
-    for start in range(0, score.size, LANES):
-        _lower(score[start:], least[: min(LANES, score.size - start)])
+    """The least of every LANES-th score; there are LANES times a power of two of them, infinite ones at the end."""
+    half = score.size // 2
+    _fold(score, least[:half])
+    while half > LANES:
+        half //= 2
+        _fold(least, least[:half])
+
+
+@kernel
+def in_lanes(count: int) -> int:
+    """How many scores there are for so many candidates, with infinite ones at the end."""
+    size = 2 * LANES
+    while size < count:
+        size *= 2
+    return size
 
 
 @vectorized
@@ -277,12 +337,12 @@ def _up_to(cost: Array, most: float) -> int:
 
 
 @vectorized
-def _below(cost: Array, limit: float) -> int:
-    """How many cost less."""
-    count = 0
+def _least(cost: Array) -> float:
+    """The least of some costs."""
+    least = np.inf
     for i in range(cost.size):
-        count += cost[i] < limit
-    return count
+        least = min(least, cost[i])
+    return least
 
 
 @bare
@@ -311,40 +371,54 @@ def _quick_select(order: Array, rank: int) -> float:
 
 
 @bare
-def _smallest(cost: Array, order: Array, rank: int) -> float:
-    """The cost of this rank, from 1, which is finite; `order` is room to look for it in."""
-    # To count is cheap: halve the range of costs, which are from 0 to 1 where they are finite, until few are left.
-    under, upto, below, above = 0, cost.size, -0.001, np.inf
+def _about(cost: Array, rank: int) -> tuple[float, float, int]:
+    """Bounds of the cost of a rank, from 1, that few others are between, and how many are not above the lower one.
+
+    Costs are from 0 to 1, or infinite, if they are of a higher rank.
+    """
+    # To count is cheap: halve the range until few are left.
+    low, high, under, upto = -0.001, 1.001, 0, cost.size
     for _ in range(20):
-        if upto - under <= cost.size // 16:
+        if upto - under <= FEW:
             break
-        middle = (below + min(above, 1.001)) / 2.0
+        middle = (low + high) / 2.0
         count = _up_to(cost, middle)
         if count >= rank:
-            upto, above = count, middle
+            upto, high = count, middle
         else:
-            under, below = count, middle
+            under, low = count, middle
+    return low, high, under
+
+
+@bare
+def _smallest(cost: Array, rank: int) -> float:
+    """The cost of a rank, from 1; the order of all changes."""
+    low, high, under = _about(cost, rank)
     count = 0
     for i in range(cost.size):
-        if below < cost[i] <= above:
-            order[count] = cost[i]
-            count += 1
-    return _quick_select(order[:count], rank - under)
+        x = cost[i]
+        cost[count] = x
+        count += (x > low) & (x <= high)
+    return _quick_select(cost[:count], rank - under)
 
 
 # --- The held rows ---------------------------------------------------------------------------------------------------
 
 
 @bare
-def _loneliness(numbers: Array, terrain: Terrain, sample: Array, row: Array, cost: Array, order: Array) -> float:
-    """What a group about the row would lose: by the row of the sample that would be its farthest member."""
+def _loneliness(numbers: Array, terrain: Terrain, sample: Array, row: Array, cost: Array) -> float:
+    """What a group about the row would lose: by the nearest row in parts of the sample that have one member each."""
     n = numbers[0]
     known = min(n.sampled, sample.shape[1])
     if known == 0:
         return 0.0
-    _pair_losses(terrain, sample, row, cost[:known])
-    rank = np.int64(np.rint(n.k * known / max(n.held, 1)))
-    return _smallest(cost[:known], order, min(max(rank, 1), known))
+    parts = min(max(np.int64(np.rint(n.k * known / max(n.held, 1))), 1), known)
+    size = known // parts
+    _pair_losses(terrain, sample, row, cost[: parts * size])
+    total = 0.0
+    for start in range(0, parts * size, size):
+        total += _least(cost[start : start + size])
+    return total / parts
 
 
 @bare
@@ -373,7 +447,8 @@ def close_gaps(numbers: Array, held: Held) -> None:
         if at < i:
             held.number[at] = held.number[i]
             held.person[at] = held.person[i]
-            held.deadline[at] = held.deadline[i]
+            if held.deadline.size > 0:
+                held.deadline[at] = held.deadline[i]
             held.lonely[at] = held.lonely[i]
             for d in range(held.columns.shape[0]):
                 held.columns[d, at] = held.columns[d, i]
@@ -391,7 +466,8 @@ def _hold(numbers: Array, held: Held, qi: Array, person: int, sensitive: Array, 
     at = n.places
     held.number[at] = n.arrivals
     held.person[at] = person
-    held.deadline[at] = deadline
+    if held.deadline.size > 0:
+        held.deadline[at] = deadline
     held.lonely[at] = lonely
     for d in range(qi.size):
         held.columns[d, at] = qi[d]
@@ -487,12 +563,9 @@ def _start_box(space: Space, box: Array, row: Array) -> None:
 
 
 @bare
-def _grow_box(space: Space, box: Array, d: int, x: float) -> bool:
-    """Let the box hold a value; true if it had to grow."""
-    if box[0, d] <= x <= box[1, d]:
-        return False
+def _grow_box(space: Space, box: Array, d: int, x: float) -> None:
+    """Let the box hold a value."""
     box[0, d], box[1, d], box[2, d] = widen(space, d, box[0, d], box[1, d], np.int64(box[2, d]), x, x)
-    return True
 
 
 @bare
@@ -546,73 +619,81 @@ def _eligible(s: State, size: int, row: Array, scarce: int, values: int, most: f
 
 
 @bare
-def _pick(cost: Array, limit: float, ties: int, place: Array) -> None:
-    """The places of what costs less than the limit, and of the first `ties` that cost just so much.
+def _places_up_to(cost: Array, most: float, place: Array) -> int:
+    """The places of what costs no more; how many.
 
     Each place is written, and kept or not: nobody can foresee which, so a branch would be dear.
     """
     count = 0
     for i in range(cost.size):
         place[count] = i
-        tied = (cost[i] == limit) & (ties > 0)
+        count += cost[i] <= most
+    return count
+
+
+@bare
+def _take_nearest(cost: Array, order: Array, place: Array, wanted: int) -> None:
+    """The places of the `wanted` that cost least, in their order; of equal costs the first."""
+    _, high, _ = _about(cost, wanted)
+    found = _places_up_to(cost, high, place)
+    for j in range(found):
+        order[j] = cost[place[j]]
+    limit = _smallest(order[:found], wanted)
+    ties, count = wanted, 0
+    for j in range(found):
+        ties -= cost[place[j]] < limit
+    for j in range(found):
+        at = place[j]
+        tied = (cost[at] == limit) & (ties > 0)
         ties -= tied
-        count += tied | (cost[i] < limit)
+        place[count] = at
+        count += tied | (cost[at] < limit)
 
 
 @vectorized
 def _reward_waiting(waiting: Array, most: float, credit: Array) -> None:
     """Let a row's credit grow with the time it has waited, in arrivals, to that of the anchor."""
     for j in range(waiting.size):
-        credit[j] *= np.sqrt(min(waiting[j] / most, 1.0))
+        credit[j] *= np.sqrt(np.sqrt(min(waiting[j] / most, 1.0)))
 
 
 @bare
 def _candidates(s: State, wanted: int) -> None:
     """Take the `wanted` rows that cost least by `search.cost`, in their order."""
     n = s.numbers[0]
-    search = s.search
-    limit = _smallest(search.cost[: n.places], search.order, wanted)
-    _pick(search.cost[: n.places], limit, wanted - _below(search.cost[: n.places], limit), search.place)
-    waited = n.arrivals - s.held.number[search.members[0]]
+    search, columns = s.search, s.held.columns
+    _take_nearest(search.cost[: n.places], search.order, search.place, wanted)
+    anchor = search.members[0]
+    longest = n.arrivals - s.held.number[anchor]
     for j in range(wanted):
         place = search.place[j]
         search.person[j] = s.held.person[place]
         search.order[j] = n.arrivals - s.held.number[place]
-        search.credit[j] = n.lonely * s.held.lonely[place]
-    _reward_waiting(search.order[:wanted], waited, search.credit)
+        search.score[j] = -n.lonely * s.held.lonely[place]
+    score = search.score[:wanted]
+    _reward_waiting(search.order[:wanted], longest, score)
     for d in range(s.box.shape[1]):
-        for j in range(wanted):
-            search.value[d, j] = s.held.columns[d, search.place[j]]
-        _enlarge(s.terrain, s.box, d, search.value[d], search.enlargement[d][:wanted])
-    _score(search.enlargement, search.credit, search.score[:wanted], search.least)
+        dimension = s.terrain.space.dimensions[d]
+        if dimension.kind == INTERVAL:
+            offset, x, scale = search.offset[d], columns[d, anchor], dimension.scale
+            for j in range(wanted):
+                offset[j] = scale * (columns[d, search.place[j]] - x)
+            lo, hi = np.float32(scale * (s.box[0, d] - x)), np.float32(scale * (s.box[1, d] - x))
+            _add_outside(offset, lo, hi, score)
+        else:
+            _add_span(s.terrain, s.box, d, dimension.scale, columns, search, score)
+    for j in range(wanted, in_lanes(wanted)):
+        search.score[j] = np.inf
+    _least_of_lanes(search.score[: in_lanes(wanted)], search.least)
 
 
 @bare
-def _enlarge(terrain: Terrain, box: Array, d: int, column: Array, enlargement: Array) -> None:
-    """How much each of the column's values would enlarge the box."""
-    dimension = terrain.space.dimensions[d]
-    if dimension.kind == INTERVAL:
-        _outside(column, box[0, d], box[1, d], dimension.scale, enlargement)
-        return
-    for j in range(enlargement.size):
-        enlargement[j] = 0.0
-    _add_growth(terrain, d, box[0, d], box[1, d], np.int64(box[2, d]), column, enlargement)
-
-
-@vectorized
-def _add(terms: Array, total: Array) -> None:
-    for j in range(total.size):
-        total[j] += terms[j]
-
-
-@bare
-def _score(enlargement: Array, credit: Array, score: Array, least: Array) -> None:
-    """Each candidate's score, and the least of each lane."""
+def _add_span(terrain: Terrain, box: Array, d: int, scale: float, columns: Array, search: Search, score: Array) -> None:
+    """Add to the candidates' scores how much the box's span of a category or a prefix grows with each."""
+    value = search.order[: score.size]
     for j in range(score.size):
-        score[j] = -credit[j]
-    for d in range(enlargement.shape[0]):
-        _add(enlargement[d], score)
-    _least_of_lanes(score, least)
+        value[j] = columns[d, search.place[j]]
+    _add_growth(terrain, d, box[0, d], box[1, d], np.int64(box[2, d]), scale, value, score)
 
 
 @bare
@@ -644,46 +725,75 @@ def _best(score: Array, least: Array) -> int:
 
 
 @bare
-def _gather(terrain: Terrain, box: Array, search: Search, count: int, size: int, wanted: int, most: float) -> int:
+def _widen_span(
+    terrain: Terrain, box: Array, d: int, columns: Array, search: Search, chosen: int, score: Array
+) -> None:
+    """Let the box hold a candidate's value outside of it, and the scores follow: what is nearer enlarges it less."""
+    dimension, x = terrain.space.dimensions[d], columns[d, search.place[chosen]]
+    if dimension.kind != INTERVAL:
+        _add_span(terrain, box, d, -dimension.scale, columns, search, score)
+        _grow_box(terrain.space, box, d, x)
+        _add_span(terrain, box, d, dimension.scale, columns, search, score)
+        return
+    offset, anchor = search.offset[d], columns[d, search.members[0]]
+    end, sign = (box[1, d], np.float32(1.0)) if x > box[1, d] else (box[0, d], np.float32(-1.0))
+    old = np.float32(dimension.scale * (end - anchor))
+    _come_nearer(offset, sign, sign * old, sign * offset[chosen], score)
+    _grow_box(terrain.space, box, d, x)
+
+
+@bare
+def _best_new(score: Array, place: Array, sensitive: Array, scarce: int, found: Array, values: int) -> int:
+    """The same among those that bring a new value of a sensitive column."""
+    best, lowest = NONE, np.inf
+    for j in range(score.size):
+        if score[j] < lowest and not _known(found, values, sensitive[place[j], scarce]):
+            best, lowest = j, score[j]
+    return best
+
+
+@bare
+def _join(terrain: Terrain, box: Array, columns: Array, search: Search, count: int, size: int, chosen: int) -> None:
+    """Let a candidate join, and the box and the scores follow."""
+    place, score = search.place[chosen], search.score[:count]
+    search.members[size] = place
+    search.company[size] = search.person[chosen]
+    grown = False
+    for d in range(box.shape[1]):
+        if columns[d, place] < box[0, d] or columns[d, place] > box[1, d]:
+            _widen_span(terrain, box, d, columns, search, chosen, score)
+            grown = True
+    if grown:
+        _least_of_lanes(search.score[: in_lanes(count)], search.least)
+
+
+@bare
+def _gather(s: State, count: int, size: int, wanted: int, most: float, scarce: int, values: int) -> int:
     """Let candidates join, best first, until the group has the wanted size; its size, or -1 if it loses too much."""
-    value, enlargement, score = search.value, search.enlargement, search.score[:count]
+    search, score = s.search, s.search.score[:count]
     while size < wanted:
-        chosen = _best(score, search.least)
+        if scarce == NONE:
+            chosen = _best(score, search.least)
+        else:
+            chosen = _best_new(score, search.place, s.held.sensitive, scarce, s.scratch.values, values)
         if chosen == NONE:
             break
-        search.credit[chosen] = -np.inf
         _bar(chosen, score, search.least)
         if _known(search.company, size, search.person[chosen]):
             continue
-        search.members[size] = search.place[chosen]
-        search.company[size] = search.person[chosen]
+        _join(s.terrain, s.box, s.held.columns, search, count, size, chosen)
         size += 1
-        grown = False
-        for d in range(value.shape[0]):
-            if _grow_box(terrain.space, box, d, value[d, chosen]):
-                _enlarge(terrain, box, d, value[d], enlargement[d][:count])
-                grown = True
-        if grown:
-            if _box_loss(terrain.space, box) > most:
-                return -1
-            _score(enlargement, search.credit, score, search.least)
+        if _box_loss(s.terrain.space, s.box) > most:
+            return -1
     return size
 
 
 @bare
-def _bar_known(sensitive: Array, scarce: int, search: Search, count: int, found: Array, values: int) -> None:
-    """Let only such candidates join next that bring a new value."""
-    for j in range(count):
-        if _known(found, values, sensitive[search.place[j], scarce]):
-            _bar(j, search.score[:count], search.least)
-
-
-@bare
 def _nearest(search: Search, count: int, rank: int) -> float:
-    """The cost of this rank, from 1, among the candidates."""
+    """The cost of a rank, from 1, among the candidates."""
     for j in range(count):
         search.order[j] = search.cost[search.place[j]]
-    return _quick_select(search.order[:count], rank)
+    return _smallest(search.order[:count], rank)
 
 
 @bare
@@ -716,18 +826,15 @@ def _group(s: State, anchor: int, most: float) -> int:
             scarce = _scarce_column(s, size, found)
             if scarce != NONE:
                 values = _values(s, size, scarce, found)
-                _bar_known(s.held.sensitive, scarce, search, count, found, values)
             elif _is_close(s, size):
                 _note_ratios(s, anchor, nearest)
                 return size
         before = size
         if count > 0:
-            size = _gather(s.terrain, box, search, count, size, wanted, most)
+            size = _gather(s, count, size, wanted, most, scarce, values)
         if size < 0:
             return 0
         if size > before:
-            if scarce != NONE:
-                _score(search.enlargement, search.credit, search.score[:count], search.least)
             continue
         eligible = _eligible(s, size, row, scarce, values, most)
         if eligible == 0 or eligible < n.k - size:
@@ -735,7 +842,7 @@ def _group(s: State, anchor: int, most: float) -> int:
         if size == 1:
             if most < np.inf and _up_to(search.cost[: n.places], most / max(n.ratio, 1.0)) < n.k - 1:
                 return 0
-        count = min(search.credit.size, eligible)
+        count = min(search.person.size, eligible)
         _candidates(s, count)
         if size == 1:
             nearest = _nearest(search, count, n.k - 1)
@@ -886,7 +993,7 @@ def _keep(s: State, loss: float, persons: int, group: int) -> None:
     """Keep a box that was published, in place of an equal one, or of the oldest if there are enough."""
     n = s.numbers[0]
     size = s.reusable.table.size
-    if size == 0 or n.reuse == 0:
+    if size == 0:
         return
     place = NONE
     for i in range(_covering(s, s.box[0])):
@@ -951,10 +1058,11 @@ def _draw_reusable(s: State, place: int) -> int:
             found += 1
     if found == 0:
         return NONE
-    total = 0.0
+    total, dearer, least_weight = 0.0, DEARER * n.average, np.exp(-n.eta)
     for i in range(found):
         more = table[candidates[i]].loss - least
-        total += np.exp(-n.eta * (more / n.average if more < n.average else 1.0)) if more > 0.0 else 1.0
+        # Most boxes lose much more; and what a box weighs is dear to compute.
+        total += 1.0 if more == 0.0 else least_weight if more >= dearer else np.exp(-n.eta * (more / dearer))
         weight[i] = total
     point = _unit(s.random, s.numbers) * total
     chosen = 0
@@ -978,6 +1086,24 @@ def _reuse(s: State, box: int, place: int) -> None:
 
 
 @bare
+def _note_try(numbers: Array, found: bool) -> None:
+    """Let the caution follow."""
+    n = numbers[0]
+    n.caution = max(n.caution - FOUND, LEAST_CAUTION) if found else min(n.caution + NOT_FOUND, MOST_CAUTION)
+
+
+@bare
+def _try_group(s: State, anchor: int, most: float) -> int:
+    """Form a group about the anchor where it is likely to lose no more; else that would cost a look at all rows."""
+    n = s.numbers[0]
+    if n.caution * n.guess * s.held.lonely[anchor] > most:
+        return 0
+    size = _group(s, anchor, most)
+    _note_try(s.numbers, size > 0)
+    return size
+
+
+@bare
 def _expire(s: State, place: int, over: bool) -> None:
     """Let go of a row that can wait no longer: in a group about it, or alone under a box that was published."""
     n = s.numbers[0]
@@ -987,8 +1113,7 @@ def _expire(s: State, place: int, over: bool) -> None:
         # A group of k that loses L costs k * L, and spares k - 1 rows what they would cost otherwise, and a wait.
         spared = (SPARED + IMPATIENCE * max(n.waited - PATIENCE, 0.0)) * n.average
         most = (s.reusable.table[box].loss + (n.k - 1) * spared) / n.k
-    # Where a group is likely to lose more none is looked for: that would cost a look at all rows.
-    size = 0 if GUESSED * n.guess * s.held.lonely[place] > most else _group(s, place, most)
+    size = _try_group(s, place, most)
     if size > 0 and over:
         size = _take_the_rest(s, size)
     if size > 0:
@@ -1062,10 +1187,14 @@ def _take_the_rest(s: State, size: int) -> int:
 
 
 @bare
-def _has_room(numbers: Array, out: Out) -> bool:
-    """Whether whatever a row's expiry brings can be written."""
-    n = numbers[0]
-    return n.out_releases < out.releases.size and n.out_rows + n.held <= out.rows.size
+def _has_room(numbers: Array, reusable: Reusable, out: Out) -> bool:
+    """Whether whatever a row's expiry brings can be written, and its box be kept."""
+    n, boxes = numbers[0], reusable.table.size
+    return (
+        n.out_releases < out.releases.size
+        and n.out_rows + n.held <= out.rows.size
+        and (n.reusable < boxes or boxes == n.max_reusable)
+    )
 
 
 @bare
@@ -1093,11 +1222,11 @@ def _settle(s: State, now: int) -> bool:
     """Let go of what is due, stopping at each deadline on the way to `now`; false if there was no room to write."""
     n = s.numbers[0]
     while _is_old(s.numbers, s.held):
-        if not _has_room(s.numbers, s.out):
+        if not _has_room(s.numbers, s.reusable, s.out):
             return False
         _expire(s, n.first, False)
     while _is_due(s.numbers, s.held, now):
-        if not _has_room(s.numbers, s.out):
+        if not _has_room(s.numbers, s.reusable, s.out):
             return False
         n.clock = max(n.clock, n.soonest)
         _expire(s, n.due, False)
@@ -1116,7 +1245,7 @@ def _arrive(s: State, qi: Array, person: int, sensitive: Array, time: int) -> No
         # Rounded down: who sees a row leave alone, at its deadline, must not learn its event time.
         deadline = saturating_add(deadline, -(deadline % n.tick))
         n.soonest = min(n.soonest, deadline) if n.held > 0 else deadline
-    lonely = _loneliness(s.numbers, s.terrain, s.sample, qi, s.search.cost, s.search.order)
+    lonely = _loneliness(s.numbers, s.terrain, s.sample, qi, s.search.cost)
     _take_sample(s.numbers, s.sample, qi)
     _hold(s.numbers, s.held, qi, person, sensitive, deadline, lonely)
 
@@ -1134,7 +1263,7 @@ def _take_in(
         if i < person.size:
             _arrive(s, qi[i], person[i], sensitive[i], time[i])
     while over and n.held > 0:
-        if not _has_room(s.numbers, s.out):
+        if not _has_room(s.numbers, s.reusable, s.out):
             return person.size
         _expire(s, _first(s.numbers, s.held), True)
     return NONE
