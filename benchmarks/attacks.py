@@ -38,7 +38,7 @@ REUSE_CASES = (datasets.NUMERIC, ("age", "education", "marital_status", "native_
 REUSE_TARGETS = 300
 REUSES: dict[str, dict[str, Any]] = {
     "castle": {},
-    **{f"bastion, eta {eta:g}": {"eta": eta} for eta in (0.0, 1.0, 2.0, 4.5)},
+    **{f"bastion, eta {eta:g}": {"eta": eta} for eta in (0.0, 1.0, 2.0, 4.6)},
     "bastion, reuse: false": {"reuse": False},
 }
 #: Targets of attacks that look at each of them.

@@ -14,6 +14,7 @@ import gc
 import sys
 import tracemalloc
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
@@ -28,6 +29,7 @@ from benchmarks.runs import PACK, push_all
 from benchmarks.tables import finish, rounded, table
 from crenel.engine import create
 from crenel.policy import Policy, Sensitive
+from crenel.rows import Rows
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class Case:
     to_castle: float = 0.78
     #: The most loss, where a figure was given.
     loss: float | None = None
+    #: What Mondrian lost on all rows at once when this was aimed at; the one here loses less.
+    all_at_once: float = 1.0
     l: int | None = None
 
 
@@ -58,9 +62,9 @@ def _diverse() -> Stream:
 CASES = {
     "6-100": Case("6 numeric", lambda: datasets.adult(NUMERIC), 100, 10_000, loss=0.158),
     "6-10": Case("6 numeric", lambda: datasets.adult(NUMERIC), 10, 1_000, loss=0.083),
-    "10-100": Case("10 QIs", lambda: datasets.adult(ADULT), 100, 10_000, loss=0.305),
+    "10-100": Case("10 QIs", lambda: datasets.adult(ADULT), 100, 10_000, loss=0.305, all_at_once=0.333),
     "10-10": Case("10 QIs", lambda: datasets.adult(ADULT), 10, 1_000, loss=0.176),
-    "4-50": Case("age and 3 categories", lambda: datasets.adult(FOUR), 50, 5_000, loss=0.136),
+    "4-50": Case("age and 3 categories", lambda: datasets.adult(FOUR), 50, 5_000, loss=0.136, all_at_once=0.286),
     "census": Case("census", lambda: datasets.census().first(60_000), 50, 5_000),
     "taxi": Case("taxi", lambda: datasets.taxi(rows=60_000), 50, 5_000),
     "persons": Case("6 numeric, 3 rows a person", _repeated, 10, 3_000, to_castle=0.85),
@@ -83,18 +87,32 @@ def policy_of(case: Case, stream: Stream, method: str, delta: int, seed: int = 0
     )
 
 
-def memory(policy: Policy, stream: Stream) -> float:
-    """What an engine allocates for the first `delta` rows, which it holds all, to their own bytes."""
+def memory(policy: Policy, stream: Stream) -> dict[str, float]:
+    """What engines allocate for the first `delta` rows, which they hold all, to these rows' own bytes.
+
+    Two of them, in a thread of their own: the first finds no room to compute in that others have made. Only boxes that
+    are remembered, of which there are none yet, are not in it.
+    """
     rows = stream.rows.slice(0, policy.delay_rows or 0)
+    own = sum(column.nbytes for column in (rows.qi, rows.person, rows.sensitive, rows.time))
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        first, both = thread.submit(_allocated, policy, rows).result()
+    return {"memory": (both - first) / own, "first memory": first / own}
+
+
+def _allocated(policy: Policy, rows: Rows) -> tuple[int, int]:
+    """The bytes of one engine that holds the rows, and of two."""
+    engines, used = [], []
     gc.collect()
     tracemalloc.start()
-    engine = create(policy)
-    for start in range(0, len(rows), PACK):
-        engine.push(rows.slice(start, min(start + PACK, len(rows))))
-    gc.collect()
-    used, _ = tracemalloc.get_traced_memory()
+    for _ in range(2):
+        engines.append(create(policy))
+        for start in range(0, len(rows), PACK):
+            engines[-1].push(rows.slice(start, min(start + PACK, len(rows))))
+        gc.collect()
+        used.append(tracemalloc.get_traced_memory()[0])
     tracemalloc.stop()
-    return used / sum(column.nbytes for column in (rows.qi, rows.person, rows.sensitive, rows.time))
+    return used[0], used[1]
 
 
 def figures_of(case: Case, seeds: int, part: int) -> dict[str, float]:
@@ -116,7 +134,8 @@ def figures_of(case: Case, seeds: int, part: int) -> dict[str, float]:
     for name, window in (("windows", delta), ("all", len(stream.rows))):
         figures[f"mondrian {name}"] = measured(stream, policy_of(case, stream, "mondrian", window))["loss"]
     for method in runs:
-        figures[f"{method} memory"] = memory(policy_of(case, stream, method, delta), stream)
+        found_memory = memory(policy_of(case, stream, method, delta), stream)
+        figures |= {f"{method} {name}": value for name, value in found_memory.items()}
     return {name: rounded(value) for name, value in figures.items()}
 
 
@@ -125,7 +144,8 @@ def losses(found: dict[str, dict[str, float]]) -> str:
     for name, f in found.items():
         case, loss = CASES[name], f["bastion loss"]
         to_castle, to_windows = loss / f["castle loss"], loss / f["mondrian windows"]
-        kept = to_castle <= case.to_castle and to_windows <= TO_MONDRIAN and loss <= (case.loss or 1.0)
+        kept = to_castle <= case.to_castle and to_windows <= TO_MONDRIAN
+        kept = kept and loss <= (case.loss or 1.0) and loss < case.all_at_once
         shown = [f["castle loss"], f["mondrian windows"], f["mondrian all"], loss, case.loss or np.nan]
         lines.append([case.name, case.k, case.delta, *shown, to_castle, to_windows, "ok" if kept else "missed"])
     header = ["loss", "k", "delta", "castle", "Mondrian, windows", "all at once", "bastion", "aim", "to castle"]
@@ -137,10 +157,11 @@ def costs(found: dict[str, dict[str, float]]) -> str:
     for name, f in found.items():
         delay, spent = f["bastion delay"] / f["castle delay"], f["bastion us"] / f["castle us"]
         kept = delay <= DELAY and spent <= TIME and f["bastion memory"] <= MEMORY
-        shown = [delay, f["castle us"], f["bastion us"], spent, f["castle memory"], f["bastion memory"]]
+        shown = [delay, f["castle us"], f["bastion us"], spent]
+        shown += [f["castle memory"], f["bastion memory"], f["bastion first memory"]]
         lines.append([CASES[name].name, CASES[name].k, *shown, "ok" if kept else "missed"])
     header = ["cost", "k", "delay to castle", "castle, us", "bastion, us", "time to castle", "castle's memory to rows"]
-    return table([*header, "bastion's", "aims"], lines)
+    return table([*header, "bastion's", "of the first in a thread", "aims"], lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
