@@ -115,7 +115,7 @@ def test_defaults():
     assert (policy.delay_rows, policy.disorder, policy.seed) == (None, 0, None)
     assert policy.method == "bastion"
     assert policy.parameters == BastionParameters(
-        reuse=True, eta=4.5, lonely=0.2, search=8, max_reusable=4000, reorder=False
+        reuse=True, eta=4.6, lonely=0.15, search=8, max_reusable=4000, reorder=False
     )
     assert policy.sensitive == {}
     assert policy.publish == ()

@@ -34,7 +34,7 @@ def test_nothing_that_is_promised_is_broken(method, data: st.DataObject):
 
 
 def test_all_are_tried_on_a_stream_that_is_known():
-    of, rows = policy("bastion", l=2), stream()
+    of, rows = policy("bastion", l=2, on_suppress="drop"), stream()
     releases = published(of, rows)
     found = by_name(tried(of, rows, Seen.of(of, rows, releases), releases))
     assert list(found) == ["linkage", "homogeneity:s", "boundary", "intersection", "order", "shrinking"]
