@@ -234,6 +234,8 @@ def _by_shard(pack: Pack, shard: NDArray[np.int64]) -> Iterator[tuple[int, Pack]
     if shard.min() == shard.max():
         yield int(shard[0]), pack
         return
+    # Small numbers are sorted by their digits.
+    shard = shard.astype(np.min_scalar_type(int(shard.max())))
     order = np.argsort(shard, kind="stable")
     shard = shard[order]
     ends = [0, *(np.flatnonzero(np.diff(shard)) + 1).tolist(), len(shard)]
