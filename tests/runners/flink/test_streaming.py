@@ -24,9 +24,12 @@ pytestmark = pytest.mark.flink
 EARLY, LONELY, ROWS = 4_000, 20_000, 260_000
 PARTITIONS, SHARDS, STEPS = 2, 2, 6
 
-#: What the state of all shards may take. A log is replaced by a snapshot when it is longer than `_SHORTEST_LOG`, so
-#: that its size goes up and down; the rest is for a snapshot and the latest pack.
-BOUND = SHARDS * int(1.5 * _SHORTEST_LOG)
+#: A snapshot has the rows of a delay, all of which a shard may hold that gets those of one person alone, and boxes.
+PARAMETERS = {"max_reusable": 500}
+SNAPSHOT = 6_000 * 100 + 500 * 100
+#: What the state of all shards may take: a log is replaced by a snapshot when it is longer than `_SHORTEST_LOG`, and
+#: than twice the last snapshot, so that its size goes up and down.
+BOUND = SHARDS * (max(_SHORTEST_LOG, 2 * SNAPSHOT) + SNAPSHOT)
 #: Five columns of numbers.
 ROW_BYTES = 40
 #: Nothing but a checkpoint ends a bundle: what leaves then must not wait for the next one, which for a shard without
@@ -96,7 +99,8 @@ def life(flink: Flink, tmp_path_factory: pytest.TempPathFactory) -> Life:
     """A job from its start over a savepoint to its end: with two tasks of each step, then with one."""
     folder = tmp_path_factory.mktemp("life")
     stream = streams.Stream(ROWS, 3_000, partitions=PARTITIONS, lonely=(EARLY, LONELY))
-    seen = Life(streams.policy(shards=SHARDS), stream, streams.Gate(folder / "gate"), folder / "out")
+    policy = streams.policy(shards=SHARDS, parameters=PARAMETERS)
+    seen = Life(policy, stream, streams.Gate(folder / "gate"), folder / "out")
     seen.out.mkdir()
     seen.gate.open_to(0)
     with flink.submit("life", seen.build, flags=FLAGS) as job:
