@@ -102,4 +102,4 @@ def test_a_golden_pack_is_read(path: Path) -> None:
     for name in ("qi", "person", "sensitive", "time"):
         assert np.array_equal(getattr(pack.rows, name), getattr(today.rows, name))
     assert (pack.form, pack.persons, pack.space) == (today.form, today.persons, today.space)
-    assert list(pack.payload.rows()) == list(today.payload.rows())  # type: ignore[attr-defined]
+    assert list(pack.payload.rows()) == list(today.payload.rows())

@@ -5,6 +5,7 @@ The oracle (`tests.engine.bastion_oracle`) is `docs/bastion.md` in plain Python.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple
 
 import numpy as np
@@ -146,3 +147,12 @@ def test_engine_publishes_what_the_oracle_does_with_many_rows():
     engine.push(case.rows.slice(0, 740))
     assert engine.held == 740
     assert {release.kind for release in compare(case)} == {Kind.CLUSTER, Kind.REUSE}
+
+
+def test_engines_in_many_threads_do_not_disturb_each_other():
+    """Engines of one thread share room to compute in, and kernels run beside each other: not in the same room."""
+    cases = [seeded_case(2 * seed, rows=3_000) for seed in range(4)] * 4
+    alone = [as_oracle(run(case)) for case in cases]
+    with ThreadPoolExecutor(max_workers=8) as threads:
+        together = list(threads.map(lambda case: as_oracle(run(case)), cases))
+    assert together == alone

@@ -34,7 +34,7 @@ def value(row: Any, time: int = 5, windows: Any = GLOBAL) -> WindowedValue:
 
 def numbers(elements: list[Any]) -> list[int]:
     found = [Pack.from_bytes(e.value[1]).payload for e in elements if not isinstance(e, TaggedOutput)]
-    return sorted(row[-1] for payload in found for row in payload.rows())  # type: ignore[attr-defined]
+    return sorted(row[-1] for payload in found for row in payload.rows())
 
 
 def test_a_bundle_leaves_nothing_for_the_next() -> None:
@@ -86,7 +86,7 @@ def test_a_pack_is_handed_over_only_while_it_is_emitted(shards: int) -> None:
         assert one is not None
         assert np.array_equal(one.rows.qi, two.rows.qi)
         assert np.array_equal(one.rows.person, two.rows.person)
-        assert list(one.payload.rows()) == list(two.payload.rows())  # type: ignore[attr-defined]
+        assert list(one.payload.rows()) == list(two.payload.rows())
         # It will be held: the rows of other shards must not be, because of it.
         assert len(one.rows.qi) == len(one.rows.qi if one.rows.qi.base is None else one.rows.qi.base)
         assert handed(bytes(bytearray(data))) is None  # equal, but sent

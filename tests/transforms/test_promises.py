@@ -21,7 +21,7 @@ LOCAL = {"shards": 4, "shard_by": "locality"}
 def shards_of(of: Policy, given: list[dict[str, Any]]) -> dict[int, int]:
     """The shard of each row, by its number."""
     packed = Packer(of, b"seed 7").pack_dicts(given, None)
-    return {row[-1]: shard for shard, pack in packed.packs for row in pack.payload.rows()}  # type: ignore[attr-defined]
+    return {row[-1]: shard for shard, pack in packed.packs for row in pack.payload.rows()}
 
 
 @pytest.mark.parametrize(
