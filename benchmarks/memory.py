@@ -85,24 +85,22 @@ def on_runner(rows: int, of: Policy) -> int:
 
 def as_worker(rows: int, of: Policy) -> int:
     """The same without a runner: encoded, packed, read back, held, published."""
-    from crenel.transforms.holder import Departure, Holder
     from crenel.transforms.packs import Pack, Packer
     from crenel.transforms.published import Publisher
+    from crenel.transforms.shards import Left, Shards
 
     packer, publisher = Packer(of, b""), Publisher(of)
-    holders: dict[int, Holder] = {}
+    shards = Shards(of, b"")
     times = np.zeros(BATCH, dtype=np.int64)
 
-    def publish(departures: Sequence[Departure]) -> int:
-        return sum(len(publisher.published_batch(departure)) for departure in departures)
+    def publish(left: Left) -> int:
+        return sum(len(publisher.published_batch(departure)) for _, departures in left for departure in departures)
 
     published = 0
     for given in batches(0, rows // BATCH):
-        for shard, pack in packer.pack_arrow(given, times).packs:
-            if shard not in holders:
-                holders[shard] = Holder(of, b"", str(shard).encode())
-            published += publish(holders[shard].push(Pack.from_bytes(pack.to_bytes())))
-    return published + sum(publish(holder.flush()) for holder in holders.values())
+        for pack in packer.pack_arrow(given, times).packs:
+            published += publish(shards.push(Pack.from_bytes(pack.to_bytes())))
+    return published + publish(shards.flush())
 
 
 WAYS: dict[str, Callable[[int, Policy], int]] = {"runner": on_runner, "worker": as_worker}

@@ -216,7 +216,7 @@ def _pack(size: int, rows: int) -> dict[str, float]:
 
 def _packed(packer: Packer, batch: pa.RecordBatch) -> list[bytes]:
     times = np.zeros(batch.num_rows, dtype=np.int64)
-    return [pack.to_bytes() for _, pack in packer.pack_arrow(batch, times).packs]
+    return [pack.to_bytes() for pack in packer.pack_arrow(batch, times).packs]
 
 
 def _through(holder: Holder, packs: Sequence[bytes]) -> list[Any]:

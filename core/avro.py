@@ -48,6 +48,10 @@ class Schemas:
             known[_MARKER + bytes.fromhex(mark)] = schema
         return known
 
+    def wrote(self, data: bytes) -> bool:
+        """Whether a record is of this kind, by how it begins."""
+        return data[:_HEADER] in self._known
+
     def encode(self, record: dict[str, Any]) -> bytes:
         """Write a record with today's schema."""
         header, schema = next(iter(self._known.items()))

@@ -281,8 +281,8 @@ class _Read(_Step):
                 rejected.update((name, reason) for _, name, reason in packed.rejected)
                 if REJECTED in self._wanted and packed.rejected:
                     part.write(_rejected(raw, packed.rejected))
-                for shard, pack in packed.packs:
-                    yield shard, pack.to_bytes()
+                for pack in packed.packs:
+                    yield pack.shard, pack.to_bytes()
                 rows += raw.num_rows
                 self._work.tick("read", raw.num_rows)
         counted = [[name, reason, count] for (name, reason), count in rejected.items()]

@@ -35,11 +35,11 @@ from crenel.pipelines.tally import Tally
 from crenel.pipelines.work import Work
 from crenel.policy import Policy
 from crenel.transforms.anonymize import Anonymize, secret_of, with_outputs
-from crenel.transforms.holder import Departure, Holder
 from crenel.transforms.outbox import Durable
 from crenel.transforms.pack import as_text
 from crenel.transforms.packs import Packer
 from crenel.transforms.published import Publisher, release_records
+from crenel.transforms.shards import Left, Shards
 
 __all__ = ["STOP", "Request", "run"]
 
@@ -187,7 +187,7 @@ class _Pump(beam.DoFn):
         request = self._request
         self._packer = Packer(request.policy, self._secret)
         self._publisher = Publisher(request.policy)
-        self._holders: dict[int, Holder] = {}
+        self._shards = Shards(request.policy, self._secret)
         self._arrived, self._left = _Arrived(), Tally()
         self._writer = _Writer(request.outputs)
         starts = {partition: start for partition, (start, stop) in self._bounds.items() if stop is None or start < stop}
@@ -198,8 +198,7 @@ class _Pump(beam.DoFn):
                 self._take(self._within(reading.read()))
                 self._advance(reading, starts)
                 self._writer.flush()
-            for shard, holder in sorted(self._holders.items()):
-                self._leave(holder.flush(), shard)
+            self._leave(self._shards.flush())
         finally:
             reading.close()
             self._writer.close()
@@ -229,9 +228,9 @@ class _Pump(beam.DoFn):
         packed = self._packer.pack_dicts(rows, np.asarray(times, dtype=np.int64))
         for place, name, reason in packed.rejected:
             self._reject({"row": as_text(rows[place]), "field": name, "reason": reason})
-        for shard, pack in packed.packs:
-            self._leave(self._holder(shard).push(pack), shard)
-            self._left.holds(self._holder(shard).held)
+        for pack in packed.packs:
+            self._leave(self._shards.push(pack))
+            self._left.holds(self._shards.held_by(pack.shard))
         self._arrived.rows += len(rows)
         self._work.tick("read", len(rows))
 
@@ -240,11 +239,6 @@ class _Pump(beam.DoFn):
         if not record["field"]:
             self._arrived.rows += 1  # it was no row yet, and is not counted among them
         self._writer.write(REJECTED, [record])
-
-    def _holder(self, shard: int) -> Holder:
-        if shard not in self._holders:
-            self._holders[shard] = Holder(self._request.policy, self._secret, str(shard).encode())
-        return self._holders[shard]
 
     def _advance(self, reading: Reading, starts: Mapping[int, int]) -> None:
         """Tell the engines what time it is: as late as the partition that is behind all others."""
@@ -256,14 +250,10 @@ class _Pump(beam.DoFn):
         known = [mark for mark in marks if mark is not None]
         if not known or len(known) < len(marks):
             return
-        now = min(known)
-        for shard, holder in sorted(self._holders.items()):
-            due = holder.next_deadline()
-            if holder.held and due is not None and due <= now:
-                self._leave(holder.advance(now), shard)
+        self._leave(self._shards.wake(min(known)))
 
-    def _leave(self, departures: Iterable[Departure], shard: int) -> None:
-        for departure in departures:
+    def _leave(self, left: Left) -> None:
+        for shard, departure in ((shard, departure) for shard, departures in left for departure in departures):
             self._writer.write(PUBLISHED, self._publisher.published(departure))
             self._writer.write(SUPPRESSED, self._publisher.suppressed(departure))
             self._writer.write(RELEASES, release_records(departure.releases, shard))

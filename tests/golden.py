@@ -158,28 +158,28 @@ def write_pack() -> dict[str, Any]:
     from tests.transforms import streams
 
     policy, given = streams.policy(), streams.rows(6)
-    ((_, pack),) = Packer(policy, b"secret").pack_dicts(given, None).packs
+    (pack,) = Packer(policy, b"secret").pack_dicts(given, None).packs
     return {"policy": policy.to_dict(), "given": given, "pack": as_text(pack.to_bytes())}
 
 
-def write_held() -> dict[str, Any]:
+def write_shards() -> dict[str, Any]:
     import pyarrow as pa
 
     from crenel.transforms.packs import Packer
     from tests.transforms import cells, streams
 
-    policy, given = streams.policy(), streams.rows(160)
+    policy, given = streams.policy(shards=3), streams.rows(160)
     packer = Packer(policy, b"secret")
     packs = []
     for start in range(0, 160, 20):
         part = given[start : start + 20]
         # Both forms, so that both are held.
         packed = packer.pack_dicts(part, None) if start % 40 else packer.pack_arrow(pa.Table.from_pylist(part), None)
-        packs += [as_text(pack.to_bytes()) for _, pack in packed.packs]
-    state = cells.State()
-    with cells.short_logs(2_000):
+        packs += [as_text(pack.to_bytes()) for pack in packed.packs]
+    state, cut = cells.State(), len(packs) * 5 // 8
+    with cells.short_logs(1_000):
         worker = cells.Worker(policy)
-        for pack in packs[:5]:
+        for pack in packs[:cut]:
             worker.push(state, as_bytes(pack))
     if not state.log.items or state.snapshot.value is None:
         raise AssertionError("there must be a snapshot and a log after it")
@@ -187,7 +187,7 @@ def write_held() -> dict[str, Any]:
         "policy": policy.to_dict(),
         "snapshot": as_text(state.snapshot.value),
         "log": [as_text(op) for op in state.log.items],
-        "packs": packs[5:],
+        "packs": packs[cut:],
     }
     cells.forget()
     return {**record, "published": gone_on(record)}
@@ -236,10 +236,8 @@ WRITERS: dict[str, Callable[[], dict[str, Any]]] = {
         method="rtree-full",
         parameters={"active_rows": 24, "alpha": 0.01, "sample": 20, "window_rows": 60, "instant": "2s"},
     ),
-    "pack.1": write_pack,
-    "pack.1.columns": write_pack,
-    "held.1": write_held,
-    "held.1.log": write_held,
+    "pack.2": write_pack,
+    "shards.1": write_shards,
 }
 
 

@@ -20,10 +20,11 @@ ENGINES = sorted((golden.TESTS / "engine" / "golden").glob("*.json"))
 #: Written before a method was changed, and never by a release: this state loads, but what leaves is chosen otherwise.
 CHANGED = {"bastion.1", "bastion.2"}
 SAME = [path for path in ENGINES if path.stem not in CHANGED]
-HELD = sorted((golden.TESTS / "transforms" / "golden").glob("held.*.json"))
+_TRANSFORMS = golden.TESTS / "transforms" / "golden"
+HELD = sorted([*_TRANSFORMS.glob("held.*.json"), *_TRANSFORMS.glob("shards.*.json")])
 #: The kinds of releases, where a method does not reuse, or samples.
 _EVERYTHING = {"castleguard": {0, 1, 2, 3}, "continuous": {0, 2}, "sdgs": {0, 2, 3}}
-PACKS = sorted((golden.TESTS / "transforms" / "golden").glob("pack.*.json"))
+PACKS = sorted(_TRANSFORMS.glob("pack.*.json"))
 
 
 @pytest.fixture(autouse=True)
@@ -98,7 +99,7 @@ def test_a_step_goes_on_from_golden_state(path: Path) -> None:
 def test_a_golden_pack_is_read(path: Path) -> None:
     record = load(path)
     pack = Pack.from_bytes(golden.as_bytes(record["pack"]))
-    ((_, today),) = Packer(Policy.from_dict(record["policy"]), b"secret").pack_dicts(record["given"], None).packs
+    (today,) = Packer(Policy.from_dict(record["policy"]), b"secret").pack_dicts(record["given"], None).packs
     for name in ("qi", "person", "sensitive", "time"):
         assert np.array_equal(getattr(pack.rows, name), getattr(today.rows, name))
     assert (pack.form, pack.persons, pack.space) == (today.form, today.persons, today.space)

@@ -23,7 +23,7 @@ from crenel.transforms.hold import Hold
 from crenel.transforms.pack import REJECTED_FIELDS, Pack, PackBounded
 from crenel.transforms.perturb import published_as_floats
 from crenel.transforms.published import RELEASE_FIELDS, Publisher
-from crenel.transforms.stale import keep_keys_whole, warn_of_stale_state
+from crenel.transforms.stale import is_run_here, keep_keys_whole, warn_of_stale_state
 
 __all__ = ["Anonymize", "Anonymized"]
 
@@ -120,9 +120,12 @@ class Anonymize(beam.PTransform):
     def _pack(self, rows: pvalue.PCollection) -> Pack:
         has_time = self._policy.event_time is not None
         is_global = isinstance(rows.windowing.windowfn, GlobalWindows)
-        if rows.is_bounded and is_global and has_time:
-            return PackBounded(self._policy, self._secret, self._record)
-        return Pack(self._policy, self._secret, self._record)
+        pack = PackBounded if rows.is_bounded and is_global and has_time else Pack
+        return pack(self._policy, self._secret, self._record, one_key=self._has_one_key(rows))
+
+    def _has_one_key(self, rows: pvalue.PCollection) -> bool:
+        """Whether to hold all shards under one key: keys cost, and here no two are ever worked on at once."""
+        return is_run_here(rows)
 
 
 def with_outputs(step: beam.DoFn, *tags: str, main: str) -> beam.PTransform:

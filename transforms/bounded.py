@@ -57,6 +57,9 @@ class AnonymizeBounded(Anonymize):
             raise ValueError(message)
         return super().expand(rows)
 
+    def _has_one_key(self, rows: pvalue.PCollection) -> bool:
+        return False  # shards run side by side
+
     def _hold(self, packs: pvalue.PCollection) -> Any:
         grouped = packs | "Group" >> beam.GroupByKey()
         hold = HoldGrouped(self._policy, self._secret, self._record)

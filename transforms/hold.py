@@ -1,4 +1,4 @@
-"""HOLD: the stateful step, one engine per key and window."""
+"""HOLD: the stateful step, one engine per shard and window."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import secrets
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import apache_beam as beam
@@ -23,18 +24,20 @@ from apache_beam.utils.timestamp import Timestamp
 
 from crenel.policy import Policy
 from crenel.transforms.emit import NAMESPACE, Emitter
-from crenel.transforms.holder import Departure, Holder
-from crenel.transforms.live import MEMORY, Live
+from crenel.transforms.live import MEMORY, Key, Live
 from crenel.transforms.marks import policy_of, policy_text
 from crenel.transforms.packs import Pack, handed
+from crenel.transforms.shards import Left, Shards
 from crenel.transforms.stamps import rounded
 
-#: Operations: the first is a snapshot of a holder without rows.
-_BEGIN, _PUSH, _ADVANCE, _FLUSH = b"b", b"p", b"a", b"f"
+#: Operations. A shard begins with the generator's key and the policy, without which the rest of the log means nothing.
+_BEGIN, _PUSH, _WAKE, _FLUSH = b"b", b"p", b"w", b"f"
+#: What earlier releases wrote for a timer: the time, told to a shard whether one of its rows was due or not.
+_ADVANCE = b"a"
 #: An operation's number in the log, so that sorting bytes sorts operations.
 _NUMBER = struct.Struct(">Q")
 
-#: The log is replaced by a snapshot when it has more bytes than this, and than twice the last snapshot.
+#: The log is replaced by a snapshot when it has more bytes than this for each shard, and than twice the last snapshot.
 _SHORTEST_LOG = 1 << 20
 
 
@@ -48,7 +51,7 @@ class _Cells:
 
 
 class Hold(beam.DoFn):
-    """Holds the packs of a shard, and emits what leaves.
+    """Holds the packs of the shards of a key, and emits what leaves.
 
     Args:
         policy: What is to be guaranteed.
@@ -84,16 +87,15 @@ class Hold(beam.DoFn):
         deadline: Any = beam.DoFn.TimerParam(DEADLINE),
     ) -> Iterator[Any]:
         """Take a pack of rows."""
-        shard, pack = element
-        cells = _Cells(log, snapshot, token)
+        key, data = element
         # It is a row's event time: what leaves is not stamped with it.
         earliest = rounded(timestamp.micros, self._emitter.tick)
-        return self._step(shard, window, earliest, _PUSH + pack, cells, deadline, handed(pack))
+        return self._take((self._uid, key, window), data, earliest, _Cells(log, snapshot, token), deadline)
 
     @on_timer(DEADLINE)
     def on_deadline(
         self,
-        shard: Any = beam.DoFn.KeyParam,
+        key: Any = beam.DoFn.KeyParam,
         timestamp: Any = beam.DoFn.TimestampParam,
         window: Any = beam.DoFn.WindowParam,
         log: Any = beam.DoFn.StateParam(LOG),
@@ -105,78 +107,91 @@ class Hold(beam.DoFn):
 
         What is due is what the engine's own state says, so that firing twice, late or out of order does no harm.
         """
-        cells = _Cells(log, snapshot, token)
-        # Timers are told in milliseconds, and a window ends a microsecond before one.
-        over = timestamp.micros // 1000 >= window.max_timestamp().micros // 1000
-        op = _FLUSH if over else _ADVANCE + str(timestamp.micros).encode()
-        return self._step(shard, window, timestamp.micros, op, cells, deadline)
+        return self._wake((self._uid, key, window), timestamp.micros, _Cells(log, snapshot, token), deadline)
 
-    def _step(
-        self, shard: int, window: Any, earliest: int, op: bytes, cells: _Cells, deadline: Any, pack: Pack | None = None
-    ) -> Iterator[Any]:
-        """Apply one operation, store it, and emit what leaves; `pack` is what it pushes, if that need not be read."""
-        key = (self._uid, shard, window)
+    def _take(self, key: Key, data: bytes, earliest: int, cells: _Cells, deadline: Any) -> Iterator[Any]:
         live = self._live(key, cells)
-        if op[:1] != _PUSH and live.holder.held == 0:
-            return self._idle(key, live, op, cells)
-        # The log begins with the generator's key and the policy, without which the rest of it means nothing.
-        begun = b"" if live.token else _BEGIN + live.holder.snapshot()
-        departures = _apply(live.holder, op) if pack is None else live.holder.push(pack)
+        pack = handed(data) or Pack.from_bytes(data)
+        begun = live.shards.begin(pack)
+        left = live.shards.push(pack)
         if begun:
-            _log(live, begun, cells)
-        self._store(live, op, window, cells)
-        self._arm(live, window, op, deadline)
-        if op != _FLUSH:
-            MEMORY.put(key, live)
-        self._held.update(live.holder.held)
-        return self._emitter.emit(departures, shard, window, earliest)
+            _log(live, _BEGIN + begun, cells)
+        return self._done(live, _PUSH + data, left, earliest, cells, deadline)
 
-    def _idle(self, key: Any, live: Live, op: bytes, cells: _Cells) -> Iterator[Any]:
-        """A timer that nothing waits for any more: nothing happened, so nothing is stored."""
-        if op == _FLUSH:
-            _forget(live, cells, key[-1])
+    def _wake(self, key: Key, now: int, cells: _Cells, deadline: Any) -> Iterator[Any]:
+        live = self._live(key, cells)
+        # Timers are told in milliseconds, and a window ends a microsecond before one.
+        over = now // 1000 >= key[-1].max_timestamp().micros // 1000
+        is_due = live.shards.held if over else live.shards.is_due(now)
+        if not is_due:
+            return self._idle(live, over, cells, deadline)
+        op = _FLUSH if over else _WAKE + str(now).encode()
+        return self._done(live, op, _apply(live.shards, op), now, cells, deadline)
+
+    def _done(self, live: Live, op: bytes, left: Left, earliest: int, cells: _Cells, deadline: Any) -> Iterator[Any]:
+        """Store what was done, and emit what leaves."""
+        self._store(live, op, cells)
+        if op[:1] != _PUSH:
+            live.armed = None  # it has fired
+        self._arm(live, deadline)
+        if op != _FLUSH:
+            MEMORY.put(live.key, live)
+        for shard, _ in left:
+            self._held.update(live.shards.held_by(shard))
+        window = live.key[-1]
+        emit = self._emitter.emit
+        return chain.from_iterable(emit(departures, shard, window, earliest) for shard, departures in left)
+
+    def _idle(self, live: Live, over: bool, cells: _Cells, deadline: Any) -> Iterator[Any]:
+        """A timer that nothing waited for: nothing happened, so nothing is stored."""
+        if over:
+            _forget(live, cells)
         elif live.token:
-            live.armed = None  # it has fired: a late row of the same deadline must set it again
-            MEMORY.put(key, live)
+            live.armed = None  # it has fired: a row of the same deadline must set it again
+            self._arm(live, deadline)
+            MEMORY.put(live.key, live)
         return iter(())
 
-    def _live(self, key: Any, cells: _Cells) -> Live:
+    def _live(self, key: Key, cells: _Cells) -> Live:
         live = MEMORY.take(key)
         stored = cells.token.read()
         if live is not None and stored is not None and live.token == stored:
             return live
         return self._rebuilt(key, stored or b"", cells)
 
-    def _rebuilt(self, key: Any, token: bytes, cells: _Cells) -> Live:
-        """The holder as its state says: the snapshot, then the log once more."""
-        _, shard, window = key
-        name = shard_name(shard, window)
+    def _rebuilt(self, key: Key, token: bytes, cells: _Cells) -> Live:
+        """The shards as their state says: the snapshot, then the log once more."""
         # Beam weighs a cell whenever it is read, written or cleared, which costs as much as some hundred rows do.
         if not token:
-            return Live(Holder(self._policy, self._secret, name), token)
+            return Live(key, self._shards(key, self._policy), token)
         snapshot = cells.snapshot.read()
         log = sorted(cells.log.read())  # a bag promises no order; each operation begins with its number
         ops = [op[_NUMBER.size :] for op in log]
-        begin = ops.pop(0)[len(_BEGIN) :] if snapshot is None else snapshot
-        written = Holder.written_under(begin)
+        written = Shards.written_under(ops[0][1:] if snapshot is None else snapshot)
         changed = written != policy_text(self._policy)
-        holder = Holder(policy_of(written) if changed else self._policy, self._secret, name)
-        holder.restore(begin)
+        shards = self._shards(key, policy_of(written) if changed else self._policy)
+        if snapshot is not None:
+            shards.restore(snapshot)
         for op in ops:
-            _apply(holder, op)  # what left then has left
-        live = Live(holder, token, len(log), sum(map(len, log)), len(snapshot or b""))
+            _apply(shards, op)  # what left then has left
+        live = Live(key, shards, token, len(log), sum(map(len, log)), len(snapshot or b""))
         if changed:
             # What happened, happened under the policy of then; from here on it is today's.
-            live.holder = Holder(self._policy, self._secret, name)
-            live.holder.restore(holder.snapshot())
+            live.shards = self._shards(key, self._policy)
+            live.shards.restore(shards.snapshot())
             live.outdated = True
         return live
 
-    def _store(self, live: Live, op: bytes, window: Any, cells: _Cells) -> None:
-        if op == _FLUSH and _forget(live, cells, window):
+    def _shards(self, key: Key, policy: Policy) -> Shards:
+        _, own, window = key
+        return Shards(policy, self._secret, lambda shard: shard_name(shard, window), own)
+
+    def _store(self, live: Live, op: bytes, cells: _Cells) -> None:
+        if op == _FLUSH and _forget(live, cells):
             return
-        if op == _FLUSH or live.outdated or live.bytes + len(op) > max(_SHORTEST_LOG, 2 * live.snapshot):
-            data = live.holder.snapshot()
+        enough = max(_SHORTEST_LOG * len(live.shards), 2 * live.snapshot)
+        if op == _FLUSH or live.outdated or live.bytes + len(op) > enough:
+            data = live.shards.snapshot()
             cells.snapshot.write(data)
             if live.ops:
                 cells.log.clear()
@@ -186,26 +201,30 @@ class Hold(beam.DoFn):
         live.token = secrets.token_bytes(8)
         cells.token.write(live.token)
 
-    def _arm(self, live: Live, window: Any, op: bytes, deadline: Any) -> None:
+    def _arm(self, live: Live, deadline: Any) -> None:
         """Set the timer to the next deadline, or to the window's end; not at all if nothing is held."""
-        if live.holder.held == 0:
+        if live.shards.held == 0:
             return
-        end = window.max_timestamp().micros
-        due = live.holder.next_deadline()
+        end = live.key[-1].max_timestamp().micros
+        due = live.shards.next_deadline()
         at = end if due is None else min(-(-due // 1000) * 1000, end)
-        fired = op[:1] != _PUSH
-        if fired or at != live.armed:
+        if at != live.armed:
             deadline.set(Timestamp(micros=at))
             live.armed = at
 
 
-def _apply(holder: Holder, op: bytes) -> list[Departure]:
+def _apply(shards: Shards, op: bytes) -> Left:
     kind, rest = op[:1], op[1:]
+    if kind == _BEGIN:
+        shards.restore(rest)
+        return []
     if kind == _PUSH:
-        return holder.push(Pack.from_bytes(rest))
+        return shards.push(Pack.from_bytes(rest))
+    if kind == _WAKE:
+        return shards.wake(int(rest))
     if kind == _ADVANCE:
-        return holder.advance(int(rest))
-    return holder.flush()
+        return shards.advance(int(rest))
+    return shards.flush()
 
 
 def _log(live: Live, op: bytes, cells: _Cells) -> None:
@@ -214,9 +233,9 @@ def _log(live: Live, op: bytes, cells: _Cells) -> None:
     live.bytes += len(op)
 
 
-def _forget(live: Live, cells: _Cells, window: Any) -> bool:
+def _forget(live: Live, cells: _Cells) -> bool:
     """Clear the state of the global window at its end, which no runner does; say whether it was that."""
-    if not isinstance(window, GlobalWindow):
+    if not isinstance(live.key[-1], GlobalWindow):
         return False  # rows may still come, late; the runner clears it in time
     if live.ops:
         cells.log.clear()

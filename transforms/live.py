@@ -1,9 +1,9 @@
 """Engines that a worker keeps alive between bundles.
 
 State is the truth: an append-only log of what happened, and now and then a snapshot that replaces it. Reading all of it
-back for every bundle would cost the buffer, not the bundle; so the live holder stays in memory, process-wide, to serve
-again if the token stored beside the state is the one it left there. It is taken out before it is touched: a bundle that
-fails leaves nothing behind, and a key that was elsewhere in the meantime is rebuilt.
+back for every bundle would cost the buffer, not the bundle; so the live holders of a key stay in memory, process-wide,
+to serve again if the token stored beside the state is the one they left there. They are taken out before they are
+touched: a bundle that fails leaves nothing behind, and a key that was elsewhere in the meantime is rebuilt.
 """
 
 from __future__ import annotations
@@ -13,19 +13,23 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
-from crenel.transforms.holder import Holder
+from crenel.transforms.shards import Shards
 
-#: Holders that a process keeps: one that held many rows keeps room for as many. Those used least recently go first,
-#: and are rebuilt when they are needed.
+#: Keys of which a process keeps the holders: one that held many rows keeps room for as many. Those used least recently
+#: go first, and are rebuilt when they are needed.
 _MOST = 512
+
+#: What tells the transform from others, Beam's key, and the window.
+Key = tuple[str, int, Any]
 
 
 @dataclass
 class Live:
-    """A holder in memory, and what is known of its state."""
+    """The shards of a key in memory, and what is known of their state."""
 
-    holder: Holder
-    #: What is stored beside the state if this is its holder.
+    key: Key
+    shards: Shards
+    #: What is stored beside the state if these are its shards.
     token: bytes
     #: Operations and bytes in the log since the snapshot; bytes in the snapshot, 0 if there is none yet.
     ops: int = 0
@@ -38,27 +42,27 @@ class Live:
 
 
 class Memory:
-    """The live holders of a process."""
+    """What a process keeps alive."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._holders: OrderedDict[Any, Live] = OrderedDict()
+        self._kept: OrderedDict[Key, Live] = OrderedDict()
 
-    def take(self, key: Any) -> Live | None:
-        """Take a holder out; until it is put back it is nobody else's."""
+    def take(self, key: Key) -> Live | None:
+        """Take the holders of a key out; until they are put back they are nobody else's."""
         with self._lock:
-            return self._holders.pop(key, None)
+            return self._kept.pop(key, None)
 
-    def put(self, key: Any, live: Live) -> None:
-        """Keep a holder for the next bundle."""
+    def put(self, key: Key, live: Live) -> None:
+        """Keep holders for the next bundle."""
         with self._lock:
-            self._holders[key] = live
-            while len(self._holders) > _MOST:
-                self._holders.popitem(last=False)
+            self._kept[key] = live
+            while len(self._kept) > _MOST:
+                self._kept.popitem(last=False)
 
     def __len__(self) -> int:
-        """Count the holders."""
-        return len(self._holders)
+        """Count the keys."""
+        return len(self._kept)
 
 
 MEMORY = Memory()

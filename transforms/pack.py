@@ -97,10 +97,14 @@ class Pack(beam.DoFn):
         policy: Which columns, and how.
         secret: What keys the hashes of persons; it travels with the pipeline.
         record: What makes records of rejected rows: `dict`, or `beam.Row`.
+        one_key: Whether all shards share a key; otherwise each is one.
     """
 
-    def __init__(self, policy: Policy, secret: bytes, record: Callable[..., Any] = dict) -> None:
+    def __init__(
+        self, policy: Policy, secret: bytes, record: Callable[..., Any] = dict, *, one_key: bool = False
+    ) -> None:
         self._policy = policy
+        self._one_key = one_key
         self._secret = secret
         self._record = record
 
@@ -192,9 +196,10 @@ class Pack(beam.DoFn):
         if not encoded:
             return
         buffer.encoded, buffer.since = [], _NEVER
-        for shard, pack in deal(encoded):
+        for pack in deal(encoded):
             with written(pack) as data:
-                yield windowed_value.create((shard, data), since, buffer.windows)
+                key = _ONE_KEY if self._one_key else pack.shard
+                yield windowed_value.create((key, data), since, buffer.windows)
 
     def _given(self, times: Any) -> NDArray[np.int64] | None:
         """The rows' times, as Beam knows them."""
@@ -235,4 +240,5 @@ def _reader(batch: pa.RecordBatch | pa.Table) -> Callable[[int], dict[str, Any]]
 _ARROW = (pa.RecordBatch, pa.Table)
 _GLOBAL = (GlobalWindow(),)
 _NO_TIME = 0
+_ONE_KEY = 0
 _NEVER = MAX_TIMESTAMP.micros

@@ -26,12 +26,15 @@ from crenel.transforms.payloads import Batch, Form, Objects, Payload, shared
 from crenel.transforms.perturb import Perturber
 from crenel.transforms.sharding import Sharder
 
-_SCHEMAS = avro.Schemas("crenel.transforms", ("pack.1.avsc",))
+_SCHEMAS = avro.Schemas("crenel.transforms", ("pack.2.avsc", "pack.1.avsc"))
+
+#: The shard of a pack that does not say it: those of an earlier release, of which the key was the shard.
+UNSAID = -1
 
 
 @dataclass(frozen=True, eq=False)
 class Pack:
-    """Encoded rows, and what leaves of them as it is."""
+    """Encoded rows of one shard, and what leaves of them as it is."""
 
     rows: Rows
     form: Form
@@ -39,6 +42,7 @@ class Pack:
     #: What the hashes of persons, and what the coordinates and codes, can be compared with; empty: with any.
     persons: bytes = b""
     space: bytes = b""
+    shard: int = UNSAID
 
     def take(self, indices: NDArray[np.int64]) -> Pack:
         """Choose rows, in this order."""
@@ -53,6 +57,7 @@ class Pack:
         rows = self.rows
         return _SCHEMAS.encode(
             {
+                "shard": self.shard,
                 "qi": avro.packed(rows.qi),
                 "person": avro.packed(rows.person),
                 "sensitive": avro.packed(rows.sensitive),
@@ -78,7 +83,7 @@ class Pack:
         )
         form = Form(record["form"])
         payload = payloads.from_bytes(form, record["payload"])
-        return cls(rows, form, payload, record["persons"], record["space"])
+        return cls(rows, form, payload, record["persons"], record["space"], record["shard"])
 
 
 _HANDED = threading.local()
@@ -119,12 +124,12 @@ class Packed:
     rejected: Sequence[tuple[int, str, str]]
 
     @property
-    def packs(self) -> list[tuple[int, Pack]]:
+    def packs(self) -> list[Pack]:
         """The encoded rows by shard."""
         return list(_by_shard(self.pack, self.shard))
 
 
-def deal(parts: Sequence[Packed]) -> list[tuple[int, Pack]]:
+def deal(parts: Sequence[Packed]) -> list[Pack]:
     """The encoded rows of several batches of one form, by shard."""
     pack = joined([part.pack for part in parts])
     return list(_by_shard(pack, np.concatenate([part.shard for part in parts])))
@@ -228,11 +233,11 @@ class Packer:
         return Packed(whole, shard, encoded.rejected)
 
 
-def _by_shard(pack: Pack, shard: NDArray[np.int64]) -> Iterator[tuple[int, Pack]]:
+def _by_shard(pack: Pack, shard: NDArray[np.int64]) -> Iterator[Pack]:
     if len(shard) == 0:
         return
     if shard.min() == shard.max():
-        yield int(shard[0]), pack
+        yield replace(pack, shard=int(shard[0]))
         return
     # Small numbers are sorted by their digits.
     shard = shard.astype(np.min_scalar_type(int(shard.max())))
@@ -242,7 +247,8 @@ def _by_shard(pack: Pack, shard: NDArray[np.int64]) -> Iterator[tuple[int, Pack]
     # To take from Arrow costs by the call. What may be held as it is must not keep other shards' rows alive.
     whole = pack.take(order) if pack.form is Form.ARROW else None
     for start, stop in pairwise(ends):
-        yield int(shard[start]), pack.take(order[start:stop]) if whole is None else whole.slice(start, stop)
+        part = pack.take(order[start:stop]) if whole is None else whole.slice(start, stop)
+        yield replace(part, shard=int(shard[start]))
 
 
 def _no_columns(batch: pa.RecordBatch | pa.Table) -> pa.Table:

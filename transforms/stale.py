@@ -1,4 +1,4 @@
-"""What Beam's local runners lack: with several workers, or on Prism, state that is always the latest."""
+"""What Beam's local runners lack: state that is always the latest, with several workers or on Prism; parallel keys."""
 
 from __future__ import annotations
 
@@ -52,3 +52,15 @@ def _has_cache(options: Any) -> bool:
 def is_local(pipeline: Any) -> bool:
     """Whether it runs on one of Beam's local runners, as far as it is known when it is built."""
     return type(pipeline.runner).__module__.startswith(_LOCAL)
+
+
+def is_run_here(rows: Any) -> bool:
+    """Whether rows are of a pipeline that a local runner runs, which works on one key of a stateful step at a time.
+
+    A pipeline that is only expanded, for one in another language, has Beam's default runner too. Its input was made by
+    steps that are not its own.
+    """
+    step = rows.producer
+    while step.parent is not None:
+        step = step.parent
+    return is_local(rows.pipeline) and step is rows.pipeline._root_transform()

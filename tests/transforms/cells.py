@@ -106,7 +106,7 @@ def packs(of: Policy, given: list[dict[str, Any]], size: int, *, secret: bytes =
     """The rows in packs of some size, of one shard."""
     packer = Packer(of, secret)
     made = [packer.pack_dicts(given[start : start + size], None) for start in range(0, len(given), size)]
-    return [pack.to_bytes() for packed in made for _, pack in packed.packs]
+    return [pack.to_bytes() for packed in made for pack in packed.packs]
 
 
 def published(elements: Iterable[Any]) -> list[Any]:
@@ -121,7 +121,7 @@ def tagged(elements: Iterable[Any], tag: str) -> list[Any]:
 
 def forget() -> None:
     """As if the process had been started anew."""
-    MEMORY._holders.clear()
+    MEMORY._kept.clear()
 
 
 def rolled_back(state: State) -> State:

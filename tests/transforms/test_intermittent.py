@@ -40,14 +40,13 @@ def streamed(parts: list[Any], **changes: Any) -> Outcome:
 def firings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The times at which timers fired."""
     fired: list[int] = []
-    step = hold.Hold._step
+    wake = hold.Hold._wake
 
-    def counted(self: Any, shard: int, window: Any, earliest: int, op: bytes, *rest: Any) -> Any:
-        if op[:1] != b"p":
-            fired.append(earliest)
-        return step(self, shard, window, earliest, op, *rest)
+    def counted(self: Any, key: Any, now: int, *rest: Any) -> Any:
+        fired.append(now)
+        return wake(self, key, now, *rest)
 
-    monkeypatch.setattr(hold.Hold, "_step", counted)
+    monkeypatch.setattr(hold.Hold, "_wake", counted)
     return fired
 
 

@@ -252,7 +252,7 @@ def release(seed: int) -> list[bytes]:
     random.Random(seed).shuffle(rows)
     holder = Holder(POLICY, b"secret", b"0")
     departures = []
-    for _, pack in Packer(POLICY, b"secret").pack_dicts(rows, np.zeros(len(rows), dtype=np.int64)).packs:
+    for pack in Packer(POLICY, b"secret").pack_dicts(rows, np.zeros(len(rows), dtype=np.int64)).packs:
         departures += holder.push(pack)
     departures += holder.flush()
     published = [row for departure in departures for row in Publisher(POLICY).published(departure)]

@@ -21,7 +21,7 @@ LOCAL = {"shards": 4, "shard_by": "locality"}
 def shards_of(of: Policy, given: list[dict[str, Any]]) -> dict[int, int]:
     """The shard of each row, by its number."""
     packed = Packer(of, b"seed 7").pack_dicts(given, None)
-    return {row[-1]: shard for shard, pack in packed.packs for row in pack.payload.rows()}
+    return {row[-1]: pack.shard for pack in packed.packs for row in pack.payload.rows()}
 
 
 @pytest.mark.parametrize(
@@ -126,12 +126,12 @@ def test_columns_send_rows_to_their_shard() -> None:
 def test_locality_keeps_neighbours_together() -> None:
     of = policy(**LOCAL)
     packer = Packer(of, b"")
-    (pack,) = [made for _, made in Packer(policy(), b"").pack_dicts(GIVEN, None).packs]
+    (pack,) = Packer(policy(), b"").pack_dicts(GIVEN, None).packs
     shard = Sharder(of).shards(pack.rows, {}, np.arange(len(GIVEN)))
     whole = np.ptp(pack.rows.qi, axis=0)
     within = np.mean([np.ptp(pack.rows.qi[shard == s], axis=0) / whole for s in range(4)], axis=0)
     assert within.min() < 0.6
-    assert packer.pack_dicts(GIVEN[:1], None).packs[0][0] == shard[0]
+    assert packer.pack_dicts(GIVEN[:1], None).packs[0].shard == shard[0]
 
 
 def test_shards_do_not_depend_on_the_batch() -> None:

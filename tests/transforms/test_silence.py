@@ -132,18 +132,18 @@ def test_reprs_say_how_much_and_never_what() -> None:
     state, worker = State(), Worker(of)
     forget()
     worker.push(state, raw)
-    (live,) = MEMORY._holders.values()
+    (live,) = MEMORY._kept.values()
     packer = Packer(of, b"secret")
     packed = packer.pack_dicts(given, None)
     batch = packer.pack_arrow(pa.RecordBatch.from_pylist(given), None)
     holder = Holder(of, b"secret", b"0")
     departures = [*holder.push(Pack.from_bytes(raw)), *holder.flush()]
     things = [
-        *(live, live.holder, packed, batch, holder, departures, packer, worker.step, anonymize()),
-        *(made for _, made in (*packed.packs, *batch.packs)),
-        *(made.payload for _, made in (*packed.packs, *batch.packs)),
+        *(live, live.shards, packed, batch, holder, departures, packer, worker.step, anonymize()),
+        *(*packed.packs, *batch.packs),
+        *(made.payload for made in (*packed.packs, *batch.packs)),
         *(departure.payload for departure in departures),
-        *(part for part in live.holder._parts),
+        *(part for held in live.shards._holders.values() for part in held._parts),
         *(pack.Pack(of, b"secret"), Hold(of, b"secret", "uid")),
     ]
     for thing in things:

@@ -12,6 +12,8 @@ from apache_beam.transforms.window import GlobalWindow, IntervalWindow
 from crenel.errors import SnapshotError
 from crenel.transforms import hold, live
 from crenel.transforms.live import MEMORY, Live, Memory
+from crenel.transforms.packs import Pack
+from crenel.transforms.shards import Shards
 from tests.transforms.cells import State, Worker, forget, packs, published, rolled_back, tagged
 from tests.transforms.streams import SECOND, policy, rows
 
@@ -78,15 +80,15 @@ def test_an_engine_that_fails_leaves_nothing_behind(expected: list[Any], monkeyp
     """It has taken some rows when it raises; the state says that it has not."""
     state, worker = State(), Worker(POLICY)
     out = through(state, [worker], PACKS[:5], end=False)
-    apply = hold._apply
+    push = Shards.push
 
-    def broken(holder: Any, op: bytes) -> Any:
-        apply(holder, op)
+    def broken(self: Shards, pack: Pack) -> Any:
+        push(self, pack)
         raise Broken
 
     before = rolled_back(state)
     with monkeypatch.context() as patch:
-        patch.setattr(hold, "_apply", broken)
+        patch.setattr(Shards, "push", broken)
         with pytest.raises(Broken):
             worker.push(state, PACKS[5])
     assert len(MEMORY) == 0
@@ -155,7 +157,7 @@ def test_memory_that_ran_ahead_of_its_state_never_answers(expected: list[Any]) -
     out = through(state, [worker], PACKS[:4], end=False)
     before = rolled_back(state)
     worker.push(state, PACKS[4])
-    (ahead,) = MEMORY._holders.values()
+    (ahead,) = MEMORY._kept.values()
     assert ahead.token == state.token.value != before.token.value
     out += through(before, [worker], PACKS[4:])
     assert published(out) == expected
@@ -184,13 +186,14 @@ def test_tokens_are_never_the_same() -> None:
 def test_memory_forgets_the_least_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "_MOST", 2)
     memory = Memory()
-    for name in "abc":
-        memory.put(name, Live(None, name.encode()))  # type: ignore[arg-type]
-    assert memory.take("a") is None
-    found = memory.take("b")
+    first, second, third = [("uid", key, GlobalWindow()) for key in range(3)]
+    for key in (first, second, third):
+        memory.put(key, Live(key, Shards(POLICY, b"secret"), b"token"))
+    assert memory.take(first) is None
+    found = memory.take(second)
     assert found is not None
-    assert memory.take("b") is None
-    memory.put("b", found)
+    assert memory.take(second) is None
+    memory.put(second, found)
     assert len(memory) == 2
 
 
