@@ -104,7 +104,7 @@ class Bench:
                 f"c, {n} shards": ("source", self.c(shards=n)),
                 f"d, {n} shards": (None, self.d(shards=n)),
             }
-        return self._compare("By shards, delta rows of each", cases, ("a, 1 shards", "b, 1 shards"))
+        return self._compare("By shards, delta rows of each", cases, ("a, 1 shards", "b, 1 shards"), _of_one_shard)
 
     def delta_over_shards(self) -> dict[str, Any]:
         """By the number of shards, the delay divided by it: as many rows are held in all."""
@@ -115,7 +115,7 @@ class Bench:
                 f"c, {n} shards": ("source", self.c(shards=n, delta=delta)),
                 f"d, {n} shards": (None, self.d(shards=n, delta=delta)),
             }
-        return self._compare("By shards, delta rows of all", cases, ("c, 1 shards", "d, 1 shards"))
+        return self._compare("By shards, delta rows of all", cases, (), _of_one_shard)
 
     def groups(self) -> dict[str, Any]:
         """Arrow by the rows of a row group, 1 and 8 shards."""
@@ -239,8 +239,12 @@ class Bench:
         title: str,
         cases: Mapping[str, tuple[str | None, Callable[[], Any]]],
         bases: Sequence[str] = ("a", "b"),
+        own: Callable[[str], str] | None = None,
     ) -> dict[str, Any]:
-        """Measure the cases in turns; print their medians, net of their sources, and the ratios to the bases."""
+        """Measure the cases in turns; print their medians, net of their sources, and the ratios.
+
+        Those are to the bases, which are the same for all cases, and to the case that `own` tells for each.
+        """
         rounds = []
         for i in range(self.scale.repetitions + 1):
             rounds.append({name: _cpu(work) / self.scale.rows for name, (_, work) in cases.items()})
@@ -248,20 +252,26 @@ class Bench:
         first, *rounds = rounds
         medians = {name: 1e6 * median(times[name] for times in rounds) for name in cases}
         net = {name: medians[name] - (medians[source] if source else 0.0) for name, (source, _) in cases.items()}
-        rows = [
-            [name, 1e6 * first[name], medians[name], net[name], *(net[name] / net[base] for base in bases)]
-            for name in cases
-        ]
-        header = ["", "first run, us", "us", "net, us", *(f"net / ({base})" for base in bases)]
+        ratios = {name: {f"to {base}": net[name] / net[base] for base in bases} for name in cases}
+        if own is not None:
+            for name in cases:
+                ratios[name]["to 1 shard"] = net[name] / net[own(name)]
+        rows = [[name, 1e6 * first[name], medians[name], net[name], *ratios[name].values()] for name in cases]
+        header = ["", "first run, us", "us", "net, us", *(f"net {base}" for base in next(iter(ratios.values())))]
         print(f"\n{title}\n\n{table(header, rows)}", flush=True)
         return {
             name: {
                 "us": rounded(medians[name]),
                 "net_us": rounded(net[name]),
-                **{f"to {base}": rounded(net[name] / net[base]) for base in bases},
+                **{base: rounded(ratio) for base, ratio in ratios[name].items()},
             }
             for name in cases
         }
+
+
+def _of_one_shard(case: str) -> str:
+    """The same case with one shard."""
+    return case if case.startswith("source") else f"{case[0]}, 1 shards"
 
 
 def _drawn(rows: int) -> pa.Table:
