@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,18 +14,18 @@ from numpy.typing import NDArray
 
 from crenel.avro import Schemas, packed, unpacked
 from crenel.engine.codes import Codes
-from crenel.engine.contract import Engine, Releases, SnapshotError
+from crenel.engine.compiled import Compiled
+from crenel.engine.contract import Releases
 from crenel.engine.kernels import bastion as kernels
 from crenel.engine.kernels import common
-from crenel.engine.space import check_rows, fingerprint, own, set_domains, space_of
+from crenel.engine.space import own, set_domains
 from crenel.engine.written import room, taken
 from crenel.geometry import Tree
 from crenel.parameters import BastionParameters
 from crenel.policy import Policy
 from crenel.rows import Rows
 
-#: Rows that one call of the kernel takes, and releases that it writes: what bounds memory beside the rows held.
-_CHUNK = 512
+#: Releases that one call of the kernel writes: what bounds memory beside the rows held.
 _RELEASES = 128
 #: Candidates for a group that are many enough.
 _MANY = 512
@@ -39,7 +40,7 @@ _AVERAGES = ("average", "ratio", "guess", "caution", "waited")
 _HELD = ("number", "person", "deadline", "lonely", "sensitive")
 
 
-class Bastion(Engine):
+class Bastion(Compiled):
     """Bastion on one shard's rows.
 
     Parameters
@@ -50,59 +51,20 @@ class Bastion(Engine):
         32 bytes for the generator. Whoever knows them can undo its choices.
     """
 
+    chunk = 512
+
     def __init__(self, policy: Policy, key: bytes) -> None:
-        self._policy = policy
-        self._space = space_of(policy)
-        self._fingerprint = fingerprint(policy, self._space)
+        super().__init__(policy)
         self._codes = Codes(policy)
         self._candidates = _candidates(policy, self._parameters)
         self._terrain = kernels.Terrain(self._space, growth=np.empty(_most_leaves(policy)))
-        self._state = self._empty_state(key, capacity=_CHUNK)
-
-    def __repr__(self) -> str:
-        """Say how much, never what."""
-        return f"Bastion(held={self.held})"
-
-    @property
-    def held(self) -> int:
-        """Rows that have arrived and not left."""
-        return int(self._state.numbers["held"][0])
-
-    @property
-    def key(self) -> bytes:
-        """The generator's key. Keep it secret."""
-        return packed(self._state.random.key)
-
-    def push(self, rows: Rows) -> Releases:
-        """Take rows that arrive in this order; return what became due."""
-        check_rows(self._policy, self._space, rows)
-        sensitive = self._codes.dense(rows.sensitive)
-        self._widen_histograms()
-        parts = [Releases.empty(self._dimensions)]
-        for start in range(0, len(rows), _CHUNK):
-            part = slice(start, start + _CHUNK)
-            chunk = Rows(rows.qi[part], rows.person[part], sensitive[part], rows.time[part])
-            self._reserve(len(chunk))
-            parts += self._run(chunk)
-        return Releases.concat(parts)
-
-    def advance(self, now: int) -> Releases:
-        """Take note that event time has moved on to `now`, in microseconds; return what became due."""
-        return Releases.concat(self._run(self._no_rows(), now=now))
-
-    def flush(self) -> Releases:
-        """Take note that the stream is over; return everything that is still held."""
-        return Releases.concat(self._run(self._no_rows(), over=True))
+        self._state = self._empty_state(key, capacity=self.chunk)
 
     def next_deadline(self) -> int | None:
         """Return the moment at which `advance` is next needed, if there is one."""
         if self._policy.delay is None or self.held == 0:
             return None
         return int(self._state.held.deadline[self._places()].min())
-
-    @property
-    def _dimensions(self) -> int:
-        return len(self._policy.quasi_identifiers)
 
     @property
     def _parameters(self) -> BastionParameters:
@@ -113,12 +75,12 @@ class Bastion(Engine):
 
     # --- Rows in, releases out ---
 
-    def _no_rows(self) -> Rows:
-        none = np.zeros(0, dtype=np.int64)
-        columns = np.zeros((0, len(self._policy.sensitive)), dtype=np.int64)
-        return Rows(np.zeros((0, self._dimensions)), none, columns, none)
+    def _counted(self, rows: Rows) -> Rows:
+        sensitive = self._codes.dense(rows.sensitive)
+        self._widen_histograms()
+        return replace(rows, sensitive=sensitive)
 
-    def _run(self, rows: Rows, *, now: int = common.EARLIEST, over: bool = False) -> list[Releases]:
+    def _run(self, rows: Rows, *, now: int = common.EARLIEST, over: bool = False) -> Releases:
         """Run the kernel until all is done, taking what it wrote whenever it has no room left."""
         columns = own(rows.qi), own(rows.person), own(rows.sensitive), own(rows.time)
         parts, start = [], 0
@@ -128,7 +90,7 @@ class Bastion(Engine):
             state = kernels.State(*self._state, *workspace)
             start = kernels.run(state, *columns, start, now, over)
             parts.append(taken(state.out, state.numbers))
-        return parts
+        return Releases.concat(parts)
 
     def _places(self) -> NDArray[np.int64]:
         """Where held rows lie, in order of arrival."""
@@ -170,23 +132,15 @@ class Bastion(Engine):
         guarantee.
         """
         record = _SCHEMAS.decode(data)
-        if record["space"] != self._fingerprint:
-            message = (
-                "Bastion: a snapshot can be restored only under the quasi-identifiers and sensitive columns "
-                "it was taken under: policy.quasi_identifiers, policy.sensitive or the use of t has changed."
-            )
-            raise SnapshotError(message)
+        self._check_space(record["space"])
         self._codes.restore(record["values"])
         number = unpacked(record["held"]["number"], "<i8")
         width = len(record["histogram"]) // (8 * max(len(self._codes.sizes), 1))
-        self._state = s = self._empty_state(record["key"], capacity=len(number) + _CHUNK, values=width)
+        self._state = s = self._empty_state(record["key"], capacity=len(number) + self.chunk, values=width)
         set_domains(s.terrain.space, unpacked(record["domain_lo"]), unpacked(record["domain_hi"]))
         s.closeness.stream[:] = unpacked(record["histogram"], "<i8").reshape(s.closeness.stream.shape)
         self._restore_held(record["held"], number)
-        for name in (*_COUNTS, *_AVERAGES):
-            s.numbers[name] = record[name]
-        if record["draws"] % common.WORDS:
-            common.chacha20_block(s.random, record["draws"] // common.WORDS)
+        self._resume(record, (*_COUNTS, *_AVERAGES))
         known = min(record["sampled"], _SAMPLE)
         s.sample[:, :known] = unpacked(record["sample"]).reshape(self._dimensions, known)
         self._restore_reusable(record)

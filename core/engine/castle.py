@@ -6,29 +6,29 @@ done, and what was chosen where the paper is silent, is in `docs/castle.md`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from crenel.avro import Schemas, packed, unpacked
-from crenel.engine.contract import Engine, Releases, SnapshotError
+from crenel.engine.compiled import Compiled
+from crenel.engine.contract import Releases
 from crenel.engine.kernels import castle as kernels
 from crenel.engine.kernels import common
-from crenel.engine.space import check_rows, fingerprint, own, set_domains, space_of
+from crenel.engine.space import own, set_domains
 from crenel.engine.written import room, taken
 from crenel.parameters import CastleParameters, Reuse
 from crenel.policy import Policy
 from crenel.rows import Rows
 
-#: Rows that one call of the kernel takes: what bounds the buffer beside the rows that must be held.
-_CHUNK = 4096
 #: Rows that there is room for before any came. Many engines hold few rows each: shards times windows.
 _ROOM = 256
 _SCHEMAS = Schemas("crenel.engine", ("castle.1.avsc",))
 
 
-class Castle(Engine):
+class Castle(Compiled):
     """CASTLE with l-diversity, on one shard's rows.
 
     Parameters
@@ -40,48 +40,12 @@ class Castle(Engine):
     """
 
     def __init__(self, policy: Policy, key: bytes) -> None:
-        self._policy = policy
+        super().__init__(policy)
         #: With t, per sensitive column whose values are not declared: value -> code, in order of appearance.
         self._codes: list[dict[int, int] | None] = [
             {} if policy.t is not None and column.size is None else None for column in policy.sensitive.values()
         ]
-        self._space = space_of(policy)
-        self._fingerprint = fingerprint(policy, self._space)
         self._state = self._empty_state(key, capacity=_ROOM)
-
-    def __repr__(self) -> str:
-        """Say how much, never what."""
-        return f"Castle(held={self.held})"
-
-    @property
-    def held(self) -> int:
-        """Rows that have arrived and not left."""
-        return int(self._state.numbers["held"][0])
-
-    @property
-    def key(self) -> bytes:
-        """The generator's key. Keep it secret."""
-        return packed(self._state.random.key)
-
-    def push(self, rows: Rows) -> Releases:
-        """Take rows that arrive in this order; return what became due."""
-        check_rows(self._policy, self._space, rows)
-        sensitive = self._dense(rows.sensitive)
-        parts = [Releases.empty(self._dimensions)]
-        for start in range(0, len(rows), _CHUNK):
-            part = slice(start, start + _CHUNK)
-            chunk = Rows(rows.qi[part], rows.person[part], sensitive[part], rows.time[part])
-            self._reserve(len(chunk))
-            parts.append(self._take(chunk))
-        return Releases.concat(parts[1:] or parts)
-
-    def advance(self, now: int) -> Releases:
-        """Take note that event time has moved on to `now`, in microseconds; return what became due."""
-        return self._run(self._no_rows(), now=now)
-
-    def flush(self) -> Releases:
-        """Take note that the stream is over; return everything that is still held."""
-        return self._run(self._no_rows(), over=True)
 
     def next_deadline(self) -> int | None:
         """Return the moment at which `advance` is next needed, if there is one."""
@@ -90,16 +54,13 @@ class Castle(Engine):
         buffer = self._state.buffer
         return int(buffer.slots["deadline"][buffer.heap[0]])
 
-    @property
-    def _dimensions(self) -> int:
-        return len(self._policy.quasi_identifiers)
-
     # --- Rows in, releases out ---
 
-    def _dense(self, sensitive: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _counted(self, rows: Rows) -> Rows:
         """With t, number the values of columns that were not declared, in order of appearance."""
+        sensitive = rows.sensitive
         if all(known is None for known in self._codes) or len(sensitive) == 0:
-            return sensitive
+            return rows
         dense = sensitive.copy()
         for j, known in enumerate(self._codes):
             if known is None:
@@ -111,7 +72,7 @@ class Castle(Engine):
             dense[:, j] = codes[inverse]
             self._state.closeness.values[j] = len(known)
         self._widen_histograms()
-        return dense
+        return replace(rows, sensitive=dense)
 
     def _widen_histograms(self) -> None:
         """Make room for the values seen so far; doubling keeps this rare."""
@@ -124,14 +85,6 @@ class Castle(Engine):
             closeness=s.closeness._replace(stream=np.pad(s.closeness.stream, ((0, 0), (0, more)))),
             reusable=s.reusable._replace(histogram=np.pad(s.reusable.histogram, ((0, 0), (0, 0), (0, more)))),
         )
-
-    def _no_rows(self) -> Rows:
-        none = np.zeros(0, dtype=np.int64)
-        return Rows(np.zeros((0, self._dimensions)), none, np.zeros((0, len(self._codes)), dtype=np.int64), none)
-
-    def _take(self, rows: Rows) -> Releases:
-        """Take a chunk of rows."""
-        return self._run(rows)
 
     def _run(
         self,
@@ -181,12 +134,7 @@ class Castle(Engine):
         guarantee.
         """
         record = _SCHEMAS.decode(data)
-        if record["space"] != self._fingerprint:
-            message = (
-                "Castle: a snapshot can be restored only under the quasi-identifiers and sensitive columns "
-                "it was taken under: policy.quasi_identifiers, policy.sensitive or the use of t has changed."
-            )
-            raise SnapshotError(message)
+        self._check_space(record["space"])
         self._restore_codes(record["values"])
         held = self._unpacked_held(record["held"])
         width = len(record["histogram"]) // (8 * max(len(self._codes), 1))
@@ -199,10 +147,7 @@ class Castle(Engine):
         set_domains(s.space, unpacked(record["domain_lo"]), unpacked(record["domain_hi"]))
         s.closeness.stream[:] = unpacked(record["histogram"], "<i8").reshape(s.closeness.stream.shape)
         kernels.rebuild(s, **held)
-        for name in ("draws", "arrivals", "released", "clock"):
-            s.numbers[name] = record[name]
-        if record["draws"] % common.WORDS:
-            common.chacha20_block(s.random, record["draws"] // common.WORDS)
+        self._resume(record, ("draws", "arrivals", "released", "clock"))
         self._restore_recent(unpacked(record["recent"]))
         self._restore_reusable(record)
 
@@ -287,7 +232,7 @@ class Castle(Engine):
         capacity, needed = len(self._state.buffer.slots), self.held + arriving
         if needed <= capacity:
             return
-        larger = max(2 * capacity, min(4 * needed, needed + _CHUNK))
+        larger = max(2 * capacity, min(4 * needed, needed + self.chunk))
         s = self._state
         counts, scratch = _tables(larger, len(s.counts))
         for old, new in zip(s.counts, counts, strict=True):

@@ -55,10 +55,6 @@ class CastleGuard(Castle):
         #: What rows of this engine have in their sensitive columns; they are perturbed before they come here.
         self._noise_mark = json.dumps(dict(self._guard.perturb_sensitive), sort_keys=True)
 
-    def __repr__(self) -> str:
-        """Say how much, never what."""
-        return f"CastleGuard(held={self.held})"
-
     def _take(self, rows: Rows) -> Releases:
         """Algorithm 1, lines 3 to 6; `best_selection` and what follows are CASTLE's."""
         bits = self._draws.of(int(self._state.numbers["arrivals"][0]), len(rows))

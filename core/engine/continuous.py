@@ -15,25 +15,24 @@ from numpy.typing import NDArray
 
 from crenel.avro import Schemas, packed, unpacked
 from crenel.durations import parse_duration
-from crenel.engine.contract import Engine, Releases, SnapshotError
+from crenel.engine.compiled import Compiled
+from crenel.engine.contract import Releases, SnapshotError
 from crenel.engine.kernels import chain, common
 from crenel.engine.kernels import continuous as kernels
 from crenel.engine.rtree import room_for
-from crenel.engine.space import check_rows, fingerprint, own, set_domains, space_of
+from crenel.engine.space import own, set_domains
 from crenel.engine.written import room, taken
 from crenel.parameters import MinDelayParameters, RTreeDensityParameters, RTreeParameters
 from crenel.policy import Policy
 from crenel.rows import Rows
 
-#: Rows that one call of the kernel takes: what bounds the slots beside the rows that must be held.
-_CHUNK = 4096
 #: Rows to hold where the policy does not say, as a multiple of k.
 ACTIVE_ROWS = 30
 _SCHEMAS = Schemas("crenel.engine", ("continuous.1.avsc",))
 _NUMBERS = ("draws", "arrivals", "released", "clock", "rate_rows", "rate_since")
 
 
-class Continuous(Engine):
+class Continuous(Compiled):
     """The methods of continuous publishing, on one shard's rows.
 
     Parameters
@@ -45,59 +44,20 @@ class Continuous(Engine):
     """
 
     def __init__(self, policy: Policy, key: bytes) -> None:
-        self._policy = policy
-        self._space = space_of(policy)
-        self._fingerprint = fingerprint(policy, self._space)
+        super().__init__(policy)
         sample, window = _sampling(policy)
         self._state = self._empty_state(
-            key, capacity=2 * _CHUNK, chains=room_for_chains(sample, window, self._dimensions)
+            key, capacity=2 * self.chunk, chains=room_for_chains(sample, window, self._dimensions)
         )
 
     def __repr__(self) -> str:
         """Say how much, never what."""
         return f"Continuous({self._policy.method}, held={self.held})"
 
-    @property
-    def held(self) -> int:
-        """Rows that have arrived and not left."""
-        return int(self._state.numbers["held"][0])
-
-    @property
-    def key(self) -> bytes:
-        """The generator's key. Keep it secret."""
-        return packed(self._state.random.key)
-
-    def push(self, rows: Rows) -> Releases:
-        """Take rows that arrive in this order; return what became due."""
-        check_rows(self._policy, self._space, rows)
-        parts = [Releases.empty(self._dimensions)]
-        for start in range(0, len(rows), _CHUNK):
-            chunk = rows.slice(start, min(start + _CHUNK, len(rows)))
-            self._reserve(len(chunk))
-            parts.append(self._run(chunk))
-        return Releases.concat(parts[1:] or parts)
-
-    def advance(self, now: int) -> Releases:
-        """Take note that event time has moved on to `now`, in microseconds; return what became due."""
-        return self._run(self._no_rows(), now=now)
-
-    def flush(self) -> Releases:
-        """Take note that the stream is over; return everything that is still held."""
-        return self._run(self._no_rows(), over=True)
-
     def next_deadline(self) -> int | None:
         """Return the moment at which `advance` is next needed, if there is one."""
         n = self._state.numbers[0]
         return int(n["next_time"]) if n["next_time_leaf"] != common.NONE else None
-
-    @property
-    def _dimensions(self) -> int:
-        return len(self._policy.quasi_identifiers)
-
-    def _no_rows(self) -> Rows:
-        none = np.zeros(0, dtype=np.int64)
-        sensitive = np.zeros((0, len(self._policy.sensitive)), dtype=np.int64)
-        return Rows(np.zeros((0, self._dimensions)), none, sensitive, none)
 
     def _run(self, rows: Rows, *, now: int = common.EARLIEST, over: bool = False) -> Releases:
         """Run the kernel, and take what it wrote."""
@@ -146,7 +106,7 @@ class Continuous(Engine):
         stored = {name: unpacked(chains[name], "<i8") for name in ("length", "successor", "number")}
         self._state = s = self._empty_state(
             record["key"],
-            capacity=count + 2 * _CHUNK,
+            capacity=count + 2 * self.chunk,
             chains=room_for_chains(len(stored["length"]), record["window"], self._dimensions),
         )
         set_domains(s.space, unpacked(record["domain_lo"]), unpacked(record["domain_hi"]))
@@ -155,10 +115,7 @@ class Continuous(Engine):
         qi = unpacked(rows["qi"]).reshape(count, self._dimensions)
         leaves = {name: unpacked(column, "<i8") for name, column in record["leaves"].items()}
         self._rebuild({**held, "qi": qi}, leaves)
-        for name in _NUMBERS:
-            s.numbers[name] = record[name]
-        if record["draws"] % common.WORDS:
-            common.chacha20_block(s.random, record["draws"] // common.WORDS)
+        self._resume(record, _NUMBERS)
 
     def _rebuild(self, rows: dict[str, NDArray[Any]], leaves: dict[str, NDArray[np.int64]]) -> None:
         kernels.rebuild(

@@ -13,17 +13,16 @@ from numpy.typing import NDArray
 
 from crenel.avro import Schemas, packed, unpacked
 from crenel.durations import parse_duration
-from crenel.engine.contract import Engine, Releases, SnapshotError
+from crenel.engine.compiled import Compiled
+from crenel.engine.contract import Releases
 from crenel.engine.kernels import common
 from crenel.engine.kernels import partition as kernels
-from crenel.engine.space import check_rows, fingerprint, own, set_domains, space_of
+from crenel.engine.space import own, set_domains
 from crenel.engine.written import room, taken
 from crenel.parameters import PartitionParameters, PartitionReuse
 from crenel.policy import Policy
 from crenel.rows import Rows
 
-#: Rows that one call of the kernel takes: what bounds the buffer beside the rows that must be held.
-_CHUNK = 4096
 #: Rows that room is made for before they come.
 _MOST_EXPECTED = 1 << 16
 _SCHEMAS = Schemas("crenel.engine", ("partition.1.avsc",))
@@ -37,7 +36,7 @@ _REUSE = {
 _KEPT = ("group", "persons", "arrivals", "moment")
 
 
-class Partition(Engine):
+class Partition(Compiled):
     """The method `partition` on one shard's rows, which may lack quasi-identifiers (NaN).
 
     Parameters
@@ -48,44 +47,12 @@ class Partition(Engine):
         32 bytes for the generator. Whoever knows them can undo its choices.
     """
 
+    takes_holes = True
+
     def __init__(self, policy: Policy, key: bytes) -> None:
-        self._policy = policy
-        self._space = space_of(policy)
-        self._fingerprint = fingerprint(policy, self._space)
+        super().__init__(policy)
         expected = min(policy.delay_rows or 0, _MOST_EXPECTED)
-        self._state = self._empty_state(key, capacity=expected + _CHUNK)
-
-    def __repr__(self) -> str:
-        """Say how much, never what."""
-        return f"Partition(held={self.held})"
-
-    @property
-    def held(self) -> int:
-        """Rows that have arrived and not left."""
-        return int(self._state.numbers["held"][0])
-
-    @property
-    def key(self) -> bytes:
-        """The generator's key. Keep it secret."""
-        return packed(self._state.random.key)
-
-    def push(self, rows: Rows) -> Releases:
-        """Take rows that arrive in this order; return what became due."""
-        check_rows(self._policy, self._space, rows, holes=True)
-        parts = [Releases.empty(self._dimensions)]
-        for start in range(0, len(rows), _CHUNK):
-            chunk = rows.slice(start, min(start + _CHUNK, len(rows)))
-            self._reserve(len(chunk))
-            parts.append(self._run(chunk))
-        return Releases.concat(parts[1:] or parts)
-
-    def advance(self, now: int) -> Releases:
-        """Take note that event time has moved on to `now`, in microseconds; return what became due."""
-        return self._run(self._no_rows(), now=now)
-
-    def flush(self) -> Releases:
-        """Take note that the stream is over; return everything that is still held."""
-        return self._run(self._no_rows(), over=True)
+        self._state = self._empty_state(key, capacity=expected + self.chunk)
 
     def next_deadline(self) -> int | None:
         """Return the moment at which `advance` is next needed, if there is one."""
@@ -93,15 +60,6 @@ class Partition(Engine):
             return None
         buffer = self._state.buffer
         return int(buffer.slots["deadline"][buffer.heap[0]])
-
-    @property
-    def _dimensions(self) -> int:
-        return len(self._policy.quasi_identifiers)
-
-    def _no_rows(self) -> Rows:
-        none = np.zeros(0, dtype=np.int64)
-        columns = len(self._policy.sensitive)
-        return Rows(np.zeros((0, self._dimensions)), none, np.zeros((0, columns), dtype=np.int64), none)
 
     def _run(self, rows: Rows, *, now: int = common.EARLIEST, over: bool = False) -> Releases:
         """Run the kernel, and take what it wrote."""
@@ -131,20 +89,12 @@ class Partition(Engine):
         guarantee.
         """
         record = _SCHEMAS.decode(data)
-        if record["space"] != self._fingerprint:
-            message = (
-                "Partition: a snapshot can be restored only under the quasi-identifiers and sensitive columns "
-                "it was taken under: policy.quasi_identifiers or policy.sensitive has changed."
-            )
-            raise SnapshotError(message)
+        self._check_space(record["space"])
         held = self._unpacked_held(record["held"])
-        self._state = s = self._empty_state(record["key"], capacity=len(held["number"]) + _CHUNK)
+        self._state = s = self._empty_state(record["key"], capacity=len(held["number"]) + self.chunk)
         set_domains(s.space, unpacked(record["domain_lo"]), unpacked(record["domain_hi"]))
         kernels.rebuild(s, **held)
-        for name in ("draws", "arrivals", "released", "clock"):
-            s.numbers[name] = record[name]
-        if record["draws"] % common.WORDS:
-            common.chacha20_block(s.random, record["draws"] // common.WORDS)
+        self._resume(record, ("draws", "arrivals", "released", "clock"))
         weaker = record["k"] < s.numbers["k"][0] or record["l"] < s.numbers["l"][0]
         if not weaker and s.numbers["reuse"][0] != kernels.OFF:
             self._restore_reusable(record["reusable"])

@@ -124,6 +124,34 @@ def run(case: Case, calls: Sequence[Call] | None = None) -> Releases:
     return Releases.concat([*parts, engine.flush()])
 
 
+def judged(case: Case, oracle: Any) -> list[Any]:
+    """The same by an oracle, which is given the rows as tuples."""
+    columns = (case.rows.qi, case.rows.person, case.rows.sensitive, case.rows.time)
+    listed = list(zip(*(column.tolist() for column in columns), strict=True))
+    releases: list[Any] = []
+    for call in case.calls():
+        releases += (
+            oracle.advance(call.now) if isinstance(call, Advance) else oracle.push(listed[call.start : call.stop])
+        )
+    return releases + list(oracle.flush())
+
+
+def promised(policy: Policy) -> dict[str, Any]:
+    """A policy in the plain words of an oracle, but for the method's parameters."""
+    columns = policy.quasi_identifiers.values()
+    return {
+        "geometries": [qi.geometry for qi in columns],
+        "weights": [qi.weight for qi in columns],
+        "k": policy.k,
+        "l": policy.l,
+        "t": policy.t,
+        "sensitive": [(column.ordered, column.size) for column in policy.sensitive.values()],
+        "delay": policy.delay,
+        "delay_rows": policy.delay_rows,
+        "disorder": policy.disorder,
+    }
+
+
 # -- quasi-identifiers, each with the coordinates its rows may have ------------------------------
 
 RAGGED = Hierarchy.from_mapping(

@@ -19,7 +19,7 @@ from crenel.policy import Policy, Sensitive
 from crenel.quasi_identifiers import Categorical, Numeric
 from crenel.rows import Rows
 from tests.engine.bastion_oracle import BastionOracle
-from tests.engine.cases import RAGGED, Advance, Case, bastion_cases, run
+from tests.engine.cases import RAGGED, Case, bastion_cases, judged, promised, run
 from tests.engine.oracle import OracleRelease
 from tests.engine.test_castle_oracle import as_oracle
 
@@ -32,18 +32,9 @@ PROMISES = {
 
 
 def oracle(case: Case) -> BastionOracle:
-    policy, parameters = case.policy, case.policy.parameters
-    columns = policy.quasi_identifiers.values()
+    parameters = case.policy.parameters
     return BastionOracle(
-        geometries=[qi.geometry for qi in columns],
-        weights=[qi.weight for qi in columns],
-        k=policy.k,
-        l=policy.l,
-        t=policy.t,
-        sensitive=[(column.ordered, column.size) for column in policy.sensitive.values()],
-        delay=policy.delay,
-        delay_rows=policy.delay_rows,
-        disorder=policy.disorder,
+        **promised(case.policy),
         reuse=parameters.reuse,
         max_reusable=parameters.max_reusable,
         eta=parameters.eta,
@@ -54,17 +45,7 @@ def oracle(case: Case) -> BastionOracle:
 
 
 def oracle_run(case: Case) -> list[OracleRelease]:
-    rows = case.rows
-    columns = (rows.qi.tolist(), rows.person.tolist(), rows.sensitive.tolist(), rows.time.tolist())
-    listed = list(zip(*columns, strict=True))
-    judge = oracle(case)
-    releases: list[OracleRelease] = []
-    for call in case.calls():
-        if isinstance(call, Advance):
-            releases += judge.advance(call.now)
-        else:
-            releases += judge.push(listed[call.start : call.stop])
-    return releases + judge.flush()
+    return judged(case, oracle(case))
 
 
 def compare(case: Case) -> list[OracleRelease]:

@@ -17,7 +17,7 @@ from crenel.parameters import CastleParameters, Reuse
 from crenel.policy import Policy, Sensitive
 from crenel.quasi_identifiers import Categorical, Numeric
 from crenel.rows import Rows
-from tests.engine.cases import RAGGED, Advance, Case, cases, run
+from tests.engine.cases import RAGGED, Case, cases, judged, promised, run
 from tests.engine.oracle import Oracle, OracleRelease
 
 PROMISES = {
@@ -29,18 +29,9 @@ PROMISES = {
 
 
 def oracle(case: Case) -> Oracle:
-    policy, parameters = case.policy, case.policy.parameters
-    columns = policy.quasi_identifiers.values()
+    parameters = case.policy.parameters
     return Oracle(
-        geometries=[qi.geometry for qi in columns],
-        weights=[qi.weight for qi in columns],
-        k=policy.k,
-        l=policy.l,
-        t=policy.t,
-        sensitive=[(column.ordered, column.size) for column in policy.sensitive.values()],
-        delay=policy.delay,
-        delay_rows=policy.delay_rows,
-        disorder=policy.disorder,
+        **promised(case.policy),
         beta=parameters.beta,
         mu=parameters.mu,
         reuse=parameters.reuse is Reuse.UNIFORM,
@@ -50,24 +41,7 @@ def oracle(case: Case) -> Oracle:
 
 
 def oracle_run(case: Case) -> list[OracleRelease]:
-    rows = case.rows
-    listed = list(
-        zip(
-            rows.qi.tolist(),
-            rows.person.tolist(),
-            rows.sensitive.tolist(),
-            rows.time.tolist(),
-            strict=True,
-        )
-    )
-    judge = oracle(case)
-    releases: list[OracleRelease] = []
-    for call in case.calls():
-        if isinstance(call, Advance):
-            releases += judge.advance(call.now)
-        else:
-            releases += judge.push(listed[call.start : call.stop])
-    return releases + judge.flush()
+    return judged(case, oracle(case))
 
 
 def as_oracle(releases: Releases) -> list[OracleRelease]:
@@ -117,7 +91,7 @@ def test_an_engine_that_grows_publishes_the_same(promise: str, data: st.DataObje
     case = data.draw(PROMISES[promise], label="case")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(castle, "_ROOM", 1)
-        patch.setattr(castle, "_CHUNK", data.draw(st.integers(1, 3), label="rows at once"))
+        patch.setattr(castle.Castle, "chunk", data.draw(st.integers(1, 3), label="rows at once"))
         published = as_oracle(run(case))
     assert published == oracle_run(case)
 

@@ -20,7 +20,7 @@ from crenel.hierarchy import Hierarchy
 from crenel.policy import Policy
 from crenel.quasi_identifiers import Categorical, Numeric, Prefix
 from crenel.rows import Rows
-from tests.engine.cases import Advance, Case, continuous, run
+from tests.engine.cases import Case, continuous, judged, run
 from tests.engine.checks import audited
 from tests.engine.continuous_oracle import ContinuousOracle
 from tests.engine.oracle import OracleRelease
@@ -32,7 +32,7 @@ METHODS = ("min-delay", "rtree", "rtree-density", "rtree-full")
 
 
 def oracle_run(case: Case) -> list[OracleRelease]:
-    policy, rows = case.policy, case.rows
+    policy = case.policy
     parameters = {name: getattr(policy.parameters, name) for name in policy.parameters.__dataclass_fields__}
     if parameters.get("instant"):
         parameters["instant"] = parse_duration(parameters["instant"])
@@ -52,11 +52,7 @@ def oracle_run(case: Case) -> list[OracleRelease]:
         key=case.engine().key,
         **parameters,
     )
-    listed = list(zip(*(getattr(rows, name).tolist() for name in ("qi", "person", "sensitive", "time")), strict=True))
-    releases: list[OracleRelease] = []
-    for call in case.calls():
-        releases += judge.advance(call.now) if isinstance(call, Advance) else judge.push(listed[call.start : call.stop])
-    return releases + judge.flush()
+    return judged(case, judge)
 
 
 def as_tuples(releases: Releases) -> list[tuple[object, ...]]:

@@ -17,7 +17,7 @@ from crenel.parameters import PartitionParameters, PartitionReuse
 from crenel.policy import Policy, Sensitive
 from crenel.quasi_identifiers import Categorical, Numeric
 from crenel.rows import Rows
-from tests.engine.cases import RAGGED, Advance, Case, cases, partition_parameters, run
+from tests.engine.cases import RAGGED, Case, cases, judged, partition_parameters, run
 from tests.engine.oracle import OracleRelease
 from tests.engine.partition_oracle import PartitionOracle
 
@@ -29,16 +29,7 @@ CASES: dict[str, Any] = {"method": "partition", "parameters": partition_paramete
 
 
 def oracle_run(case: Case) -> list[OracleRelease]:
-    judge = PartitionOracle(case.policy, case.engine().key)
-    columns = (case.rows.qi, case.rows.person, case.rows.sensitive, case.rows.time)
-    listed = list(zip(*(column.tolist() for column in columns), strict=True))
-    releases: list[OracleRelease] = []
-    for call in case.calls():
-        if isinstance(call, Advance):
-            releases += judge.advance(call.now)
-        else:
-            releases += judge.push(listed[call.start : call.stop])
-    return releases + judge.flush()
+    return judged(case, PartitionOracle(case.policy, case.engine().key))
 
 
 def as_oracle(releases: Releases) -> list[OracleRelease]:
