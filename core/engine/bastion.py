@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from crenel.avro import Schemas, packed, unpacked
 from crenel.engine.codes import Codes
-from crenel.engine.compiled import Compiled
+from crenel.engine.compiled import Compiled, numbers_of
 from crenel.engine.contract import Releases
+from crenel.engine.draws import generator
 from crenel.engine.kernels import bastion as kernels
 from crenel.engine.kernels import common
 from crenel.engine.space import own, set_domains
@@ -52,6 +53,7 @@ class Bastion(Compiled):
     """
 
     chunk = 512
+    _state: kernels.Kept
 
     def __init__(self, policy: Policy, key: bytes) -> None:
         super().__init__(policy)
@@ -264,7 +266,7 @@ class Bastion(Compiled):
             ),
             reusable=_reusable(0, self._dimensions, closeness.stream.shape),
             closeness=closeness,
-            random=common.Random(key=unpacked(key, "<u4"), block=np.zeros(common.WORDS, dtype=np.uint32)),
+            random=generator(key),
         )
 
 
@@ -310,18 +312,11 @@ def _search(dimensions: int, candidates: int, places: int) -> kernels.Search:
 
 
 def _numbers(policy: Policy, parameters: BastionParameters) -> NDArray[Any]:
-    numbers = np.zeros(1, dtype=kernels.NUMBERS)
-    numbers["k"] = policy.k
-    numbers["l"] = policy.l or 0
-    numbers["t"] = -1.0 if policy.t is None else policy.t
-    numbers["delay"] = -1 if policy.delay is None else policy.delay
-    numbers["tick"] = policy.tick
-    numbers["delay_rows"] = policy.delay_rows or 0
-    numbers["disorder"] = policy.disorder
+    numbers = numbers_of(policy, kernels.NUMBERS)
     numbers["max_reusable"] = parameters.max_reusable if parameters.reuse else 0
     numbers["eta"] = parameters.eta
     numbers["lonely"] = parameters.lonely
-    numbers["clock"] = numbers["soonest"] = common.EARLIEST
+    numbers["soonest"] = common.EARLIEST
     numbers["average"] = -1.0
     numbers["ratio"] = numbers["guess"] = 1.0
     numbers["caution"] = kernels.LEAST_CAUTION

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from crenel.avro import Schemas, packed, unpacked
 from crenel.engine.contract import Engine, Kind, Releases, SnapshotError
+from crenel.engine.draws import generator
 from crenel.engine.groups import Floats, Groups, Ints, groups_of, learn
 from crenel.engine.kernels import common
 from crenel.engine.kernels import groups as kernels
@@ -77,7 +78,7 @@ class Buffered(Engine, Generic[_Parameters]):
         space = space_of(policy)
         self._fingerprint = fingerprint(policy, space)
         self._space = space._replace(dimensions=space.dimensions.copy())
-        self._random = common.Random(key=unpacked(key, "<u4"), block=np.zeros(common.WORDS, dtype=np.uint32))
+        self._random = generator(key)
         self._draws = np.zeros(1, dtype=[("draws", "i8")])
         self._clock = common.EARLIEST
         self._arrivals = 0

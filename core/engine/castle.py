@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crenel.avro import Schemas, packed, unpacked
-from crenel.engine.compiled import Compiled
+from crenel.engine.compiled import Compiled, numbers_of
 from crenel.engine.contract import Releases
+from crenel.engine.draws import generator
 from crenel.engine.kernels import castle as kernels
 from crenel.engine.kernels import common
 from crenel.engine.space import own, set_domains
@@ -38,6 +39,8 @@ class Castle(Compiled):
     key
         32 bytes for the generator. Whoever knows them can undo its choices.
     """
+
+    _state: kernels.State
 
     def __init__(self, policy: Policy, key: bytes) -> None:
         super().__init__(policy)
@@ -275,7 +278,7 @@ class Castle(Compiled):
             reusable=_reusable(self._parameters.max_reusable, self._dimensions, closeness.stream.shape),
             recent=np.zeros(int(numbers["mu"][0])),
             closeness=closeness,
-            random=common.Random(key=unpacked(key, "<u4"), block=np.zeros(common.WORDS, dtype=np.uint32)),
+            random=generator(key),
             out=room(capacity, self._dimensions),
         )
 
@@ -305,19 +308,11 @@ def _castle_parameters(policy: Policy) -> CastleParameters:
 
 def _numbers(policy: Policy) -> NDArray[Any]:
     parameters = _castle_parameters(policy)
-    numbers = np.zeros(1, dtype=kernels.NUMBERS)
-    numbers["k"] = policy.k
-    numbers["l"] = policy.l or 0
-    numbers["t"] = -1.0 if policy.t is None else policy.t
-    numbers["delay"] = -1 if policy.delay is None else policy.delay
-    numbers["tick"] = policy.tick
-    numbers["delay_rows"] = policy.delay_rows or 0
-    numbers["disorder"] = policy.disorder
+    numbers = numbers_of(policy, kernels.NUMBERS)
     numbers["beta"] = parameters.beta
     numbers["mu"] = parameters.mu
     numbers["reuse"] = parameters.reuse is Reuse.UNIFORM
     numbers["tracked"] = 1 + (len(policy.sensitive) if policy.l else 0)
-    numbers["clock"] = common.EARLIEST
     numbers["oldest"] = numbers["newest"] = common.NONE
     return numbers
 

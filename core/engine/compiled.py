@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from crenel.avro import packed
 from crenel.engine.contract import Engine, Releases, SnapshotError
@@ -112,3 +113,21 @@ class Compiled(Engine):
             self._state.numbers[name] = record[name]
         if record["draws"] % common.WORDS:
             common.chacha20_block(self._state.random, record["draws"] // common.WORDS)
+
+
+def numbers_of(policy: Policy, numbers: np.dtype[np.void]) -> NDArray[Any]:
+    """A kernel's numbers before any row: what the policy promises, as far as the kernel asks for it; all others 0."""
+    promised = {
+        "k": policy.k,
+        "l": policy.l or 0,
+        "t": -1.0 if policy.t is None else policy.t,
+        "delay": -1 if policy.delay is None else policy.delay,
+        "tick": policy.tick,
+        "delay_rows": policy.delay_rows or 0,
+        "disorder": policy.disorder,
+        "clock": common.EARLIEST,
+    }
+    made = np.zeros(1, dtype=numbers)
+    for name in promised.keys() & set(numbers.names or ()):
+        made[name] = promised[name]
+    return made

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from crenel.avro import Schemas, packed, unpacked
 from crenel.durations import parse_duration
-from crenel.engine.compiled import Compiled
+from crenel.engine.compiled import Compiled, numbers_of
 from crenel.engine.contract import Releases, SnapshotError
+from crenel.engine.draws import generator
 from crenel.engine.kernels import chain, common
 from crenel.engine.kernels import continuous as kernels
 from crenel.engine.rtree import room_for
@@ -42,6 +43,8 @@ class Continuous(Compiled):
     key
         32 bytes for the generator. Whoever knows them can undo its choices.
     """
+
+    _state: kernels.State
 
     def __init__(self, policy: Policy, key: bytes) -> None:
         super().__init__(policy)
@@ -193,7 +196,7 @@ class Continuous(Compiled):
             chains=chains,
             inside=np.zeros(len(chains.table), dtype=np.uint8),
             found=np.empty(len(tree.nodes), dtype=np.int64),
-            random=common.Random(key=unpacked(key, "<u4"), block=np.zeros(common.WORDS, dtype=np.uint32)),
+            random=generator(key),
             out=room(capacity, self._dimensions),
         )
 
@@ -211,12 +214,7 @@ def _numbers(policy: Policy) -> NDArray[Any]:
     if not isinstance(parameters, (MinDelayParameters, RTreeParameters)):
         message = f"Continuous: policy.method must be one of its four, not {policy.method!r}."
         raise TypeError(message)
-    numbers = np.zeros(1, dtype=kernels.NUMBERS)
-    numbers["k"] = policy.k
-    numbers["delay"] = -1 if policy.delay is None else policy.delay
-    numbers["tick"] = policy.tick
-    numbers["delay_rows"] = policy.delay_rows or 0
-    numbers["disorder"] = policy.disorder
+    numbers = numbers_of(policy, kernels.NUMBERS)
     numbers["first_fit"] = isinstance(parameters, MinDelayParameters)
     if isinstance(parameters, RTreeParameters):
         numbers["instant"] = parse_duration(parameters.instant or "") or 0
@@ -226,7 +224,6 @@ def _numbers(policy: Policy) -> NDArray[Any]:
         numbers["dense"] = 1
         numbers["patience"] = numbers["active_rows"]
         numbers["holds"] = policy.method == "rtree-full"
-    numbers["clock"] = common.EARLIEST
     numbers["next_time"] = numbers["next_row"] = common.LATEST
     numbers["next_time_leaf"] = numbers["next_row_leaf"] = common.NONE
     return numbers

@@ -1,4 +1,4 @@
-"""Draws that belong to a row: 64 bits each, found by the row's number, whoever asks and however often."""
+"""Where draws come from: a generator for kernels, and 64 bits that belong to a row, found by its number."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crenel.avro import unpacked
-from crenel.engine.kernels.common import WORDS
+from crenel.engine.kernels.common import WORDS, Random
 from crenel.engine.kernels.stream import keystream
 
 #: Draws of 64 bits in a block.
@@ -34,6 +34,11 @@ class Draws:
         keystream(self._key, first * self._blocks, words)
         halves = words.astype(np.uint64).reshape(rows, self._blocks * _DRAWS, 2)
         return np.ascontiguousarray((halves[:, :, 0] | (halves[:, :, 1] << np.uint64(32)))[:, : self._count])
+
+
+def generator(key: bytes) -> Random:
+    """The generator that kernels draw from, at its beginning."""
+    return Random(key=unpacked(key, "<u4"), block=np.zeros(WORDS, dtype=np.uint32))
 
 
 def derived(key: bytes, purpose: bytes) -> bytes:

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from crenel.avro import Schemas, packed, unpacked
 from crenel.durations import parse_duration
-from crenel.engine.compiled import Compiled
+from crenel.engine.compiled import Compiled, numbers_of
 from crenel.engine.contract import Releases
+from crenel.engine.draws import generator
 from crenel.engine.kernels import common
 from crenel.engine.kernels import partition as kernels
 from crenel.engine.space import own, set_domains
@@ -48,6 +49,7 @@ class Partition(Compiled):
     """
 
     takes_holes = True
+    _state: kernels.State
 
     def __init__(self, policy: Policy, key: bytes) -> None:
         super().__init__(policy)
@@ -178,7 +180,7 @@ class Partition(Compiled):
             ),
             pool=_pool(capacity, dimensions, tracked),
             reusable=_ring(_parameters(policy).max_reusable, dimensions),
-            random=common.Random(key=unpacked(key, "<u4"), block=np.zeros(common.WORDS, dtype=np.uint32)),
+            random=generator(key),
             out=room(capacity, dimensions),
         )
 
@@ -192,18 +194,11 @@ def _parameters(policy: Policy) -> PartitionParameters:
 
 def _numbers(policy: Policy) -> NDArray[Any]:
     parameters = _parameters(policy)
-    numbers = np.zeros(1, dtype=kernels.NUMBERS)
-    numbers["k"] = policy.k
-    numbers["l"] = policy.l or 0
-    numbers["delay"] = -1 if policy.delay is None else policy.delay
-    numbers["tick"] = policy.tick
-    numbers["delay_rows"] = policy.delay_rows or 0
-    numbers["disorder"] = policy.disorder
+    numbers = numbers_of(policy, kernels.NUMBERS)
     numbers["reuse"] = _REUSE[parameters.reuse]
     numbers["reuse_rows"], numbers["reuse_time"] = _reuse_for(policy, parameters)
     numbers["eta"] = parameters.eta
     numbers["fill"] = parameters.fill_missing
-    numbers["clock"] = common.EARLIEST
     numbers["oldest"] = numbers["newest"] = common.NONE
     return numbers
 
