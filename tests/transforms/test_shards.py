@@ -151,6 +151,21 @@ def test_shards_of_one_key_survive_failures(shortest: int, fail: bool, restart: 
     assert state.empty
 
 
+@pytest.mark.parametrize("shortest", [0, 1 << 20])
+def test_a_shard_goes_on_with_the_generator_it_began_with(shortest: int) -> None:
+    """Of a key whose second shard came later, under another secret."""
+    expected = through(State(), PACKS)
+    forget()
+    state, out = State(), list[Any]()
+    with short_logs(shortest):
+        for i, pack in enumerate(PACKS):
+            forget()
+            secret = b"secret" if i < POLICY.shards else b"another"
+            out += Worker(POLICY, secret=secret).push(state, pack.to_bytes())
+        out += Worker(POLICY, secret=b"a third").fire(state, at=END)
+    assert published(out) == published(expected)
+
+
 def test_one_timer_wakes_every_shard() -> None:
     state, worker, out = State(), Worker(POLICY), list[Any]()
     for pack in PACKS[:6]:
