@@ -117,6 +117,13 @@ class Bench:
             }
         return self._compare("By shards, delta rows of all", cases, (), _of_one_shard)
 
+    def delays(self) -> dict[str, Any]:
+        """Dicts by the number of shards, the delay in event time: each deadline is a timer."""
+        cases: dict[str, tuple[str | None, Callable[[], Any]]] = {"source": (None, self.source())}
+        for n in self.scale.shards:
+            cases[f"c, {n} shards"] = ("source", self.c(shards=n, event_time="at", timed=True))
+        return self._compare("By shards, delta seconds of a row a second", cases, (), _of_one_shard)
+
     def groups(self) -> dict[str, Any]:
         """Arrow by the rows of a row group, 1 and 8 shards."""
         cases = {
@@ -176,14 +183,17 @@ class Bench:
         shards: int = 1,
         event_time: str | None = None,
         delta: int | None = None,
+        timed: bool = False,
     ) -> Policy:
+        delta = delta or self.scale.delta
         return Policy(
             person="person",
             event_time=event_time,
             quasi_identifiers={name: self._quasi_identifier(name) for name in names},
             publish=PUBLISHED,
             k=self.scale.k,
-            delay_rows=delta or self.scale.delta,
+            delay=f"{delta}s" if timed else None,
+            delay_rows=None if timed else delta,
             shards=shards,
             method="castle",
             seed=0,
@@ -325,7 +335,7 @@ def main(given: Sequence[str] | None = None) -> int:
     return 0
 
 
-PARTS = ("cost", "shards", "delta_over_shards", "groups")
+PARTS = ("cost", "shards", "delta_over_shards", "delays", "groups")
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -20,10 +20,10 @@ from crenel.parameters import takes_holes
 from crenel.policy import Policy, PolicyError
 from crenel.transforms.emit import PUBLISHED, REJECTED, RELEASES, SUPPRESSED
 from crenel.transforms.hold import Hold
+from crenel.transforms.local import is_run_here, keep_keys_whole, warn_of_stale_state
 from crenel.transforms.pack import REJECTED_FIELDS, Pack, PackBounded
 from crenel.transforms.perturb import published_as_floats
 from crenel.transforms.published import RELEASE_FIELDS, Publisher
-from crenel.transforms.stale import is_run_here, keep_keys_whole, warn_of_stale_state
 
 __all__ = ["Anonymize", "Anonymized"]
 

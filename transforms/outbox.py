@@ -34,7 +34,7 @@ from apache_beam.transforms.window import GlobalWindow, GlobalWindows
 from apache_beam.utils import windowed_value
 from apache_beam.utils.timestamp import Timestamp
 
-from crenel.transforms.stale import is_local
+from crenel.transforms.local import is_local
 
 __all__ = ["CONFIRMATIONS", "Durable"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any
 
 import apache_beam as beam
@@ -15,9 +16,10 @@ from apache_beam.portability.api import beam_runner_api_pb2 as api
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crenel.transforms import AnonymizeBounded, hold, stale
+from crenel.transforms import AnonymizeBounded, hold, local
 from crenel.transforms.holder import Departure, Holder
 from crenel.transforms.packs import UNSAID, Pack, Packer
+from crenel.transforms.published import release_records
 from crenel.transforms.shards import Left, Shards
 from tests.transforms.cells import END, State, Worker, forget, published, rolled_back, short_logs, tagged
 from tests.transforms.streams import SECOND, Stamped, anonymize, policy, rows, run, stream
@@ -29,7 +31,6 @@ PACKER = Packer(POLICY, b"secret")
 #: Packs of three shards, in turns.
 PACKS = [pack for i in range(0, len(GIVEN), 24) for pack in PACKER.pack_dicts(GIVEN[i : i + 24], None).packs]
 FIRST = GIVEN[0]["seen"]
-LAST = int(GIVEN[-1]["seen"] * SECOND)
 
 
 @pytest.fixture(autouse=True)
@@ -133,6 +134,17 @@ def through(state: State, given: list[Pack], *, fail: bool = False, restart: boo
     return out + worker.fire(state, at=END)
 
 
+def fired(worker: Worker, state: State, *, shard: int = 0) -> list[Any]:
+    """What leaves while the timer fires at its time, until it is not set any more, or to the end."""
+    out: list[Any] = []
+    for _ in range(200):
+        if state.timer is None or state.timer >= END:
+            return out
+        at, state.timer = state.timer, None
+        out += worker.fire(state, at=at, shard=shard)
+    raise AssertionError("the timer re-arms for ever")
+
+
 def numbers(out: list[Any]) -> list[int]:
     return sorted(row["number"] for row in published(out))
 
@@ -153,7 +165,7 @@ def test_shards_of_one_key_survive_failures(shortest: int, fail: bool, restart: 
 
 @pytest.mark.parametrize("shortest", [0, 1 << 20])
 def test_a_shard_goes_on_with_the_generator_it_began_with(shortest: int) -> None:
-    """Of a key whose second shard came later, under another secret."""
+    """Whatever secrets come later, and though nothing is remembered."""
     expected = through(State(), PACKS)
     forget()
     state, out = State(), list[Any]()
@@ -170,12 +182,7 @@ def test_one_timer_wakes_every_shard() -> None:
     state, worker, out = State(), Worker(POLICY), list[Any]()
     for pack in PACKS[:6]:
         out += worker.push(state, pack.to_bytes())
-    fired = 0
-    while state.timer is not None and state.timer < END:
-        at, state.timer = state.timer, None
-        out += worker.fire(state, at=at)
-        fired += 1
-        assert fired < 200
+    out += fired(worker, state)
     assert {record["shard"] for record in tagged(out, "releases")} == {0, 1, 2}
     assert len(numbers(out)) == sum(len(pack.rows) for pack in PACKS[:6])
     # The same under keys of their own.
@@ -185,11 +192,9 @@ def test_one_timer_wakes_every_shard() -> None:
         own, worker = State(), Worker(POLICY)
         for pack in PACKS[:6]:
             apart += worker.push(own, pack.to_bytes(), shard=shard) if pack.shard == shard else []
-        while own.timer is not None and own.timer < END:
-            at, own.timer = own.timer, None
-            apart += worker.fire(own, at=at, shard=shard)
-    key = lambda row: row["number"]  # noqa: E731
-    assert sorted(published(apart), key=key) == sorted(published(out), key=key)
+        apart += fired(worker, own, shard=shard)
+    by_number = itemgetter("number")
+    assert sorted(published(apart), key=by_number) == sorted(published(out), key=by_number)
 
 
 def test_a_firing_for_nothing_stores_nothing_and_arms_again() -> None:
@@ -204,31 +209,34 @@ def test_a_firing_for_nothing_stores_nothing_and_arms_again() -> None:
 
 def test_the_log_of_an_earlier_release_is_read() -> None:
     """Then a key was a shard: packs did not say theirs, and a firing told the time to rows that were not due, too."""
-    mine = [pack for pack in PACKS if pack.shard == 2]
-    now = LAST - 1000 * SECOND
+    first = replace(next(pack for pack in PACKS if pack.shard == 2), shard=UNSAID)
     holder = Holder(POLICY, b"secret", b"2")
-    ops = [b"b" + holder.snapshot()]
-    for pack in mine[:4]:
-        ops.append(b"p" + replace(pack, shard=UNSAID).to_bytes())
-        holder.push(pack)
-    ops.append(b"a" + str(now).encode())
-    holder.advance(now)
-    expected = [*holder.push(mine[4]), *holder.flush()]
+    begun = holder.snapshot()
+    holder.push(first)
+    due = holder.next_deadline()
+    assert due is not None
+    now = due - SECOND
+    assert holder.advance(now) == []
+    # Late: due before what it was told, and after all that it has seen.
+    late = replace(first, rows=replace(first.rows, time=first.rows.time - 60 * SECOND))
+    at_once, at_the_end = holder.push(late), holder.flush()
+    assert at_once
+    ops = [b"b" + begun, b"p" + first.to_bytes(), b"a" + str(now).encode()]
     state = State()
     state.log.items = [hold._NUMBER.pack(i) + op for i, op in enumerate(ops)]
     state.token.value = b"of then"
     worker = Worker(POLICY, secret=b"another")
-    pushed = replace(mine[4], shard=UNSAID).to_bytes()
-    out = worker.push(state, pushed, shard=2) + worker.fire(state, at=END, shard=2)
-    records = tagged(out, "releases")
-    assert [record["rows"] for record in records] == [n for left in expected for n in left.releases.sizes.tolist()]
-    assert {record["shard"] for record in records} == {2}
+    for out, expected in (
+        (worker.push(state, late.to_bytes(), shard=2), at_once),
+        (worker.fire(state, at=END, shard=2), at_the_end),
+    ):
+        assert tagged(out, "releases") == [record for left in expected for record in release_records(left.releases, 2)]
 
 
 # --- In a pipeline ---
 
 
-def keys_of(proto: Any) -> set[int]:
+def keys_of(proto: Any) -> set[bool]:
     """Whether the steps of an expanded pipeline pack under one key."""
     found = set()
     for step in proto.components.transforms.values():
@@ -240,7 +248,7 @@ def keys_of(proto: Any) -> set[int]:
     return found
 
 
-def built(transform: Any, runner: str = "DirectRunner") -> set[int]:
+def built(transform: Any, runner: str = "DirectRunner") -> set[bool]:
     pipeline = beam.Pipeline(runner=runner, options=PipelineOptions([]))
     # Within another step, as in somebody's pipeline.
     _ = pipeline | beam.Create(GIVEN[:5]) | "Theirs" >> beam.ptransform_fn(lambda given: given | transform)()
@@ -272,7 +280,8 @@ def test_what_leaves_is_the_same_under_one_key_and_many(runner: str, monkeypatch
         return run(source, anonymize(shards=3), runner=runner)
 
     one = left()
-    monkeypatch.setattr(stale, "is_local", lambda _: False)
+    monkeypatch.setattr(local, "is_local", lambda _: False)
+    assert built(anonymize(shards=3)) == {False}
     many = left()
     by_number = [{left.value["number"]: left.value for left in out.published} for out in (one, many)]
     assert by_number[0] == by_number[1]

@@ -1,4 +1,4 @@
-"""What Beam's local runners lack: state that is always the latest, with several workers or on Prism; parallel keys."""
+"""What is special about Beam's local runners: stale state, bundles that Prism splits, keys that are never parallel."""
 
 from __future__ import annotations
 
@@ -61,6 +61,6 @@ def is_run_here(rows: Any) -> bool:
     steps that are not its own.
     """
     step = rows.producer
-    while step.parent is not None:
+    while step is not None and step.parent is not None:
         step = step.parent
     return is_local(rows.pipeline) and step is rows.pipeline._root_transform()
