@@ -638,6 +638,11 @@ class BastionParameters:
     #: Whether rows are taken in the order of their event times instead of their arrival. Needs one kind of delay.
     reorder: bool = False
 
+    @property
+    def crowd(self) -> bool:
+        """Whether every row that is not suppressed leaves among rows of k persons, at one moment."""
+        return not self.reuse
+
     def __post_init__(self) -> None:
         # As other methods call it; YAML reads a bare `off` as False.
         reuse: Any = self.reuse

@@ -159,6 +159,15 @@ class Policy:
         """
         return max(self.delay // _TICKS, 1) if self.delay is not None else UNITS["s"]
 
+    @property
+    def crowd(self) -> bool:
+        """Whether every published row must leave in a crowd.
+
+        A crowd is a release of rows of at least k persons, each person in it once, at one moment, under one
+        generalization.
+        """
+        return self.on_suppress is OnSuppress.DROP and bool(getattr(self.parameters, "crowd", False))
+
     @classmethod
     def from_yaml(cls, path: str | PathLike[str]) -> Policy:
         """Read a YAML file; the hierarchies' files are relative to it."""
