@@ -627,10 +627,10 @@ class BastionParameters:
     eta: float = 4.6
 
     #: How much a row that will be hard to find company for is preferred as a member of a group.
-    lonely: float = 0.15
+    lonely: float = 0.25
 
-    #: A group is chosen among so many times k rows, or 512 if that is less, but no fewer than half as many times k.
-    search: int = 8
+    #: The most rows that a group is chosen among: where more are held, those that fit best. It bounds the time.
+    search: int = 8192
 
     #: The most generalizations kept for reuse; the oldest go first. It bounds memory.
     max_reusable: int = 4000

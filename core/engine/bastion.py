@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from crenel.avro import Schemas, packed, unpacked
+from crenel.engine import mondrian
 from crenel.engine.codes import Codes
 from crenel.engine.compiled import Compiled, numbers_of
 from crenel.engine.contract import Releases
@@ -28,13 +29,13 @@ from crenel.rows import Rows
 
 #: Releases that one call of the kernel writes: what bounds memory beside the rows held.
 _RELEASES = 128
-#: Candidates for a group that are many enough.
-_MANY = 512
 #: Boxes that there is room for at first.
 _FEW_BOXES = 16
+#: Persons that a part of a large set has at least: a group is not looked for among more than twice as many rows.
+_PART = 4096
 #: Rows in the sample that a row's loneliness is estimated by.
-_SAMPLE = 128
-_SCHEMAS = Schemas("crenel.engine", ("bastion.3.avsc", "bastion.2.avsc", "bastion.1.avsc"))
+_SAMPLE = 256
+_SCHEMAS = Schemas("crenel.engine", ("bastion.1.avsc",))
 #: Numbers that change from row to row, and are kept.
 _COUNTS = ("draws", "arrivals", "released", "clock", "sampled", "until_sample")
 _AVERAGES = ("average", "ratio", "guess", "caution", "waited")
@@ -58,8 +59,7 @@ class Bastion(Compiled):
     def __init__(self, policy: Policy, key: bytes) -> None:
         super().__init__(policy)
         self._codes = Codes(policy)
-        self._candidates = _candidates(policy, self._parameters)
-        self._terrain = kernels.Terrain(self._space, growth=np.empty(_most_leaves(policy)))
+        self._terrain = kernels.Terrain(self._space, growth=np.empty((2, _most_leaves(policy))))
         self._state = self._empty_state(key, capacity=self.chunk)
 
     def next_deadline(self) -> int | None:
@@ -88,15 +88,51 @@ class Bastion(Compiled):
         parts, start = [], 0
         while start != common.NONE:
             self._reserve_reusable()
-            workspace = _WORKSPACE.of(self._dimensions, self._candidates, len(self._state.held.number))
+            workspace = _WORKSPACE.of(self._dimensions, len(self._state.held.number), self._policy.k)
             state = kernels.State(*self._state, *workspace)
             start = kernels.run(state, *columns, start, now, over)
             parts.append(taken(state.out, state.numbers))
+            if state.numbers["dividing"][0]:
+                self._divide(state)
         return Releases.concat(parts)
 
     def _places(self) -> NDArray[np.int64]:
         """Where held rows lie, in order of arrival."""
         return np.flatnonzero(self._state.held.number[: self._state.numbers["places"][0]] != common.NONE)
+
+    def _divide(self, state: kernels.State) -> None:
+        """Plan groups for the held rows, all of which are due at one moment.
+
+        They are cut into parts as Mondrian does, and anchors gather groups in each part. Of several sizes of parts the
+        one of the least loss is taken: the smaller they are, the more is decided by a view of all rows.
+        """
+        kernels.close_gaps(state.numbers, state.held)
+        kernels.estimate_again(state)
+        best: _Division | None = None
+        for least in _least_parts(self._policy.k, self.held):
+            made = self._divided(state, least)
+            if best is None or made.loss < best.loss:
+                best = made
+            kernels.hold_again(state)
+        if best is not None:
+            best.plan_again(state)
+        kernels.begin_writing(state)
+        state.numbers["dividing"] = 0
+
+    def _divided(self, state: kernels.State, least: int) -> _Division:
+        """Plan groups in parts of at least so many persons."""
+        held, rows = state.held, slice(0, self.held)
+        qi = np.ascontiguousarray(held.columns[:, rows].T)
+        sensitive, time = held.sensitive[rows], np.zeros(self.held, dtype=np.int64)
+        part = mondrian.partition(state.terrain.space, Rows(qi, held.person[rows], sensitive, time), least)
+        order = np.lexsort((held.number[rows], part))
+        for name in _HELD:
+            column = getattr(held, name)
+            if len(column):
+                column[rows] = column[rows][order]
+        held.columns[:, rows] = held.columns[:, rows][:, order]
+        offsets = np.flatnonzero(np.diff(part[order], prepend=-2, append=-2))
+        return _Division.of(state, kernels.plan_parts(state, offsets))
 
     # --- Snapshots ---
 
@@ -270,44 +306,89 @@ class Bastion(Compiled):
         )
 
 
+@dataclass(frozen=True, eq=False)
+class _Division:
+    """A plan for all held rows, kept while another is tried."""
+
+    loss: float
+    groups: int
+    number: NDArray[np.int64]
+    group: NDArray[np.int64]
+    size: NDArray[np.int64]
+    box: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, state: kernels.State, loss: float) -> _Division:
+        rows, groups = int(state.numbers["planned_rows"][0]), int(state.numbers["planned"][0])
+        plan = state.plan
+        return cls(
+            loss,
+            groups,
+            plan.number[:rows].copy(),
+            plan.group[:rows].copy(),
+            plan.size[:groups].copy(),
+            plan.box[:groups].copy(),
+        )
+
+    def plan_again(self, state: kernels.State) -> None:
+        """Let the plan be the state's, and its rows be held no more."""
+        plan, numbers, rows = state.plan, state.numbers, len(self.number)
+        plan.number[:rows], plan.group[:rows] = self.number, self.group
+        plan.size[: self.groups], plan.box[: self.groups] = self.size, self.box
+        held = state.held.number[: int(numbers["places"][0])]
+        held[np.isin(held, self.number)] = common.NONE
+        numbers["planned"], numbers["planned_rows"] = self.groups, rows
+        numbers["held"] -= rows
+
+
+def _least_parts(k: int, rows: int) -> list[int]:
+    """How many persons a part has at least, in the divisions that are tried."""
+    return sorted({k, min(3 * k, rows), min(max(_PART, k), rows)})
+
+
 class _Workspace(threading.local):
-    """Room to compute in and to write to. All engines of a thread share it: a shard costs little but its rows."""
+    """Scratch space and output buffers, shared by all engines of a thread: a shard costs little but its rows."""
 
     def __init__(self) -> None:
-        self._shared: dict[tuple[int, int], tuple[kernels.Search, common.Out]] = {}
+        self._shared: dict[int, tuple[kernels.Search, kernels.Plan, common.Out]] = {}
 
-    def of(self, dimensions: int, candidates: int, places: int) -> tuple[kernels.Search, common.Out]:
-        """Room to search so many places, for no more candidates than so many, and to let everything there go."""
-        needed = max(places, _SAMPLE)
-        search, out = self._shared.get((dimensions, candidates), (None, None))
+    def of(self, dimensions: int, places: int, k: int) -> tuple[kernels.Search, kernels.Plan, common.Out]:
+        """Scratch space for `places` held rows and groups of k, with output room to release them all."""
+        needed, groups = max(places, _SAMPLE), places // k + 1
+        search, plan, out = self._shared.get(dimensions, (None, None, None))
         if search is None or out is None or len(search.cost) < needed:
-            search = _search(dimensions, candidates, needed)
+            search = _search(dimensions, needed)
             out = room(_RELEASES, dimensions)._replace(rows=np.empty(needed, dtype=np.int64))
-            self._shared[dimensions, candidates] = search, out
-        return search, out
+            plan = None
+        if plan is None or len(plan.size) < groups:
+            plan = _plan(dimensions, len(search.cost), groups)
+        self._shared[dimensions] = search, plan, out
+        return search, plan, out
 
 
 _WORKSPACE = _Workspace()
 
 
-def _candidates(policy: Policy, parameters: BastionParameters) -> int:
-    """How many rows are considered for a group; where that would be very many, half of them do."""
-    wanted = parameters.search * policy.k
-    return min(wanted, max(_MANY, wanted // 2))
-
-
-def _search(dimensions: int, candidates: int, places: int) -> kernels.Search:
-    scores = kernels.in_lanes(candidates)
+def _search(dimensions: int, places: int) -> kernels.Search:
     return kernels.Search(
         cost=np.empty(places),
         order=np.empty(places),
-        place=np.empty(places + 1, dtype=np.int64),
-        person=np.empty(candidates, dtype=np.int64),
-        offset=np.empty((dimensions, candidates), dtype=np.float32),
-        score=np.empty(scores, dtype=np.float32),
-        least=np.empty(scores // 2, dtype=np.float32),
-        members=np.empty(places, dtype=np.int64),
+        place=np.empty(places, dtype=np.int64),
+        offset=np.empty((dimensions, places), dtype=np.float32),
+        score=np.empty(kernels.in_lanes(places), dtype=np.float32),
+        least=np.empty(kernels.LANES, dtype=np.float32),
+        members=np.empty(places + 1, dtype=np.int64),
         company=np.empty(places, dtype=np.int64),
+    )
+
+
+def _plan(dimensions: int, places: int, groups: int) -> kernels.Plan:
+    rows = {name: np.empty(places, dtype=np.int64) for name in ("place", "number", "group", "order")}
+    return kernels.Plan(
+        **rows,
+        size=np.empty(groups, dtype=np.int64),
+        box=np.empty((groups, 3, dimensions)),
+        end=np.empty(groups, dtype=np.int64),
     )
 
 
@@ -316,6 +397,7 @@ def _numbers(policy: Policy, parameters: BastionParameters) -> NDArray[Any]:
     numbers["max_reusable"] = parameters.max_reusable if parameters.reuse else 0
     numbers["eta"] = parameters.eta
     numbers["lonely"] = parameters.lonely
+    numbers["search"] = parameters.search
     numbers["soonest"] = common.EARLIEST
     numbers["average"] = -1.0
     numbers["ratio"] = numbers["guess"] = 1.0

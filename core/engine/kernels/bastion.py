@@ -13,6 +13,7 @@ import numpy as np
 
 from crenel.engine.kernels.common import (
     CLUSTER,
+    EARLIEST,
     INTERVAL,
     LATEST,
     NONE,
@@ -62,8 +63,8 @@ BINS = 32
 _DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)
 _BIT = np.zeros(64, dtype=np.int64)
 _BIT[[(int(_DE_BRUIJN) << place & 2**64 - 1) >> 58 for place in range(64)]] = range(64)
-#: Of every so many-th candidate the least score is kept, so that the best is found without looking at all.
-LANES = 32
+#: Candidates are striped over so many lanes; caching each lane's least score avoids a scan of all to find the best.
+LANES = 128
 #: Until so few costs are left their range is halved.
 FEW = 8
 #: All leaves of a tree are looked at once if there are no more of them than this, for each value; else the tree is
@@ -92,13 +93,20 @@ NUMBERS = np.dtype(
         ("max_reusable", "i8"),
         ("eta", "f8"),
         ("lonely", "f8"),
+        ("search", "i8"),
         ("arrivals", "i8"),
         ("clock", "i8"),
         ("held", "i8"),
         ("places", "i8"),  # rows and gaps
         ("first", "i8"),  # no row lies before it
         ("soonest", "i8"),  # no deadline is before it
-        ("due", "i8"),  # place of a row whose deadline has come
+        ("until", "i8"),  # the deadline of the rows that are due
+        ("over", "i8"),  # whether the stream is over, and all rows are due
+        ("writing", "i8"),  # whether a plan was made and is not all written
+        ("dividing", "i8"),  # whether all held rows are due, and to be divided
+        ("planned", "i8"),  # groups of the plan
+        ("planned_rows", "i8"),
+        ("written", "i8"),  # groups of the plan that were written
         ("sampled", "i8"),  # rows that went into the sample
         ("until_sample", "i8"),  # arrivals until the next one does
         ("average", "f8"),  # loss of what left lately, by row
@@ -131,17 +139,28 @@ class Held(NamedTuple):
 
 
 class Search(NamedTuple):
-    """Room to look for company in."""
+    """Scratch space to form one group in."""
 
     cost: Any  # by place: the loss of a box of this row and the anchor
     order: Any  # the same, to be selected from
     place: Any  # of each candidate
-    person: Any
     offset: Any  # [quasi-identifier, candidate]: how far it lies from the anchor; of single precision, as is the score
     score: Any  # of each candidate; infinite if it cannot join
-    least: Any  # score of each lane of candidates, and room to find it
+    least: Any  # score of each lane of candidates
     members: Any  # places of the group
     company: Any  # their persons
+
+
+class Plan(NamedTuple):
+    """The groups of the rows that are due at one moment, before they are written. Planned rows are held no more."""
+
+    place: Any  # of each planned row: its columns stay there until the plan is written
+    number: Any
+    group: Any
+    size: Any  # of each group
+    box: Any  # [group, 3, quasi-identifier]: as `State.box`
+    end: Any  # of each group in `order`
+    order: Any  # planned rows by group
 
 
 class Scratch(NamedTuple):
@@ -171,7 +190,7 @@ class Terrain(NamedTuple):
     """The quasi-identifiers, and room to compute with their trees."""
 
     space: Space
-    growth: Any  # by leaf
+    growth: Any  # [2, leaf]
 
 
 class Kept(NamedTuple):
@@ -201,6 +220,7 @@ class State(NamedTuple):
     closeness: Closeness
     random: Random
     search: Search
+    plan: Plan
     out: Out
 
 
@@ -212,13 +232,6 @@ def _add_distances(column: Array, x: float, scale: float, total: Array) -> None:
     """Add how far each value lies from x."""
     for i in range(total.size):
         total[i] += scale * abs(column[i] - x)
-
-
-@vectorized
-def _add_outside(offset: Array, lo: float, hi: float, total: Array) -> None:
-    """Add how far each offset lies outside of an interval."""
-    for i in range(total.size):
-        total[i] += max(offset[i] - hi, np.float32(0.0)) + max(lo - offset[i], np.float32(0.0))
 
 
 @vectorized
@@ -273,11 +286,47 @@ def _add_growth(
     """Add `scale` times how much the span of a category or a prefix grows if it takes each of the column's values."""
     dimension, leaves = terrain.space.dimensions[d], np.int64(terrain.space.dimensions[d].widest_hi) + 1
     if dimension.kind == TREE and leaves <= LEAVES_A_VALUE * total.size:
-        growth = terrain.growth[:leaves]
+        growth = terrain.growth[0, :leaves]
         _grow_by_leaf(terrain.space, node, scale, growth)
         _add_of_leaves(column, growth, total)
     else:
         _add_widened(terrain.space, d, lo, hi, node, scale, column, total)
+
+
+@bare
+def _values_of(column: Array, place: Array, value: Array) -> None:
+    """The values at some places. They mostly lie side by side: then nothing has to be looked up."""
+    count = value.size
+    if place[count - 1] - place[0] == count - 1:
+        copy_into(column[place[0] : place[0] + count], value)
+        return
+    for j in range(count):
+        value[j] = column[place[j]]
+
+
+@bare
+def _add_regrowth(
+    terrain: Terrain, d: int, lo: float, hi: float, node: int, box: Array, column: Array, total: Array
+) -> None:
+    """Add by how much less each value enlarges the span of a category or a prefix, which has become the box's."""
+    space, dimension = terrain.space, terrain.space.dimensions[d]
+    leaves, scale = np.int64(dimension.widest_hi) + 1, dimension.scale
+    new_lo, new_hi, new_node = box[0, d], box[1, d], np.int64(box[2, d])
+    if dimension.kind == TREE and leaves <= LEAVES_A_VALUE * total.size:
+        growth, before = terrain.growth[0, :leaves], terrain.growth[1, :leaves]
+        _grow_by_leaf(space, node, scale, before)
+        _grow_by_leaf(space, new_node, scale, growth)
+        for leaf in range(leaves):
+            growth[leaf] -= before[leaf]
+        _add_of_leaves(column, growth, total)
+        return
+    for i in range(total.size):
+        x = column[i]
+        if x < lo or x > hi:
+            old_lo, old_hi, _ = widen(space, d, lo, hi, node, x, x)
+            wide_lo, wide_hi, _ = widen(space, d, new_lo, new_hi, new_node, x, x)
+            old_growth = scale * ((old_hi - old_lo) - (hi - lo))
+            total[i] += scale * ((wide_hi - wide_lo) - (new_hi - new_lo)) - old_growth
 
 
 @bare
@@ -302,29 +351,24 @@ def _pair_losses(terrain: Terrain, columns: Array, row: Array, cost: Array) -> N
 
 
 @vectorized
-def _fold(score: Array, least: Array) -> None:
-    """The lesser of each score and the one half of all further on."""
-    for i in range(least.size):
-        least[i] = min(score[i], score[least.size + i])
+def _lessen(least: Array, score: Array) -> None:
+    """The lesser of each two."""
+    for lane in range(least.size):
+        least[lane] = min(least[lane], score[lane])
 
 
 @bare
 def _least_of_lanes(score: Array, least: Array) -> None:
-    """The least of every LANES-th score; there are LANES times a power of two of them, infinite ones at the end."""
-    half = score.size // 2
-    _fold(score, least[:half])
-    while half > LANES:
-        half //= 2
-        _fold(least, least[:half])
+    """The least score of each lane; there are LANES times a whole number of scores."""
+    copy_into(score[:LANES], least)
+    for start in range(LANES, score.size, LANES):
+        _lessen(least, score[start : start + LANES])
 
 
 @kernel
 def in_lanes(count: int) -> int:
-    """How many scores there are for so many candidates, with infinite ones at the end."""
-    size = 2 * LANES
-    while size < count:
-        size *= 2
-    return size
+    """Scores for `count` candidates, padded with infinite ones."""
+    return max((count + LANES - 1) // LANES, 1) * LANES
 
 
 @vectorized
@@ -374,10 +418,10 @@ def _quick_select(order: Array, rank: int) -> float:
 def _about(cost: Array, rank: int) -> tuple[float, float, int]:
     """Bounds of the cost of a rank, from 1, that few others are between, and how many are not above the lower one.
 
-    Costs are from 0 to 1, or infinite, if they are of a higher rank.
+    Costs are from -1 to 1, or infinite, if they are of a higher rank.
     """
     # To count is cheap: halve the range until few are left.
-    low, high, under, upto = -0.001, 1.001, 0, cost.size
+    low, high, under, upto = -1.001, 1.001, 0, cost.size
     for _ in range(20):
         if upto - under <= FEW:
             break
@@ -501,10 +545,12 @@ def _soonest(numbers: Array, held: Held) -> int:
 
 
 @bare
-def _values(s: State, size: int, column: int, found: Array) -> int:
-    """The different values that the first `size` members have in a sensitive column, as many as `found` takes."""
-    count = 0
+def _has_l_values(s: State, size: int, skip: int, until: int, column: int) -> bool:
+    """Whether the members, but for those from `skip` until `until`, have l different values of a sensitive column."""
+    found, count = s.scratch.values, 0
     for i in range(size):
+        if skip <= i < until:
+            continue
         value = s.held.sensitive[s.search.members[i], column]
         for j in range(count):
             if found[j] == value:
@@ -512,39 +558,35 @@ def _values(s: State, size: int, column: int, found: Array) -> int:
         else:
             found[count] = value
             count += 1
-            if count == found.size:
-                break
-    return count
+            if count == s.numbers[0].l:
+                return True
+    return False
 
 
 @bare
-def _scarce_column(s: State, size: int, found: Array) -> int:
-    """A sensitive column that has fewer than l values so far, those being in `found`; NONE if there is none."""
-    if s.numbers[0].l > 0:
-        for column in range(s.held.sensitive.shape[1]):
-            if _values(s, size, column, found) < found.size:
-                return column
-    return NONE
-
-
-@bare
-def _count_members(s: State, size: int) -> None:
-    """Count in `scratch.histogram` how often the members have each sensitive value."""
+def _count_members(s: State, size: int, skip: int, until: int) -> None:
+    """Count in `scratch.histogram` how often the members, but for some, have each sensitive value."""
     histogram = s.scratch.histogram
     for j in range(histogram.shape[0]):
         for v in range(histogram.shape[1]):
             histogram[j, v] = 0
     for i in range(size):
-        count_values(histogram, s.held.sensitive[s.search.members[i]])
+        if i < skip or i >= until:
+            count_values(histogram, s.held.sensitive[s.search.members[i]])
 
 
 @bare
-def _is_close(s: State, size: int) -> bool:
-    """Whether the members are within t of the stream, if that is asked for."""
-    if s.numbers[0].t < 0.0:
+def _has_values(s: State, size: int, skip: int, until: int) -> bool:
+    """Whether the members, but for those from `skip` until `until`, have l values and are within t of the stream."""
+    n = s.numbers[0]
+    if n.l > 0:
+        for column in range(s.held.sensitive.shape[1]):
+            if not _has_l_values(s, size, skip, until, column):
+                return False
+    if n.t < 0.0:
         return True
-    _count_members(s, size)
-    return within_t(s.numbers, s.closeness, s.scratch.histogram, size)
+    _count_members(s, size, skip, until)
+    return within_t(s.numbers, s.closeness, s.scratch.histogram, size - (until - skip))
 
 
 # --- Forming a group -------------------------------------------------------------------------------------------------
@@ -583,117 +625,126 @@ def _known(found: Array, values: int, value: int) -> bool:
 
 
 @vectorized
-def _rule_out(number: Array, person: Array, of: int, most: float, cost: Array) -> int:
-    """Let gaps, the rows of a person, and what costs too much cost infinitely much; how many other rows there are."""
+def _age_in_rows(number: Array, arrivals: int, share: float, age: Array) -> None:
+    """How much of its time each row has waited, from 0 to 1, where that is counted in arrivals, each a `share`."""
+    for j in range(age.size):
+        age[j] = min((arrivals - number[j]) * share, 1.0)
+
+
+@vectorized
+def _age_in_time(deadline: Array, clock: int, share: float, age: Array) -> None:
+    """The same where it is measured in event time, each microsecond a `share`; the greater of both counts."""
+    for j in range(age.size):
+        age[j] = max(age[j], min(1.0 - (np.float64(deadline[j]) - np.float64(clock)) * share, 1.0))
+
+
+@vectorized
+def _credit(lonely: Array, age: Array, weight: float, score: Array) -> None:
+    """Let the scores begin at what speaks for each row: its loneliness, the more the longer it has waited."""
+    for j in range(score.size):
+        score[j] = -weight * lonely[j] * age[j]
+
+
+@vectorized
+def _add_offsets(column: Array, x: float, scale: float, lo: float, hi: float, offset: Array, total: Array) -> None:
+    """Compute how far each value lies from the anchor's, and add how far that is outside of an interval."""
+    for j in range(total.size):
+        away = np.float32(scale * (column[j] - x))
+        offset[j] = away
+        total[j] += max(away - hi, np.float32(0.0)) + max(lo - away, np.float32(0.0))
+
+
+@bare
+def _score(s: State, first: int, count: int) -> None:
+    """Compute the scores of the rows from place `first` on: what the box grows by with each, less its credit."""
+    n, search, held = s.numbers[0], s.search, s.held
+    age, score, until = search.order[:count], search.score[:count], first + count
+    for j in range(count):
+        age[j] = 0.0 if n.over == 0 else 1.0
+    if n.over == 0 and n.delay_rows > 0:
+        _age_in_rows(held.number[first:until], n.arrivals, 1.0 / n.delay_rows, age)
+    if n.over == 0 and n.delay >= 0:
+        _age_in_time(held.deadline[first:until], n.clock, 1.0 / n.delay, age)
+    _credit(held.lonely[first:until], age, n.lonely, score)
+    for d in range(s.box.shape[1]):
+        dimension, column = s.terrain.space.dimensions[d], held.columns[d, first:until]
+        if dimension.kind == INTERVAL:
+            x, scale = held.columns[d, search.members[0]], dimension.scale
+            lo, hi = np.float32(scale * (s.box[0, d] - x)), np.float32(scale * (s.box[1, d] - x))
+            _add_offsets(column, x, scale, lo, hi, search.offset[d], score)
+        else:
+            _add_growth(s.terrain, d, s.box[0, d], s.box[1, d], np.int64(s.box[2, d]), dimension.scale, column, score)
+
+
+@vectorized
+def _bar_ineligible(number: Array, person: Array, of: int, score: Array) -> int:
+    """Let gaps and the rows of a person score infinity; how many other rows there are."""
     count = 0
-    for i in range(cost.size):
-        able = (number[i] != NONE) & (person[i] != of) & (cost[i] <= most)
-        cost[i] = cost[i] if able else np.inf
+    for j in range(score.size):
+        able = (number[j] != NONE) & (person[j] != of)
+        score[j] = score[j] if able else np.float32(np.inf)
         count += able
     return count
 
 
 @bare
-def _rule_out_more(s: State, size: int, scarce: int, values: int) -> int:
-    """The same for rows of persons who are in the group, and for those that bring no new value; how many are left."""
-    search, count = s.search, 0
-    for i in range(s.numbers[0].places):
-        if search.cost[i] == np.inf:
+def _bar_more(s: State, first: int, size: int, most: float, score: Array) -> int:
+    """The same for rows of persons who are in the group, and for those too far from the anchor; how many are left."""
+    count = 0
+    for j in range(score.size):
+        if score[j] == np.inf:
             continue
-        if _known(search.company, size, s.held.person[i]) or (
-            scarce != NONE and _known(s.scratch.values, values, s.held.sensitive[i, scarce])
-        ):
-            search.cost[i] = np.inf
+        far = most < np.inf and s.search.cost[first + j] > most
+        if far or _known(s.search.company, size, s.held.person[first + j]):
+            score[j] = np.inf
         else:
             count += 1
     return count
 
 
 @bare
-def _eligible(s: State, size: int, row: Array, scarce: int, values: int, most: float) -> int:
-    """Compute `search.cost` for all rows that may join the group, and infinity for others; how many may."""
-    cost = s.search.cost[: s.numbers[0].places]
-    _pair_losses(s.terrain, s.held.columns, row, cost)
-    count = _rule_out(s.held.number, s.held.person, s.search.company[0], most, cost)
-    return count if size == 1 else _rule_out_more(s, size, scarce, values)
-
-
-@bare
-def _places_up_to(cost: Array, most: float, place: Array) -> int:
-    """The places of what costs no more; how many.
-
-    Each place is written, and kept or not: nobody can foresee which, so a branch would be dear.
-    """
-    count = 0
-    for i in range(cost.size):
-        place[count] = i
-        count += cost[i] <= most
-    return count
-
-
-@bare
-def _take_nearest(cost: Array, order: Array, place: Array, wanted: int) -> None:
-    """The places of the `wanted` that cost least, in their order; of equal costs the first."""
-    _, high, _ = _about(cost, wanted)
-    found = _places_up_to(cost, high, place)
-    for j in range(found):
-        order[j] = cost[place[j]]
-    limit = _smallest(order[:found], wanted)
-    ties, count = wanted, 0
-    for j in range(found):
-        ties -= cost[place[j]] < limit
-    for j in range(found):
-        at = place[j]
-        tied = (cost[at] == limit) & (ties > 0)
+def _keep_least(search: Search, first: int, count: int, wanted: int) -> None:
+    """Keep the `wanted` candidates of the least scores, in their order; of equal scores the first."""
+    score = search.score
+    for j in range(count):
+        search.order[j] = score[j]
+    limit = _smallest(search.order[:count], wanted)
+    ties, kept = wanted, 0
+    for j in range(count):
+        ties -= score[j] < limit
+    for j in range(count):
+        tied = (score[j] == limit) & (ties > 0)
         ties -= tied
-        place[count] = at
-        count += tied | (cost[at] < limit)
-
-
-@vectorized
-def _reward_waiting(waiting: Array, most: float, credit: Array) -> None:
-    """Let a row's credit grow with the time it has waited, in arrivals, to that of the anchor."""
-    for j in range(waiting.size):
-        credit[j] *= np.sqrt(np.sqrt(min(waiting[j] / most, 1.0)))
+        if tied | (score[j] < limit):
+            score[kept] = score[j]
+            search.place[kept] = first + j
+            for d in range(search.offset.shape[0]):
+                search.offset[d, kept] = search.offset[d, j]
+            kept += 1
 
 
 @bare
-def _candidates(s: State, wanted: int) -> None:
-    """Take the `wanted` rows that cost least by `search.cost`, in their order."""
-    n = s.numbers[0]
-    search, columns = s.search, s.held.columns
-    _take_nearest(search.cost[: n.places], search.order, search.place, wanted)
-    anchor = search.members[0]
-    longest = n.arrivals - s.held.number[anchor]
-    for j in range(wanted):
-        place = search.place[j]
-        search.person[j] = s.held.person[place]
-        search.order[j] = n.arrivals - s.held.number[place]
-        search.score[j] = -n.lonely * s.held.lonely[place]
-    score = search.score[:wanted]
-    _reward_waiting(search.order[:wanted], longest, score)
-    for d in range(s.box.shape[1]):
-        dimension = s.terrain.space.dimensions[d]
-        if dimension.kind == INTERVAL:
-            offset, x, scale = search.offset[d], columns[d, anchor], dimension.scale
-            for j in range(wanted):
-                offset[j] = scale * (columns[d, search.place[j]] - x)
-            lo, hi = np.float32(scale * (s.box[0, d] - x)), np.float32(scale * (s.box[1, d] - x))
-            _add_outside(offset, lo, hi, score)
-        else:
-            _add_span(s.terrain, s.box, d, dimension.scale, columns, search, score)
-    for j in range(wanted, in_lanes(wanted)):
+def _choose(s: State, first: int, last: int, size: int, most: float) -> int:
+    """Make candidates of the held rows that may join: all from `first` to `last`, or the best `search`; how many."""
+    n, search, count = s.numbers[0], s.search, last + 1 - first
+    _score(s, first, count)
+    score = search.score[:count]
+    number, person = s.held.number[first : last + 1], s.held.person[first : last + 1]
+    eligible = _bar_ineligible(number, person, search.company[0], score)
+    if size > 1 or most < np.inf:
+        eligible = _bar_more(s, first, size, most, score)
+    if eligible == 0 or eligible < n.k - size:
+        return 0
+    if eligible > n.search:
+        _keep_least(search, first, count, n.search)
+        count = n.search
+    else:
+        for j in range(count):
+            search.place[j] = first + j
+    for j in range(count, in_lanes(count)):
         search.score[j] = np.inf
-    _least_of_lanes(search.score[: in_lanes(wanted)], search.least)
-
-
-@bare
-def _add_span(terrain: Terrain, box: Array, d: int, scale: float, columns: Array, search: Search, score: Array) -> None:
-    """Add to the candidates' scores how much the box's span of a category or a prefix grows with each."""
-    value = search.order[: score.size]
-    for j in range(score.size):
-        value[j] = columns[d, search.place[j]]
-    _add_growth(terrain, d, box[0, d], box[1, d], np.int64(box[2, d]), scale, value, score)
+    _least_of_lanes(search.score[: in_lanes(count)], search.least)
+    return count
 
 
 @bare
@@ -709,7 +760,7 @@ def _bar(j: int, score: Array, least: Array) -> None:
 @bare
 def _best(score: Array, least: Array) -> int:
     """The first of the least score; NONE if there is none below infinity."""
-    lowest = np.inf
+    lowest = np.float32(np.inf)
     for lane in range(LANES):
         lowest = min(lowest, least[lane])
     if lowest == np.inf:
@@ -731,9 +782,11 @@ def _widen_span(
     """Let the box hold a candidate's value outside of it, and the scores follow: what is nearer enlarges it less."""
     dimension, x = terrain.space.dimensions[d], columns[d, search.place[chosen]]
     if dimension.kind != INTERVAL:
-        _add_span(terrain, box, d, -dimension.scale, columns, search, score)
+        value = search.order[: score.size]
+        _values_of(columns[d], search.place, value)
+        lo, hi, node = box[0, d], box[1, d], np.int64(box[2, d])
         _grow_box(terrain.space, box, d, x)
-        _add_span(terrain, box, d, dimension.scale, columns, search, score)
+        _add_regrowth(terrain, d, lo, hi, node, box, value, score)
         return
     offset, anchor = search.offset[d], columns[d, search.members[0]]
     end, sign = (box[1, d], np.float32(1.0)) if x > box[1, d] else (box[0, d], np.float32(-1.0))
@@ -743,21 +796,13 @@ def _widen_span(
 
 
 @bare
-def _best_new(score: Array, place: Array, sensitive: Array, scarce: int, found: Array, values: int) -> int:
-    """The same among those that bring a new value of a sensitive column."""
-    best, lowest = NONE, np.inf
-    for j in range(score.size):
-        if score[j] < lowest and not _known(found, values, sensitive[place[j], scarce]):
-            best, lowest = j, score[j]
-    return best
-
-
-@bare
-def _join(terrain: Terrain, box: Array, columns: Array, search: Search, count: int, size: int, chosen: int) -> None:
+def _join(
+    terrain: Terrain, box: Array, columns: Array, search: Search, count: int, size: int, chosen: int, person: int
+) -> None:
     """Let a candidate join, and the box and the scores follow."""
     place, score = search.place[chosen], search.score[:count]
     search.members[size] = place
-    search.company[size] = search.person[chosen]
+    search.company[size] = person
     grown = False
     for d in range(box.shape[1]):
         if columns[d, place] < box[0, d] or columns[d, place] > box[1, d]:
@@ -768,32 +813,39 @@ def _join(terrain: Terrain, box: Array, columns: Array, search: Search, count: i
 
 
 @bare
-def _gather(s: State, count: int, size: int, wanted: int, most: float, scarce: int, values: int) -> int:
+def _gather(s: State, count: int, size: int, wanted: int, most: float) -> int:
     """Let candidates join, best first, until the group has the wanted size; its size, or -1 if it loses too much."""
-    search, score = s.search, s.search.score[:count]
+    search, score = s.search, s.search.score[: in_lanes(count)]
     while size < wanted:
-        if scarce == NONE:
-            chosen = _best(score, search.least)
-        else:
-            chosen = _best_new(score, search.place, s.held.sensitive, scarce, s.scratch.values, values)
+        chosen = _best(score, search.least)
         if chosen == NONE:
             break
         _bar(chosen, score, search.least)
-        if _known(search.company, size, search.person[chosen]):
+        person = s.held.person[search.place[chosen]]
+        if _known(search.company, size, person):
             continue
-        _join(s.terrain, s.box, s.held.columns, search, count, size, chosen)
+        _join(s.terrain, s.box, s.held.columns, search, count, size, chosen, person)
         size += 1
-        if _box_loss(s.terrain.space, s.box) > most:
+        if most < np.inf and _box_loss(s.terrain.space, s.box) > most:
             return -1
     return size
 
 
 @bare
-def _nearest(search: Search, count: int, rank: int) -> float:
-    """The cost of a rank, from 1, among the candidates."""
-    for j in range(count):
-        search.order[j] = search.cost[search.place[j]]
-    return _smallest(search.order[:count], rank)
+def _pair_costs(s: State, row: Array, most: float) -> float:
+    """Compute `search.cost`, and return that of the (k-1)-th nearest row; infinity if a group would cost too much."""
+    n, search = s.numbers[0], s.search
+    cost = search.cost[: n.places]
+    _pair_losses(s.terrain, s.held.columns, row, cost)
+    eligible = 0
+    for i in range(n.places):
+        if s.held.number[i] != NONE and s.held.person[i] != search.company[0] and cost[i] <= most:
+            search.order[eligible] = cost[i]
+            eligible += 1
+    if eligible < n.k - 1:
+        return np.inf
+    nearest = _smallest(search.order[:eligible], n.k - 1)
+    return np.inf if nearest > most / max(n.ratio, 1.0) else nearest
 
 
 @bare
@@ -807,45 +859,76 @@ def _note_ratios(s: State, anchor: int, nearest: float) -> None:
 
 
 @bare
-def _group(s: State, anchor: int, most: float) -> int:
-    """Form a group about the anchor, in `search.members` and `box`; its size, or 0 if there is none that loses less."""
+def _grow(s: State, first: int, last: int, size: int, wanted: int, most: float, count: int) -> tuple[int, int]:
+    """Let rows join until the group has the wanted size, or none is left; its size, and how many candidates there are.
+
+    The size is -1 if the group loses too much.
+    """
+    while size < wanted:
+        if count > 0:
+            size = _gather(s, count, size, wanted, most)
+            if size < 0 or size == wanted or count < s.numbers[0].search:  # then all rows were candidates
+                break
+        count = _choose(s, first, last, size, most)
+        if count == 0:
+            break
+    return size, count
+
+
+@bare
+def _with_values(s: State, first: int, last: int, size: int, count: int) -> int:
+    """Enlarge the group by halves until it has the sensitive values that are asked for; its size, or 0 if it never has.
+
+    A ring of half as many rows as the group has joins as a whole, or not at all. Group and ring are three parts of one
+    size, and the ring stays out only where any two of them have the values. So whoever sees it join learns that some
+    part lacks values, not which: there is no reason to look for the odd value among those that came last.
+    """
+    while True:
+        for j in range(3):
+            copy_into(s.box[j], s.scratch.box[j])
+        half, wanted = size // 2, size + size // 2
+        all_three, count = _grow(s, first, last, size, wanted, np.inf, count)
+        if all_three < wanted:
+            return all_three if _has_values(s, all_three, 0, 0) else 0
+        if (
+            _has_values(s, wanted, size, wanted)
+            and _has_values(s, wanted, 0, half)
+            and _has_values(s, wanted, half, size)
+        ):
+            for j in range(3):
+                copy_into(s.scratch.box[j], s.box[j])
+            return size
+        size = wanted
+
+
+@bare
+def _group(s: State, anchor: int, first: int, last: int, most: float) -> int:
+    """Form a group of the anchor and rows from `first` to `last`, in `search.members` and `box`; its size, or 0.
+
+    Which rows join depends on their quasi-identifiers and their age, never on their sensitive values.
+    """
     n = s.numbers[0]
     if n.held < n.k:
         return 0
-    search, box = s.search, s.box
-    row, found = s.scratch.row, s.scratch.values
+    search, row = s.search, s.scratch.row
     _copy_row(s.held.columns, anchor, row)
-    _start_box(s.terrain.space, box, row)
-    search.members[0] = anchor
-    search.company[0] = s.held.person[anchor]
-    size, count, nearest = 1, 0, 0.0
-    while True:
-        scarce, values, wanted = NONE, 0, n.k
-        if size >= n.k:
-            wanted = size + 1
-            scarce = _scarce_column(s, size, found)
-            if scarce != NONE:
-                values = _values(s, size, scarce, found)
-            elif _is_close(s, size):
-                _note_ratios(s, anchor, nearest)
-                return size
-        before = size
-        if count > 0:
-            size = _gather(s, count, size, wanted, most, scarce, values)
-        if size < 0:
+    _start_box(s.terrain.space, s.box, row)
+    search.members[0], search.company[0] = anchor, s.held.person[anchor]
+    nearest = 0.0
+    if n.max_reusable > 0:
+        nearest = _pair_costs(s, row, most)
+        if nearest == np.inf:
             return 0
-        if size > before:
-            continue
-        eligible = _eligible(s, size, row, scarce, values, most)
-        if eligible == 0 or eligible < n.k - size:
-            return 0
-        if size == 1:
-            if most < np.inf and _up_to(search.cost[: n.places], most / max(n.ratio, 1.0)) < n.k - 1:
-                return 0
-        count = min(search.person.size, eligible)
-        _candidates(s, count)
-        if size == 1:
-            nearest = _nearest(search, count, n.k - 1)
+    size, count = _grow(s, first, last, 1, n.k, most, 0)
+    if size < n.k:
+        return 0
+    if n.l > 0 or n.t >= 0.0:
+        size = _with_values(s, first, last, size, count)
+    if size > 0 and _box_loss(s.terrain.space, s.box) > most:
+        size = 0
+    if size > 0 and n.max_reusable > 0:
+        _note_ratios(s, anchor, nearest)
+    return size
 
 
 # --- What leaves -----------------------------------------------------------------------------------------------------
@@ -861,13 +944,13 @@ def _leave(s: State, place: int) -> None:
 
 
 @bare
-def _waited(s: State, size: int) -> float:
-    """How long the members have waited, in the mean, as a part of what their anchor has."""
-    n, members = s.numbers[0], s.search.members
-    longest, total = n.arrivals - s.held.number[members[0]], 0.0
-    for i in range(size):
-        total += min((n.arrivals - s.held.number[members[i]]) / longest, 1.0)
-    return total / size
+def _waited(s: State, order: Array) -> float:
+    """How long planned rows have waited, in the mean, as a part of what the first of them has."""
+    n, number = s.numbers[0], s.plan.number
+    longest, total = n.arrivals - number[order[0]], 0.0
+    for i in range(order.size):
+        total += min((n.arrivals - number[order[i]]) / longest, 1.0)
+    return total / order.size
 
 
 @bare
@@ -888,19 +971,112 @@ def _suppress(s: State, place: int) -> None:
 
 
 @bare
-def _release(s: State, size: int, persons: int) -> None:
-    """Release the group, and keep its box for reuse."""
-    members = s.search.members[:size]
-    _count_members(s, size)
-    waited = _waited(s, size)
-    shuffle(s.random, s.numbers, members)
-    for place in members:
-        _leave(s, place)
+def _plan_row(s: State, place: int, group: int) -> None:
+    n, plan = s.numbers[0], s.plan
+    plan.place[n.planned_rows] = place
+    plan.number[n.planned_rows] = s.held.number[place]
+    plan.group[n.planned_rows] = group
+    n.planned_rows += 1
+    s.held.number[place] = NONE
+    n.held -= 1
+
+
+@bare
+def _plan_group(s: State, size: int) -> None:
+    """Move the group that was formed from the held rows to the plan."""
+    n = s.numbers[0]
+    for i in range(size):
+        _plan_row(s, s.search.members[i], n.planned)
+    for j in range(3):
+        copy_into(s.box[j], s.plan.box[n.planned, j])
+    s.plan.size[n.planned] = size
+    n.planned += 1
+
+
+@bare
+def _members_of(s: State, group: int) -> int:
+    """Put the places of a planned group in `search.members`; how many."""
+    count = 0
+    for i in range(s.numbers[0].planned_rows):
+        if s.plan.group[i] == group:
+            s.search.members[count] = s.plan.place[i]
+            count += 1
+    return count
+
+
+@bare
+def _may_join(s: State, group: int, place: int) -> bool:
+    """Whether a planned group lacks the row's person, and stays within t with the row."""
+    size = _members_of(s, group)
+    for i in range(size):
+        if s.held.person[s.search.members[i]] == s.held.person[place]:
+            return False
+    s.search.members[size] = place
+    return s.numbers[0].t < 0.0 or _has_values(s, size + 1, 0, 0)
+
+
+@bare
+def _join_plan(s: State, place: int, first: int) -> bool:
+    """Let a row join the planned group, from `first` on, to which it adds the least loss.
+
+    False if there is none, or if it adds no less than the row's suppression.
+    """
+    n, plan, space = s.numbers[0], s.plan, s.terrain.space
+    best, least = NONE, 1.0
+    for group in range(first, n.planned):
+        loss, growth = 0.0, 0.0
+        for d in range(s.box.shape[1]):
+            lo, hi, x = plan.box[group, 0, d], plan.box[group, 1, d], s.held.columns[d, place]
+            new_lo, new_hi, _ = widen(space, d, lo, hi, np.int64(plan.box[group, 2, d]), x, x)
+            loss += space.dimensions[d].scale * (hi - lo)
+            growth += space.dimensions[d].scale * ((new_hi - new_lo) - (hi - lo))
+        added = plan.size[group] * growth + loss + growth
+        if added < least and _may_join(s, group, place):
+            best, least = group, added
+    if best == NONE:
+        return False
+    for d in range(s.box.shape[1]):
+        _grow_box(space, plan.box[best], d, s.held.columns[d, place])
+    plan.size[best] += 1
+    _plan_row(s, place, best)
+    return True
+
+
+@bare
+def _order_plan(s: State) -> None:
+    """Sort the planned rows by group; each group's start in `order` is moved to its end."""
+    n, plan = s.numbers[0], s.plan
+    at = 0
+    for group in range(n.planned):
+        plan.end[group] = at
+        at += plan.size[group]
+    for i in range(n.planned_rows):
+        group = plan.group[i]
+        plan.order[plan.end[group]] = i
+        plan.end[group] += 1
+
+
+@bare
+def _write_group(s: State, group: int) -> None:
+    """Release a planned group, and keep its box for reuse."""
+    n, plan = s.numbers[0], s.plan
+    size = plan.size[group]
+    order = plan.order[plan.end[group] - size : plan.end[group]]
+    for j in range(3):
+        copy_into(plan.box[group, j], s.box[j])
     loss = _box_loss(s.terrain.space, s.box)
-    group = s.numbers[0].released
-    write_release(s.out, s.numbers, CLUSTER, s.box[0], s.box[1], loss, persons, group)
-    _note_departure(s.numbers, loss, waited, size)
-    _keep(s, loss, persons, group)
+    if n.max_reusable > 0:
+        for i in range(size):
+            s.search.members[i] = plan.place[order[i]]
+        _count_members(s, size, 0, 0)
+        _note_departure(s.numbers, loss, _waited(s, order), size)
+    shuffle(s.random, s.numbers, order)
+    for i in range(size):
+        s.out.rows[n.out_rows] = plan.number[order[i]]
+        n.out_rows += 1
+    number = n.released
+    write_release(s.out, s.numbers, CLUSTER, s.box[0], s.box[1], loss, size, number)
+    _keep(s, loss, size, number)
 
 
 # --- Reuse -----------------------------------------------------------------------------------------------------------
@@ -1098,14 +1274,14 @@ def _try_group(s: State, anchor: int, most: float) -> int:
     n = s.numbers[0]
     if n.caution * n.guess * s.held.lonely[anchor] > most:
         return 0
-    size = _group(s, anchor, most)
+    size = _group(s, anchor, n.first, n.places - 1, most)
     _note_try(s.numbers, size > 0)
     return size
 
 
 @bare
-def _expire(s: State, place: int, over: bool) -> None:
-    """Let go of a row that can wait no longer: in a group about it, or alone under a box that was published."""
+def _expire(s: State, place: int) -> None:
+    """With reuse: plan a group about a row that is due, or let it leave alone under a published box, or suppress it."""
     n = s.numbers[0]
     box = _draw_reusable(s, place)
     most = np.inf
@@ -1114,10 +1290,8 @@ def _expire(s: State, place: int, over: bool) -> None:
         spared = (SPARED + IMPATIENCE * max(n.waited - PATIENCE, 0.0)) * n.average
         most = (s.reusable.table[box].loss + (n.k - 1) * spared) / n.k
     size = _try_group(s, place, most)
-    if size > 0 and over:
-        size = _take_the_rest(s, size)
     if size > 0:
-        _release(s, size, _persons(s, size) if over else size)
+        _plan_group(s, size)
     elif box != NONE:
         _reuse(s, box, place)
     else:
@@ -1125,74 +1299,165 @@ def _expire(s: State, place: int, over: bool) -> None:
 
 
 @bare
-def _beside(s: State, size: int) -> int:
-    """Put the rows that are not of the group behind it, if they are of fewer than k persons; how many, or 0."""
-    n = s.numbers[0]
-    search, held = s.search, s.held
-    persons = search.person
-    known = 0
-    for i in range(size):  # costs are never negative
-        search.cost[search.members[i]] = -1.0
-    count = 0
+def _must_leave(numbers: Array, held: Held, place: int) -> bool:
+    """Whether there is a row that is due."""
+    n, number = numbers[0], held.number[place]
+    if number == NONE:
+        return False
+    if n.over != 0 or (n.delay_rows > 0 and number < n.arrivals - n.delay_rows):
+        return True
+    return n.delay >= 0 and held.deadline[place] <= n.until
+
+
+@bare
+def _due_end(numbers: Array, held: Held) -> int:
+    """The place before which all rows that are due lie."""
+    n = numbers[0]
+    if n.over != 0 or n.until != EARLIEST:
+        return n.places
+    end = n.first
+    while end < n.places and (held.number[end] == NONE or held.number[end] < n.arrivals - n.delay_rows):
+        end += 1
+    return end
+
+
+@bare
+def _sample_held(s: State) -> None:
+    """Make the sample one of the held rows, evenly spaced."""
+    n, size = s.numbers[0], s.sample.shape[1]
+    known, rank, count = min(n.held, size), 0, 0
     for i in range(n.first, n.places):
-        if held.number[i] == NONE or search.cost[i] < 0.0:
+        if s.held.number[i] == NONE:
             continue
-        search.members[size + count] = i
-        count += 1
-        for j in range(known):
-            if persons[j] == held.person[i]:
-                break
-        else:
-            persons[known] = held.person[i]
-            known += 1
-            if known == n.k:
-                return 0
-    return count
-
-
-@bare
-def _persons(s: State, size: int) -> int:
-    """Distinct persons of the members."""
-    person, members = s.held.person, s.search.members
-    count = 0
-    for i in range(size):
-        known = False
-        for j in range(i):
-            if person[members[j]] == person[members[i]]:
-                known = True
-                break
-        if not known:
+        if count < known and rank == count * n.held // known:
+            for d in range(s.box.shape[1]):
+                s.sample[d, count] = s.held.columns[d, i]
             count += 1
-    return count
+        rank += 1
+    n.sampled, n.until_sample = known, n.held // size
+
+
+@kernel
+def estimate_again(s: State) -> None:
+    """Estimate the loneliness of all held rows anew: on arrival, a row of a burst is compared with too few others."""
+    _sample_held(s)
+    for i in range(s.numbers[0].first, s.numbers[0].places):
+        if s.held.number[i] != NONE:
+            _copy_row(s.held.columns, i, s.scratch.row)
+            s.held.lonely[i] = _loneliness(s.numbers, s.terrain, s.sample, s.scratch.row, s.search.cost)
 
 
 @bare
-def _take_the_rest(s: State, size: int) -> int:
-    """At the end of the stream: take in all that would have no company left, if that costs less than to suppress it."""
-    rest = _beside(s, size)
-    if rest == 0:
-        return size
-    for j in range(3):
-        copy_into(s.box[j], s.scratch.box[j])
-    cost = size * _box_loss(s.terrain.space, s.box)
-    for i in range(size, size + rest):
-        for d in range(s.box.shape[1]):
-            _grow_box(s.terrain.space, s.box, d, s.held.columns[d, s.search.members[i]])
-    whole = size + rest
-    if whole * _box_loss(s.terrain.space, s.box) < cost + rest and _is_close(s, whole):
-        return whole
-    for j in range(3):
-        copy_into(s.scratch.box[j], s.box[j])
-    return size
+def _plan_due(s: State, first: int, last: int, company: int) -> None:
+    """Plan groups for the rows from `first` to `last` that are due; those left over join one of these groups.
+
+    Company is looked for up to place `company`.
+    """
+    n, groups = s.numbers[0], s.numbers[0].planned
+    for i in range(first, last + 1):
+        if _must_leave(s.numbers, s.held, i):
+            size = _group(s, i, first, company, np.inf)
+            if size > 0:
+                _plan_group(s, size)
+    if n.planned > groups:
+        for i in range(first, last + 1):
+            if _must_leave(s.numbers, s.held, i):
+                _join_plan(s, i, groups)
+
+
+@kernel
+def plan_parts(s: State, offsets: Array) -> float:
+    """Plan groups for all held rows, in each of some parts by itself; the loss of all, suppressed rows counting 1."""
+    n = s.numbers[0]
+    n.planned = n.planned_rows = 0
+    for part in range(offsets.size - 1):
+        _plan_due(s, offsets[part], offsets[part + 1] - 1, offsets[part + 1] - 1)
+    for i in range(n.places):  # those of parts without a group
+        if s.held.number[i] != NONE and not _join_plan(s, i, 0):
+            continue
+    total = np.float64(n.held)
+    for group in range(n.planned):
+        total += s.plan.size[group] * _box_loss(s.terrain.space, s.plan.box[group])
+    return total
+
+
+@kernel
+def hold_again(s: State) -> None:
+    """Undo a plan: hold its rows again."""
+    n = s.numbers[0]
+    for i in range(n.planned_rows):
+        s.held.number[s.plan.place[i]] = s.plan.number[i]
+    n.held += n.planned_rows
+    n.planned = n.planned_rows = 0
+
+
+@kernel
+def begin_writing(s: State) -> None:
+    """Let a plan be written."""
+    _order_plan(s)
+    s.numbers[0].written, s.numbers[0].writing = 0, 1
 
 
 @bare
-def _has_room(numbers: Array, reusable: Reusable, out: Out) -> bool:
-    """Whether whatever a row's expiry brings can be written, and its box be kept."""
+def _plan(s: State, last: int, due: int) -> None:
+    """Plan groups for the rows that are due, `due` of them, none after place `last`, among all that are held."""
+    n = s.numbers[0]
+    n.planned = n.planned_rows = 0
+    if due >= n.k and 2 * due >= n.held:
+        estimate_again(s)
+    _plan_due(s, n.first, last, n.places - 1)
+
+
+@bare
+def _begin(s: State, place: int) -> bool:
+    """Decide what becomes of the rows that are due; with reuse, of the one at a place.
+
+    False if the caller has to make room, or to divide the rows.
+    """
+    n = s.numbers[0]
+    if n.max_reusable > 0:
+        if not _has_room(s.numbers, s.reusable, s.out, 1):
+            return False
+        n.planned = n.planned_rows = 0
+        _expire(s, place)
+    else:
+        end, due = _due_end(s.numbers, s.held), 0
+        for i in range(n.first, end):
+            due += _must_leave(s.numbers, s.held, i)
+        if due == n.held and due >= 2 * n.k:
+            n.dividing = 1
+            return False
+        _plan(s, end - 1, due)
+    begin_writing(s)
+    return True
+
+
+@bare
+def _finish(s: State) -> bool:
+    """Write the planned groups, and suppress the rows that are due and in none; false if there is no room."""
+    n = s.numbers[0]
+    while n.written < n.planned:
+        if not _has_room(s.numbers, s.reusable, s.out, s.plan.size[n.written]):
+            return False
+        _write_group(s, n.written)
+        n.written += 1
+    if n.max_reusable == 0:
+        for i in range(n.first, _due_end(s.numbers, s.held)):
+            if _must_leave(s.numbers, s.held, i):
+                if not _has_room(s.numbers, s.reusable, s.out, 1):
+                    return False
+                _suppress(s, i)
+    n.writing = 0
+    return True
+
+
+@bare
+def _has_room(numbers: Array, reusable: Reusable, out: Out, rows: int) -> bool:
+    """Whether a release can be written, and its box be kept."""
     n, boxes = numbers[0], reusable.table.size
     return (
         n.out_releases < out.releases.size
-        and n.out_rows + n.held <= out.rows.size
+        and n.out_rows + rows <= out.rows.size
         and (n.reusable < boxes or boxes == n.max_reusable)
     )
 
@@ -1203,33 +1468,41 @@ def _is_old(numbers: Array, held: Held) -> bool:
     n = numbers[0]
     if n.delay_rows == 0 or n.held == 0:
         return False
-    return held.number[_first(numbers, held)] <= n.arrivals - 1 - n.delay_rows
+    return held.number[_first(numbers, held)] < n.arrivals - n.delay_rows
 
 
 @bare
-def _is_due(numbers: Array, held: Held, now: int) -> bool:
-    """Whether a deadline is not after `now`; the place of the first is then in `due`."""
-    n = numbers[0]
-    if n.delay < 0 or n.held == 0 or n.soonest > now:
-        return False
-    n.due = _soonest(numbers, held)
-    n.soonest = held.deadline[n.due]
-    return n.soonest <= now
+def _next_due(s: State, now: int) -> int:
+    """The place of the first row that is due by `now`, the clock being moved to its deadline; NONE if there is none."""
+    n = s.numbers[0]
+    n.until = EARLIEST
+    if n.held == 0:
+        return NONE
+    if n.over != 0 or _is_old(s.numbers, s.held):
+        return _first(s.numbers, s.held)
+    if n.delay < 0 or n.soonest > now:
+        return NONE
+    due = _soonest(s.numbers, s.held)
+    n.soonest = s.held.deadline[due]
+    if n.soonest > now:
+        return NONE
+    n.until = n.soonest
+    n.clock = max(n.clock, n.soonest)
+    return due
 
 
 @inlined
 def _settle(s: State, now: int) -> bool:
-    """Let go of what is due, stopping at each deadline on the way to `now`; false if there was no room to write."""
+    """Release what is due, stopping at each deadline on the way to `now`; false if the caller has something to do."""
     n = s.numbers[0]
-    while _is_old(s.numbers, s.held):
-        if not _has_room(s.numbers, s.reusable, s.out):
+    while True:
+        if n.writing != 0 and not _finish(s):
             return False
-        _expire(s, n.first, False)
-    while _is_due(s.numbers, s.held, now):
-        if not _has_room(s.numbers, s.reusable, s.out):
+        due = _next_due(s, now)
+        if due == NONE:
+            break
+        if not _begin(s, due):
             return False
-        n.clock = max(n.clock, n.soonest)
-        _expire(s, n.due, False)
     n.clock = max(n.clock, now)
     return True
 
@@ -1262,10 +1535,11 @@ def _take_in(
             return i
         if i < person.size:
             _arrive(s, qi[i], person[i], sensitive[i], time[i])
-    while over and n.held > 0:
-        if not _has_room(s.numbers, s.reusable, s.out):
+    if over:
+        n.over = 1
+        if not _settle(s, n.clock):
             return person.size
-        _expire(s, _first(s.numbers, s.held), True)
+        n.over = 0
     return NONE
 
 
@@ -1273,6 +1547,7 @@ def _take_in(
 def run(s: State, qi: Array, person: Array, sensitive: Array, time: Array, start: int, now: int, over: bool) -> int:
     """Take rows from `start` on, then move the clock to `now`, then end the stream if it is over.
 
-    Returns the row to go on with when what was written has been taken, or NONE if all is done.
+    Returns NONE if all is done. Else what was written has to be taken, and if `dividing` is set the held rows have to
+    be divided, before it goes on with the row that is returned.
     """
     return _take_in(s, qi, person, sensitive, time, start, now, over)
