@@ -11,6 +11,7 @@ from typing import Any
 from crenel.audit.differential import stated
 from crenel.geometry import Geometry, Interval, Radix, Tree
 from crenel.parameters import takes_holes
+from crenel.pipelines.advice import uncrowded
 from crenel.pipelines.report import Line, Section, count, listed, spoken
 from crenel.policy import OnSuppress, Policy
 from crenel.quasi_identifiers import Categorical, Datetime, QuasiIdentifier, Range
@@ -166,10 +167,17 @@ def _stays(policy: Policy) -> Iterator[Line]:
 
 
 def _promises(policy: Policy) -> Iterator[str]:
-    yield (
-        f"When a row leaves, the rows published so far under the same generalization are of at "
-        f"least {policy.k} different persons (k)."
-    )
+    if policy.crowd:
+        yield (
+            f"Every published row leaves in a release of rows of at least {policy.k} persons (k), each person in it "
+            "once, at one moment, under one generalization, in an order drawn in secret."
+        )
+    else:
+        yield (
+            f"When a row leaves, the rows published so far under the same generalization are of at "
+            f"least {policy.k} different persons (k)."
+        )
+        yield f"A crowd at one moment is not promised: {'; '.join(why for why, _ in uncrowded(policy))}."
     if takes_holes(policy.parameters):
         yield (
             "Rows may lack quasi-identifiers. A generalization includes which of them are published: that is the same "

@@ -38,7 +38,7 @@ from crenel.pipelines.tally import Spread, Tally
 from crenel.pipelines.typed import ROW, ROWS_PER_FILE, Typing, in_order
 from crenel.pipelines.work import Work
 from crenel.policy import Policy
-from crenel.transforms.anonymize import secret_of
+from crenel.secret import secret_of
 from crenel.transforms.bounded import departures
 from crenel.transforms.holder import Departure, Holder
 from crenel.transforms.pack import as_text
