@@ -13,7 +13,7 @@ from crenel.policy import OnSuppress, Policy, PolicyError
 from crenel.quasi_identifiers import Categorical
 from crenel.secret import secret_of
 
-__all__ = ["MANY", "SEED", "advise", "uncrowded"]
+__all__ = ["MANY", "SEED", "advise", "reuses", "uncrowded"]
 
 #: What is said of a policy with a seed, before a run too.
 SEED = (
@@ -107,8 +107,8 @@ def uncrowded(policy: Policy) -> Iterator[tuple[str, str]]:
     promised = getattr(policy.parameters, "crowd", False)
     alone = "may publish a row alone, under an earlier generalization"
     if policy.method != "bastion" and not promised:
-        yield f"{policy.method} {alone if _reuses(policy) else 'does not promise it'}", "method: bastion"
-    elif _reuses(policy):
+        yield f"{policy.method} {alone if reuses(policy) else 'does not promise it'}", "method: bastion"
+    elif reuses(policy):
         yield f"reuse: true {alone}", "reuse: false"
     if getattr(policy.parameters, "reorder", False):
         yield "reorder: true publishes the rows of a release one by one", "reorder: false"
@@ -116,7 +116,8 @@ def uncrowded(policy: Policy) -> Iterator[tuple[str, str]]:
         yield "on_suppress: star publishes a row that no group takes alone, as *", "on_suppress: drop"
 
 
-def _reuses(policy: Policy) -> bool:
+def reuses(policy: Policy) -> bool:
+    """Whether a row may leave under a generalization that was published before."""
     reuse = getattr(policy.parameters, "reuse", False)
     return reuse not in (False, Reuse.OFF, PartitionReuse.OFF, WindowReuse.OFF)
 

@@ -4,7 +4,7 @@
 
 The rows of a shard are put in the order of their event times, ties by what the rows hold, or in
 the order of the files where the policy names no event time. The outputs hold the shards one after
-another, each in the order of its releases. So they depend on the rows, the policy and its seed
+another, each in the order of its releases. So they depend on the rows, the policy and the secret
 alone.
 """
 

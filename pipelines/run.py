@@ -2,7 +2,7 @@
 
 CSV with a header, JSON lines (both may be .gz or .zst), Parquet or Avro, by the extension. Rows
 are put in the order of their event times, so that the result depends on the rows, the policy and
-its seed alone, not on how files were split. The outputs are there when all is done; if anything
+the secret alone, not on how files were split. The outputs are there when all is done; if anything
 goes wrong, none is. Further flags are Beam's (--direct_num_workers=4).
 
 A topic is kafka://HOST:PORT/TOPIC, read as rows come until Ctrl-C, or with ?until=end up to what
