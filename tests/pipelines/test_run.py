@@ -739,6 +739,14 @@ def test_a_secret_that_is_not_there_is_2(
     assert not (here / "out.csv").exists()
 
 
+def test_the_audit_needs_no_secret(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_csv(here / "in.csv", make_rows())
+    assert crenel("--input", "in.csv", "--output", "out.csv", "--trace", "trace.csv") == 0
+    monkeypatch.delenv("CRENEL_TEST_SECRET")
+    argv = ["policy.yaml", "--input", "in.csv", "--published", "out.csv", "--trace", "trace.csv", "--queries", "0"]
+    assert main(["audit", *argv]) == 0
+
+
 GUESSED = (
     "seed: a seed can be guessed; whoever does can undo the order and the draws. "
     "Leave it out, or name a secret: env:NAME."
