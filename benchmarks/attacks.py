@@ -28,7 +28,7 @@ K, L, DELTA, ROWS, PERSONS = 10, 2, 1_000, 10_000, 3_000
 METHODS: dict[str, dict[str, Any]] = {
     "castle": {},
     "bastion": {},
-    "bastion, reuse: false": {"method": "bastion", "parameters": {"reuse": False}},
+    "bastion, reuse: true": {"method": "bastion", "parameters": {"reuse": True}},
     "castleguard": {"parameters": {"beta_sample": 0.6, "phi": 100.0}},
     "mondrian": {},
     "partition": {},
@@ -38,7 +38,7 @@ REUSE_CASES = (datasets.NUMERIC, ("age", "education", "marital_status", "native_
 REUSE_TARGETS = 300
 REUSES: dict[str, dict[str, Any]] = {
     "castle": {},
-    **{f"bastion, eta {eta:g}": {"eta": eta} for eta in (0.0, 1.0, 2.0, 4.6)},
+    **{f"bastion, eta {eta:g}": {"reuse": True, "eta": eta} for eta in (0.0, 1.0, 2.0, 4.6)},
     "bastion, reuse: false": {"reuse": False},
 }
 #: Targets of attacks that look at each of them.
@@ -141,10 +141,11 @@ def figures_of(make: Callable[..., Stream], rows: Rows, repeated: Rows, method: 
 
 def weak_figures(make: Callable[..., Stream], rows: Rows) -> dict[str, float]:
     """Each attack against a stream that is weak in just this."""
-    careless = linked(make(rows, "bastion", k=3, l=None))
-    plain = make(rows, "bastion", l=None)
-    greedy = shrunk(make(rows, "bastion", parameters={"eta": 20.0}))
-    twice = plain.seen.then(make(rows, "bastion", seed=2, l=None).seen)
+    reuse = {"reuse": True}
+    careless = linked(make(rows, "bastion", k=3, l=None, parameters=reuse))
+    plain = make(rows, "bastion", l=None, parameters=reuse)
+    greedy = shrunk(make(rows, "bastion", parameters={**reuse, "eta": 20.0}))
+    twice = plain.seen.then(make(rows, "bastion", seed=2, l=None, parameters=reuse).seen)
     seen_twice = intersection(plain.promised, twice, rows)
     return {
         "linkage: highest chance": careless["highest"],

@@ -47,6 +47,7 @@ def policy(*, k: int = 100, delay_rows: int = 10_000, shards: int = 1) -> Policy
         delay_rows=delay_rows,
         shards=shards,
         method="castle",
+        on_suppress="star",
         seed=0,
     )
 

@@ -196,6 +196,7 @@ class Bench:
             delay_rows=None if timed else delta,
             shards=shards,
             method="castle",
+            on_suppress="star",
             seed=0,
         )
 

@@ -64,7 +64,8 @@ class Encoder:
     Args:
         policy: Which columns, and how.
         secret: Keys the hash of persons. All encoders of one stream must have the same: a person's hash is then the
-            same in every batch, process and run.
+            same in every batch, process and run. It is never read from where the policy says: whoever only looks at
+            rows (the audit, `crenel check`) needs no secret. Give `secret_of(policy)` where hashes are stored.
     """
 
     def __init__(self, policy: Policy, *, secret: bytes = b"") -> None:

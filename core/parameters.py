@@ -620,7 +620,7 @@ class BastionParameters:
     """The parameters of `bastion`."""
 
     #: Whether a row may leave alone under a generalization that was published before.
-    reuse: bool = True
+    reuse: bool = False
 
     #: How much a generalization of less loss is preferred for reuse: one that loses a quarter of the average more than
     #: the best, or worse, is drawn e^eta times less often. 0 is CASTLE's uniform draw.
@@ -641,7 +641,7 @@ class BastionParameters:
     @property
     def crowd(self) -> bool:
         """Whether every row that is not suppressed leaves among rows of k persons, at one moment."""
-        return not self.reuse
+        return not self.reuse and not self.reorder
 
     def __post_init__(self) -> None:
         # As other methods call it; YAML reads a bare `off` as False.

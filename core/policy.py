@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -27,6 +28,9 @@ from crenel.quasi_identifiers import QuasiIdentifier
 from crenel.sensitive import Sensitive
 
 __all__ = ["FrozenDict", "OnSuppress", "Policy", "PolicyError", "Sensitive", "ShardBy"]
+
+#: Where a secret may be: an environment variable, or a file by its absolute path.
+_SECRET = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:/.+", re.ASCII)
 
 #: Moments in a delay at which rows leave for reasons of time.
 _TICKS = 16
@@ -119,8 +123,12 @@ class Policy:
     #: What sends rows to the same shard: PERSON, LOCALITY, or the values of these columns.
     shard_by: ShardBy | tuple[str, ...]
 
-    #: The seed of the draws; None: a secret drawn when the pipeline is built.
+    #: The seed of the draws, for tests: a seed can be guessed.
     seed: int | None = field(repr=False)
+
+    #: Where the secret that the draws start from is: `env:NAME` or `file:PATH`. None, and no seed: a secret is drawn
+    #: when the pipeline is built.
+    secret: str | None
 
     def __init__(
         self,
@@ -139,10 +147,11 @@ class Policy:
         disorder: int | str | dt.timedelta = 0,
         method: str = "bastion",
         parameters: Any = None,
-        on_suppress: OnSuppress | str = OnSuppress.STAR,
+        on_suppress: OnSuppress | str = OnSuppress.DROP,
         shards: int = 1,
         shard_by: ShardBy | str | Iterable[str] = "person",
         seed: int | None = None,
+        secret: str | None = None,
     ) -> None:
         given = {name: value for name, value in locals().items() if name != "self"}
         problems = Problems()
@@ -228,10 +237,11 @@ class Policy:
             "shards": self.shards,
             "shard_by": _shard_by_spec(self.shard_by),
             "seed": self.seed,
+            "secret": self.secret,
         }
         unsaid: dict[str, Any] = {
             "disorder": "0s",
-            "on_suppress": "star",
+            "on_suppress": "drop",
             "shards": 1,
             "shard_by": "person",
         }
@@ -260,10 +270,11 @@ _DEFAULTS: dict[str, Any] = {
     "disorder": 0,
     "method": "bastion",
     "parameters": None,
-    "on_suppress": OnSuppress.STAR,
+    "on_suppress": OnSuppress.DROP,
     "shards": 1,
     "shard_by": "person",
     "seed": None,
+    "secret": None,
 }
 
 
@@ -284,6 +295,8 @@ class _Check:
         self._guarantees(clean, wrong)
         self._deadlines(clean, wrong)
         self._locality(clean, wrong)
+        if clean["seed"] is not None and clean["secret"] is not None:
+            self.problems.add("secret", "must not be given together with seed; keep the secret.")
         if not wrong and hasattr(clean["parameters"], "check"):
             clean["parameters"].check(clean, self.problems)
         return clean
@@ -439,6 +452,18 @@ class _Check:
 
     def seed(self, value: Any) -> int | None:
         return None if value is None else an_integer(self.problems, "seed", value, 0)
+
+    def secret(self, value: Any) -> str | None:
+        if value is None:
+            return None
+        if not isinstance(value, str) or not _SECRET.fullmatch(value):
+            # What was given may be the secret itself: it is not repeated.
+            self.problems.add(
+                "secret",
+                "must be env:NAME or file:/PATH (an absolute path): it says where the secret is, and never holds it.",
+            )
+            return None
+        return value
 
     def _must(self, path: str, rule: str, value: Any) -> None:
         if value is _ABSENT:

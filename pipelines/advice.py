@@ -9,10 +9,17 @@ from crenel.geometry import Interval
 from crenel.parameters import PartitionReuse, Reuse, WindowReuse
 from crenel.pipelines import names
 from crenel.pipelines.report import Finding, Severity, listed
-from crenel.policy import OnSuppress, Policy
+from crenel.policy import OnSuppress, Policy, PolicyError
 from crenel.quasi_identifiers import Categorical
+from crenel.secret import secret_of
 
-__all__ = ["MANY", "advise"]
+__all__ = ["MANY", "SEED", "advise", "reuses", "uncrowded"]
+
+#: What is said of a policy with a seed, before a run too.
+SEED = (
+    "seed: a seed can be guessed; whoever does can undo the order and the draws. "
+    "Leave it out, or name a secret: env:NAME."
+)
 
 #: More quasi-identifiers than this leave little of each.
 MANY = 8
@@ -23,7 +30,7 @@ _FEW_PERSONS = 5
 
 def advise(policy: Policy) -> list[Finding]:
     """Everything that can be said against the policy."""
-    rules = (_quasi_identifiers, _as_they_are, _guarantees, _deadlines, _sampling, _method)
+    rules = (_quasi_identifiers, _as_they_are, _guarantees, _crowd, _deadlines, _sampling, _method, _secret)
     return [finding for rule in rules for finding in rule(policy)]
 
 
@@ -95,6 +102,37 @@ def _guarantees(policy: Policy) -> Iterator[Finding]:
         yield _note(f"k ({policy.k}) is small: {_FEW_PERSONS} and more are usual.")
 
 
+def uncrowded(policy: Policy) -> Iterator[tuple[str, str]]:
+    """Yield why the policy does not promise the crowd at one moment, and what to set for each reason."""
+    promised = getattr(policy.parameters, "crowd", False)
+    alone = "may publish a row alone, under an earlier generalization"
+    if policy.method != "bastion" and not promised:
+        yield f"{policy.method} {alone if reuses(policy) else 'does not promise it'}", "method: bastion"
+    elif reuses(policy):
+        yield f"reuse: true {alone}", "reuse: false"
+    if getattr(policy.parameters, "reorder", False):
+        yield "reorder: true publishes the rows of a release one by one", "reorder: false"
+    if policy.on_suppress is OnSuppress.STAR:
+        yield "on_suppress: star publishes a row that no group takes alone, as *", "on_suppress: drop"
+
+
+def reuses(policy: Policy) -> bool:
+    """Whether a row may leave under a generalization that was published before."""
+    reuse = getattr(policy.parameters, "reuse", False)
+    return reuse not in (False, Reuse.OFF, PartitionReuse.OFF, WindowReuse.OFF)
+
+
+def _crowd(policy: Policy) -> Iterator[Finding]:
+    if policy.crowd:
+        return
+    reasons = list(uncrowded(policy))
+    yield _warn(
+        f"A crowd at one moment is not promised: {'; '.join(why for why, _ in reasons)}. An attacker who knows a "
+        "person's quasi-identifiers and the time of their row may find the row. "
+        f"Set {listed(setting for _, setting in reasons)}."
+    )
+
+
 def _deadlines(policy: Policy) -> Iterator[Finding]:
     if policy.delay_rows is not None and policy.delay_rows < 2 * policy.k:
         yield _warn(
@@ -160,13 +198,19 @@ def _method(policy: Policy) -> Iterator[Finding]:
             "reuse is best: a row that leaves alone leaves under the narrowest generalization that contains it, and so "
             "tells that it is in no narrower one. uniform does not, and costs little."
         )
-    if reuse in (False, Reuse.OFF, PartitionReuse.OFF, WindowReuse.OFF):
+    if reuse in (Reuse.OFF, PartitionReuse.OFF, WindowReuse.OFF):
         yield _note("reuse is off: more rows are merged into wide groups, or suppressed.")
-    if policy.on_suppress is OnSuppress.DROP:
-        yield _note("on_suppress is drop: rows without company are missing in what is published.")
-    if policy.seed is None:
-        yield _note("No seed: a secret is drawn for each pipeline, as it should be in production.")
+
+
+def _secret(policy: Policy) -> Iterator[Finding]:
+    if policy.seed is not None:
+        yield _warn(SEED)
+    elif policy.secret is None:
+        yield _note("A secret is drawn for each pipeline.")
     else:
-        yield _warn(
-            "A seed is set: who reads this file can undo what chance protects. Keep it secret, or leave the seed out."
-        )
+        try:
+            secret_of(policy)
+        except PolicyError as error:
+            yield _warn(f"Here, a run would fail: {error}")
+        else:
+            yield _note(f"The secret is read from {policy.secret}. Give every pipeline one of its own.")

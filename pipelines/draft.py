@@ -305,9 +305,9 @@ def _rest(roles: Roles) -> Iterator[str]:
     if any(choice.taken and choice.column.missing for choice in roles.quasi_identifiers):
         yield from _comment("bastion rejects a row that lacks a quasi-identifier; partition takes it.")
     yield "method: bastion"
-    yield from _comment("A row that no group takes in time matches everybody (star), or is dropped (drop).")
-    yield "on_suppress: star"
-    yield from _comment("No seed: a secret is drawn for each pipeline. Set one only for tests.")
+    yield from _comment("A row that no group takes in time is not published (drop); --suppressed hands it to you.")
+    yield "on_suppress: drop"
+    yield from _comment("A secret is drawn for each pipeline. If one is needed twice, name it: secret: env:NAME")
 
 
 def _candidate(choice: Choice) -> Iterator[str]:

@@ -11,6 +11,7 @@ from typing import Any
 from crenel.audit.differential import stated
 from crenel.geometry import Geometry, Interval, Radix, Tree
 from crenel.parameters import takes_holes
+from crenel.pipelines.advice import reuses, uncrowded
 from crenel.pipelines.report import Line, Section, count, listed, spoken
 from crenel.policy import OnSuppress, Policy
 from crenel.quasi_identifiers import Categorical, Datetime, QuasiIdentifier, Range
@@ -41,6 +42,9 @@ _GLOSSES = {
     "grid": "bins, levels or characters of each quasi-identifier",
     "cover": "what the rows of a cell have in common",
 }
+
+#: Parameters of reuse.
+_OF_REUSE = ("eta", "max_reusable", "reuse_for")
 
 #: What holds where a parameter is not set.
 _UNSAID = {"active_rows": "30 k: about so many rows held at once", "instant": "an arrival is an instant"}
@@ -166,10 +170,17 @@ def _stays(policy: Policy) -> Iterator[Line]:
 
 
 def _promises(policy: Policy) -> Iterator[str]:
-    yield (
-        f"When a row leaves, the rows published so far under the same generalization are of at "
-        f"least {policy.k} different persons (k)."
-    )
+    if policy.crowd:
+        yield (
+            f"Every published row leaves in a release of rows of at least {policy.k} persons (k), each person in it "
+            "once, at one moment, under one generalization, in an order drawn in secret."
+        )
+    else:
+        yield (
+            f"When a row leaves, the rows published so far under the same generalization are of at "
+            f"least {policy.k} different persons (k)."
+        )
+        yield f"A crowd at one moment is not promised: {'; '.join(why for why, _ in uncrowded(policy))}."
     if takes_holes(policy.parameters):
         yield (
             "Rows may lack quasi-identifiers. A generalization includes which of them are published: that is the same "
@@ -218,8 +229,7 @@ def _deadline(policy: Policy) -> Iterator[str]:
 
 
 def _memory(policy: Policy) -> str:
-    kept = getattr(policy.parameters, "max_reusable", None)
-    reusable = "" if kept is None else f", and {kept:,} generalizations"
+    reusable = f", and {policy.parameters.max_reusable:,} generalizations" if reuses(policy) else ""
     if policy.delay_rows is not None:
         return f"At most {count(policy.delay_rows, 'row')} of each shard{reusable}."
     window = spoken((policy.delay or 0) + policy.disorder)
@@ -237,5 +247,6 @@ def _method(policy: Policy) -> Iterator[Line]:
         shown = str(shown).lower() if isinstance(shown, bool) else shown
         if shown is None or (isinstance(shown, Mapping) and not shown):
             continue
-        gloss = _GLOSSES.get(field.name)
+        unused = field.name in _OF_REUSE and not reuses(policy)
+        gloss = "of no effect without reuse" if unused else _GLOSSES.get(field.name)
         yield field.name, f"{shown}" + (f": {gloss.format(shown)}" if gloss else "")

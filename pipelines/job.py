@@ -4,7 +4,7 @@
 
 The rows of a shard are put in the order of their event times, ties by what the rows hold, or in
 the order of the files where the policy names no event time. The outputs hold the shards one after
-another, each in the order of its releases. So they depend on the rows, the policy and its seed
+another, each in the order of its releases. So they depend on the rows, the policy and the secret
 alone.
 """
 
@@ -38,7 +38,7 @@ from crenel.pipelines.tally import Spread, Tally
 from crenel.pipelines.typed import ROW, ROWS_PER_FILE, Typing, in_order
 from crenel.pipelines.work import Work
 from crenel.policy import Policy
-from crenel.transforms.anonymize import secret_of
+from crenel.secret import secret_of
 from crenel.transforms.bounded import departures
 from crenel.transforms.holder import Departure, Holder
 from crenel.transforms.pack import as_text

@@ -34,7 +34,8 @@ from crenel.pipelines.kafka_values import derived, values
 from crenel.pipelines.tally import Tally
 from crenel.pipelines.work import Work
 from crenel.policy import Policy
-from crenel.transforms.anonymize import Anonymize, secret_of, with_outputs
+from crenel.secret import secret_of
+from crenel.transforms.anonymize import Anonymize, with_outputs
 from crenel.transforms.outbox import Durable
 from crenel.transforms.pack import as_text
 from crenel.transforms.packs import Packer

@@ -2,7 +2,7 @@
 
 CSV with a header, JSON lines (both may be .gz or .zst), Parquet or Avro, by the extension. Rows
 are put in the order of their event times, so that the result depends on the rows, the policy and
-its seed alone, not on how files were split. The outputs are there when all is done; if anything
+the secret alone, not on how files were split. The outputs are there when all is done; if anything
 goes wrong, none is. Further flags are Beam's (--direct_num_workers=4).
 
 A topic is kafka://HOST:PORT/TOPIC, read as rows come until Ctrl-C, or with ?until=end up to what
@@ -81,6 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Anonymize; 1 if nothing could be published."""
     policy = Policy.from_yaml(arguments.policy)
+    _warn(arguments, policy)
     if arguments.trace and any("://" in place for place in (*arguments.input, arguments.output)):
         msg = "--trace is for files: a stream has no rows to count from its beginning."
         raise CommandError(msg)
@@ -115,6 +116,14 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         sys.stderr.write(summary.as_text(policy, outcome))
     return int(outcome.rows > 0 and outcome.published == 0)
+
+
+def _warn(arguments: argparse.Namespace, policy: Policy) -> None:
+    """Say what is wrong with the policy before anything is published by it; with --json, only where there is room."""
+    from crenel.pipelines.advice import SEED
+
+    if policy.seed is not None and not (arguments.json and arguments.output == "-"):
+        print(f"crenel: warning: {SEED}", file=sys.stderr)
 
 
 def _stream(arguments: argparse.Namespace, policy: Policy, launch: Callable[..., int]) -> int:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from crenel.audit.differential import stated
 from crenel.durations import UNITS
 from crenel.pipelines import compiled
+from crenel.pipelines.advice import SEED
 from crenel.pipelines.report import count, percent
 from crenel.policy import OnSuppress, Policy
 
@@ -86,6 +87,7 @@ def as_dict(policy: Policy, outcome: Outcome) -> dict[str, Any]:
         "held_rows": outcome.held,
         "seconds": round(outcome.seconds, 3),
         "workers": outcome.workers,
+        "warnings": [SEED] if policy.seed is not None else [],
         **differential,
     }
 

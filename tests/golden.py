@@ -75,13 +75,17 @@ ENGINE_POLICY: dict[str, Any] = {
     "delay": "100s",
     "delay_rows": 40,
     "method": "castle",
+    "on_suppress": "star",
     "seed": 7,
 }
 
 
 def policy_of(record: dict[str, Any]) -> Policy:
-    """An engine's policy. The first files do not name their method: it was the default."""
-    return Policy.from_dict({"method": "castle", **record["policy"]})
+    """An engine's policy. The files leave out what was the default when they were written."""
+    said = {"method": "castle", "on_suppress": "star", **record["policy"]}
+    if said["method"] == "bastion":
+        said["parameters"] = {"reuse": True, **said.get("parameters", {})}
+    return Policy.from_dict(said)
 
 
 def engine_rows(count: int) -> Rows:
@@ -201,7 +205,7 @@ def gone_on(record: dict[str, Any]) -> list[dict[str, Any]]:
     state.snapshot.value = as_bytes(record["snapshot"])
     state.log.items = [as_bytes(op) for op in record["log"]]
     state.token.value = b"not of here"
-    worker = cells.Worker(Policy.from_dict(record["policy"]))
+    worker = cells.Worker(Policy.from_dict({"on_suppress": "star", **record["policy"]}))
     out: list[Any] = []
     for pack in record["packs"]:
         out += worker.push(state, as_bytes(pack))
@@ -213,7 +217,7 @@ def gone_on(record: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 WRITERS: dict[str, Callable[[], dict[str, Any]]] = {
-    "bastion.3": lambda: write_engine(method="bastion", k=14, parameters={"max_reusable": 4}),
+    "bastion.3": lambda: write_engine(method="bastion", k=14, parameters={"reuse": True, "max_reusable": 4}),
     "castle.1": write_engine,
     "castleguard.1": lambda: write_engine(
         method="castleguard", t=None, parameters={"beta_sample": 0.75, "perturb_sensitive": {"size": 2.0}}

@@ -112,10 +112,12 @@ def test_the_whole_file(folder):
 def test_defaults():
     policy = Policy.from_dict(SMALL)
     assert (policy.version, policy.event_time, policy.l, policy.t) == (1, None, None, None)
-    assert (policy.delay_rows, policy.disorder, policy.seed) == (None, 0, None)
+    assert (policy.delay_rows, policy.disorder, policy.seed, policy.secret) == (None, 0, None, None)
     assert policy.method == "bastion"
+    assert policy.on_suppress is OnSuppress.DROP
+    assert policy.crowd
     assert policy.parameters == BastionParameters(
-        reuse=True, eta=4.6, lonely=0.15, search=8, max_reusable=4000, reorder=False
+        reuse=False, eta=4.6, lonely=0.15, search=8, max_reusable=4000, reorder=False
     )
     assert policy.sensitive == {}
     assert policy.publish == ()
@@ -167,6 +169,30 @@ def test_a_large_hierarchy_travels_light():
     assert len(repr(policy)) < 1000
 
 
+def test_what_is_said_is_what_is_not_the_default():
+    assert "on_suppress" not in Policy.from_dict(SMALL).to_dict()
+    assert Policy.from_dict({**SMALL, "on_suppress": "star"}).to_dict()["on_suppress"] == "star"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"parameters": {"reuse": True}},
+        {"parameters": {"reorder": True}},
+        {"on_suppress": "star"},
+    ],
+    ids=str,
+)
+def test_what_gives_up_the_crowd(changes):
+    assert Policy.from_dict(SMALL).crowd
+    assert not Policy.from_dict({**SMALL, **changes}).crowd
+
+
+@pytest.mark.parametrize("method", ["castle", "castleguard", "partition", "mondrian", "adaptive-window", "rtree-full"])
+def test_the_methods_of_papers_promise_no_crowd_at_one_moment(method):
+    assert not Policy.from_dict({**SMALL, "method": method}).crowd
+
+
 def test_the_repr_shows_no_seed():
     assert "31337" not in repr(Policy.from_dict({**SMALL, "seed": 31337}))
 
@@ -205,6 +231,11 @@ CASES = [
     (changed(delay_rows=4), "policy.delay_rows must be at least k (5)"),
     (changed(seed=-1), "policy.seed must be an integer of at least 0, not -1."),
     (changed(seed="7"), "policy.seed must be an integer of at least 0, not '7'."),
+    (changed(secret="env:"), "policy.secret must be env:NAME or file:/PATH (an absolute path): it says where"),
+    (changed(secret="env:A B"), "policy.secret must be env:NAME or file:/PATH"),
+    (changed(secret="file:key"), "policy.secret must be env:NAME or file:/PATH"),
+    (changed(secret=b"env:NAME"), "policy.secret must be env:NAME or file:/PATH"),
+    (changed(secret="env:NAME", seed=7), "policy.secret must not be given together with seed; keep the secret."),
     (changed(on_suppress="keep"), "policy.on_suppress must be 'star' or 'drop', not 'keep'."),
     (changed(method="castel"), "policy.method must be one of bastion, castle"),
     (changed(method="castle", parameters={"beta": 0}), "policy.parameters.beta must be an integer of at least 1"),

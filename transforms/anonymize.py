@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import types
 import typing
 import uuid
@@ -18,6 +17,7 @@ from apache_beam.typehints.row_type import RowTypeConstraint
 
 from crenel.parameters import takes_holes
 from crenel.policy import Policy, PolicyError
+from crenel.secret import secret_of
 from crenel.transforms.emit import PUBLISHED, REJECTED, RELEASES, SUPPRESSED
 from crenel.transforms.hold import Hold
 from crenel.transforms.local import is_run_here, keep_keys_whole, warn_of_stale_state
@@ -70,7 +70,7 @@ class Anonymize(beam.PTransform):
         policy: A `Policy`, the path of a YAML file, or what such a file would hold.
 
     Raises:
-        PolicyError: the policy is wrong, or does not fit the rows' schema.
+        PolicyError: the policy is wrong, does not fit the rows' schema, or names a secret that is not there.
         ValueError: the rows are in merging windows.
     """
 
@@ -80,7 +80,7 @@ class Anonymize(beam.PTransform):
 
     def expand(self, rows: pvalue.PCollection) -> Anonymized:
         """Pack, hold, publish."""
-        # Here, so that an object that is applied twice has two: no two engines share a sequence.
+        # Here, so that an object that is applied twice draws two: no two engines share a sequence.
         self._secret = secret_of(self._policy)
         self._uid = uuid.uuid4().hex
         if rows.windowing.windowfn.is_merging():
@@ -133,14 +133,6 @@ def with_outputs(step: beam.DoFn, *tags: str, main: str) -> beam.PTransform:
     transform = beam.ParDo(step)
     transform.label = "ParDo"
     return transform.with_outputs(*tags, main=main)
-
-
-def secret_of(policy: Policy) -> bytes:
-    """What all draws of a pipeline start from.
-
-    It is drawn once, when the pipeline is built, and travels with it: every worker and every retry draws the same.
-    """
-    return secrets.token_bytes(32) if policy.seed is None else f"seed {policy.seed}".encode()
 
 
 def _policy(given: Any) -> Policy:

@@ -36,7 +36,7 @@ class AnonymizeBounded(Anonymize):
     """`Anonymize` for bounded rows: in the order of their event times, and without state.
 
     The rows of a shard (and window) are gathered, put in the order of their event times, and pushed through one engine.
-    Rows of the same time are ordered by what they hold. So the releases depend on the rows and the seed alone: not on
+    Rows of the same time are ordered by what they hold. So the releases depend on the rows and the secret alone: not on
     how the input was cut into files and bundles, nor on which worker was faster. A shard's rows must fit into the
     memory of a worker.
 

@@ -19,7 +19,6 @@
 from __future__ import annotations
 
 import hashlib
-import secrets
 from collections.abc import Callable
 
 from crenel.engine.adaptive_window import AdaptiveWindow
@@ -35,6 +34,7 @@ from crenel.engine.reorder import Reordered
 from crenel.engine.sdgs import Sdgs
 from crenel.policy import Policy
 from crenel.rows import Rows
+from crenel.secret import secret_of
 
 __all__ = ["Engine", "Kind", "Release", "Releases", "Rows", "SnapshotError", "create"]
 
@@ -63,14 +63,18 @@ def create(policy: Policy, *, secret: bytes | None = None, shard: bytes = b"") -
     policy
         What is to be guaranteed, and by which method.
     secret
-        What the engine's generator is seeded from where the policy has no `seed`; drawn anew if not given.
+        What the engine's generator starts from where the policy has no `seed`. If it is not given, it is read from
+        where the policy says (`secret`), or drawn anew.
     shard
         What tells this engine from the others of the pipeline, so that no two share a sequence.
+
+    Raises
+    ------
+    PolicyError
+        The policy names a secret that is not there, or that is not fit to be one.
     """
-    if policy.seed is not None:
-        secret = f"seed {policy.seed}".encode()
-    elif secret is None:
-        secret = secrets.token_bytes(32)
+    if secret is None or policy.seed is not None:
+        secret = secret_of(policy)
     hidden = hashlib.blake2b(secret, digest_size=32).digest()
     key = hashlib.blake2b(shard, key=hidden, digest_size=32, person=b"crenel.engine").digest()
     engine = _METHODS[policy.method](policy, key)

@@ -32,6 +32,7 @@ SAID: dict[str, Any] = {
     "k": 10,
     "l": 3,
     "delay_rows": 1000,
+    "on_suppress": "star",
     "seed": 5,
 }
 

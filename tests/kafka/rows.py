@@ -17,6 +17,7 @@ publish: [note]
 k: 3
 delay: 60s
 disorder: 5s
+on_suppress: star
 shards: 2
 seed: 7
 """

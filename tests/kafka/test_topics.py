@@ -100,6 +100,20 @@ def test_flags_that_do_not_go_with_topics(
     assert said in capsys.readouterr().err
 
 
+def test_a_named_secret_is_the_pumps(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[bytes] = []
+    secret = bytes(range(100, 132))
+    monkeypatch.setenv("CRENEL_TEST_SECRET", secret.hex())
+    monkeypatch.setattr(kafka_job.kafka_topics, "bounds", lambda _: {})
+    monkeypatch.setattr(kafka_job.kafka_topics, "partitions", lambda _: [])
+    monkeypatch.setattr(kafka_job, "_Pump", lambda _request, _bounds, secret, _work: given.append(secret))
+    monkeypatch.setattr(kafka_job, "_outcome", lambda _: kafka_job.Outcome())
+    of = Policy.from_dict({**POLICY.to_dict(), "secret": "env:CRENEL_TEST_SECRET"})
+    request = Request.of(of, ["kafka://a:1/a"], {"published": "kafka://a:1/b"}, local=True)
+    kafka_job.run(request, lambda *_: 1)
+    assert given == [secret]
+
+
 def test_on_flink_it_is_a_stream_on_the_cluster_that_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flags: list[str] = []
     monkeypatch.setattr(runs, "check", lambda _: None)

@@ -40,6 +40,7 @@ k: 4
 l: 2
 delay: 10m
 disorder: 1m
+on_suppress: star
 seed: 7
 """
 
@@ -271,7 +272,7 @@ def test_what_leaves_as_it_is_is_the_same_in_every_format() -> None:
 METHODS = {
     "bastion": POLICY + "method: bastion\n",
     "sharded": POLICY + "shards: 3\n",
-    "dropped": POLICY.replace("k: 4", "k: 12") + "on_suppress: drop\nmethod: castle\n",
+    "dropped": POLICY.replace("k: 4", "k: 12").replace("on_suppress: star", "on_suppress: drop") + "method: castle\n",
     "mondrian": POLICY + "method: mondrian\n",
     "rows": POLICY.replace("event_time: at\n", "").replace("delay: 10m\ndisorder: 1m\n", "delay_rows: 60\n"),
     "learned": POLICY.replace(", domain: [0, 100]", "").replace(", domain: [2020-01-01, 2022-01-01]", ""),
@@ -307,7 +308,7 @@ def test_a_run_keeps_its_promises(files: Files, name: str, capsys: pytest.Captur
 
 def test_a_method_that_perturbs_and_samples(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
     policy = POLICY.replace("sensitive: [ill]", "sensitive: {ill: {values: [flu, cold, gout]}}")
-    policy += "on_suppress: drop\nmethod: castleguard\n"
+    policy = policy.replace("on_suppress: star", "on_suppress: drop") + "method: castleguard\n"
     files.run(policy + "parameters: {beta_sample: 0.7, phi: 30, perturb_sensitive: {ill: 1.0}}\n", make_rows(600))
     for level in LEVELS:
         document = judge(capsys, level)

@@ -103,17 +103,58 @@ def test_the_policy_is_explained(check: Check) -> None:
         "who the person: only counted",
         "at the event time: only for the deadline",
         "a column that the policy does not name never leaves",
-        "at least 5 different persons (k)",
+        "Every published row leaves in a release of rows of at least 5 persons (k), each person in it once, at one "
+        "moment, under one generalization, in an order drawn in secret.",
         "at least 2 different values of diagnosis (l)",
         "1 hour after its event time (delay), or when 1,000 later rows of its shard came "
         "(delay_rows), whichever is earlier",
-        "At most 1,000 rows of each shard, and 4,000 generalizations",
+        "At most 1,000 rows of each shard.",
         "method bastion reuse",
+        "max_reusable 4000: of no effect without reuse",
         "search 8: a group is chosen among 8 times k rows",
-        "on_suppress: star",
+        "not published (on_suppress: drop)",
+        "note: A secret is drawn for each pipeline.",
     ):
         assert sentence in said
-    assert said.endswith("in production. Nothing to complain about.")
+    assert said.endswith("Nothing to complain about.")
+
+
+def test_a_policy_of_less_is_explained(check: Check) -> None:
+    _, said = check(parameters={"reuse": True}, on_suppress="star")
+    for sentence in (
+        "published so far under the same generalization are of at least 5 different persons (k)",
+        "A crowd at one moment is not promised: reuse: true may publish a row alone, under an earlier generalization; "
+        "on_suppress: star publishes a row that no group takes alone, as *.",
+        "At most 1,000 rows of each shard, and 4,000 generalizations",
+        "at its widest (on_suppress: star)",
+    ):
+        assert sentence in said
+    assert "in an order drawn in secret" not in said
+
+
+#: What gives the crowd up, why, and what to set.
+UNCROWDED: dict[str, tuple[dict[str, Any], str, str]] = {
+    "reuse": ({"parameters": {"reuse": True}}, "reuse: true may publish a row alone", "Set reuse: false."),
+    "stars": ({"on_suppress": "star"}, "on_suppress: star publishes", "Set on_suppress: drop."),
+    "order": ({"delay": None, "parameters": {"reorder": True}}, "reorder: true publishes", "Set reorder: false."),
+    "a method that reuses": ({"method": "castle"}, "castle may publish a row alone", "Set method: bastion."),
+    "a method that does not": ({"method": "mondrian"}, "mondrian does not promise it", "Set method: bastion."),
+    "all": (
+        {"delay": None, "parameters": {"reuse": True, "reorder": True}, "on_suppress": "star"},
+        "A crowd at one moment is not promised: reuse: true",
+        "Set reuse: false, reorder: false and on_suppress: drop.",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNCROWDED)
+def test_who_gives_up_the_crowd_is_told_why_and_what_to_set(check: Check, case: str) -> None:
+    changes, why, setting = UNCROWDED[case]
+    code, said = check(**changes)
+    assert "warning: A crowd at one moment is not promised:" in said
+    assert said.count(why) == 2  # as a promise, and as a warning
+    assert setting in said
+    assert code == 0
 
 
 WARNINGS: dict[str, tuple[dict[str, Any], str]] = {
@@ -122,7 +163,7 @@ WARNINGS: dict[str, tuple[dict[str, Any], str]] = {
         "age: no domain is declared, so that it is learned",
     ),
     "star without a domain": (
-        {"quasi_identifiers": {"age": {"type": "numeric"}}},
+        {"quasi_identifiers": {"age": {"type": "numeric"}}, "on_suppress": "star"},
         "published as [null, null]",
     ),
     "many quasi-identifiers": (
@@ -153,7 +194,16 @@ WARNINGS: dict[str, tuple[dict[str, Any], str]] = {
         "tells that it is in no narrower one",
     ),
     "disorder beyond the delay": ({"disorder": "2h"}, "disorder is not less than delay"),
-    "a seed": ({"seed": 7}, "A seed is set"),
+    "no reuse of castle": ({"method": "castle", "parameters": {"reuse": "off"}}, "reuse is off"),
+    "a seed": (
+        {"seed": 7},
+        "seed: a seed can be guessed; whoever does can undo the order and the draws. "
+        "Leave it out, or name a secret: env:NAME.",
+    ),
+    "a secret that is not here": (
+        {"secret": "env:CRENEL_NOT_SET"},
+        "Here, a run would fail: policy.secret names the environment variable CRENEL_NOT_SET, which is not set",
+    ),
 }
 
 
@@ -168,20 +218,20 @@ def test_warnings_are_given_and_are_not_problems(check: Check, case: str) -> Non
 
 
 NOTES: dict[str, tuple[dict[str, Any], str]] = {
-    "no seed": ({}, "No seed: a secret is drawn for each pipeline"),
+    "no seed": ({}, "A secret is drawn for each pipeline."),
+    "a secret": ({"secret": "env:CRENEL_SECRET"}, "The secret is read from env:CRENEL_SECRET."),
     "Beam's timestamps": ({"event_time": None}, "event_time is not set: Beam's timestamps"),
     "small k": ({"k": 4}, "k (4) is small"),
-    "drop": ({"on_suppress": "drop"}, "on_suppress is drop"),
-    "no reuse": ({"parameters": {"reuse": False}}, "reuse is off"),
-    "no reuse of castle": ({"method": "castle", "parameters": {"reuse": "off"}}, "reuse is off"),
     "small t": ({"t": 0.05}, "t (0.05) is small"),
 }
 
 
 @pytest.mark.parametrize("case", NOTES)
-def test_notes_are_no_warnings(check: Check, case: str) -> None:
+def test_notes_are_no_warnings(check: Check, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CRENEL_SECRET", bytes(range(32)).hex())
     changes, expected = NOTES[case]
     code, said = check(**changes)
+    assert bytes(range(32)).hex() not in said
     assert expected in said
     assert said.endswith("Nothing to complain about.")
     assert code == 0

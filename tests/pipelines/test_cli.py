@@ -68,7 +68,7 @@ def test_a_fine_policy_is_0(policy: Path, capsys: pytest.CaptureFixture[str]) ->
     assert exit_code("check", str(policy)) == 0
     said = capsys.readouterr()
     assert said.err == ""
-    assert "at least 2 different persons" in " ".join(said.out.split())
+    assert "leaves in a release of rows of at least 2 persons (k)" in " ".join(said.out.split())
 
 
 def test_every_mistake_of_a_policy_is_a_sentence_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

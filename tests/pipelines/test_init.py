@@ -76,6 +76,9 @@ def test_the_roles_of_a_usual_table(tmp_path: Path) -> None:
     assert (policy.k, policy.l) == (3, 2)
     assert policy.delay is not None
     assert policy.delay_rows == 1000
+    assert policy.crowd
+    assert (policy.seed, policy.secret) == (None, None)
+    assert "\non_suppress: drop\n" in text
 
 
 def test_every_column_is_there_with_a_reason() -> None:

@@ -37,8 +37,11 @@ publish: [note]
 k: 3
 delay: 10m
 disorder: 1m
-seed: 7
+on_suppress: star
+secret: env:CRENEL_TEST_SECRET
 """
+
+SECRET = bytes(range(100, 132)).hex()
 
 Row = dict[str, Any]
 COLUMNS = ("who", "at", "age", "zip", "job", "ill", "note", "secret")
@@ -100,6 +103,7 @@ WRITERS: dict[str, Callable[[Path, Sequence[Row]], None]] = {
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CRENEL_TEST_SECRET", SECRET)
     (tmp_path / "policy.yaml").write_text(POLICY)
     return tmp_path
 
@@ -171,7 +175,7 @@ def test_the_same_rows_are_the_same_bytes(here: Path) -> None:
 def test_a_domain_that_is_not_declared_is_suppressed_as_nowhere(here: Path) -> None:
     (here / "policy.yaml").write_text(
         "person: who\nevent_time: at\nquasi_identifiers: {age: {type: numeric}, at: {type: datetime}}\n"
-        "k: 50\ndelay: 1m\nseed: 1\n"
+        "k: 50\ndelay: 1m\non_suppress: star\n"
     )
     write_csv(here / "in.csv", make_rows(20))
     assert crenel("--input", "in.csv", "--output", "out.csv") == 1
@@ -692,3 +696,83 @@ def test_progress_is_a_line_that_is_written_over(here: Path, monkeypatch: pytest
     err = capsys.readouterr().err
     assert "row" in err.split("\r")[1]
     assert err.rpartition("\r\x1b[K")[2].startswith("rows ")
+
+
+# --- Seeds and secrets ---
+
+
+def test_a_secret_that_is_named_publishes_the_same_again(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_csv(here / "in.csv", make_rows())
+    (here / "key").write_text(SECRET)
+    (here / "key").chmod(0o600)
+    texts = {
+        "variable": POLICY,
+        "file": POLICY.replace("env:CRENEL_TEST_SECRET", f"file:{here / 'key'}"),
+        "drawn": POLICY.replace("secret: env:CRENEL_TEST_SECRET", ""),
+    }
+    for name, text in texts.items():
+        (here / "policy.yaml").write_text(text)
+        assert crenel("--input", "in.csv", "--output", f"{name}.csv") == 0
+    monkeypatch.setenv("CRENEL_TEST_SECRET", bytes(range(50, 82)).hex())
+    (here / "policy.yaml").write_text(POLICY)
+    assert crenel("--input", "in.csv", "--output", "other.csv") == 0
+    found = {name: (here / f"{name}.csv").read_bytes() for name in (*texts, "other")}
+    assert found["variable"] == found["file"]
+    assert len(set(found.values())) == 3
+
+
+def test_a_secret_that_is_not_there_is_2(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_csv(here / "in.csv", make_rows())
+    monkeypatch.delenv("CRENEL_TEST_SECRET")
+    assert crenel("--input", "in.csv", "--output", "out.csv") == 2
+    assert capsys.readouterr().err == (
+        "crenel: policy.secret names the environment variable CRENEL_TEST_SECRET, which is not set where the pipeline "
+        "is built.\n"
+    )
+    monkeypatch.setenv("CRENEL_TEST_SECRET", "0badcafe0badcafe")
+    assert crenel("--input", "in.csv", "--output", "out.csv") == 2
+    said = capsys.readouterr().err
+    assert "env:CRENEL_TEST_SECRET holds 8 bytes" in said
+    assert "cafe" not in said
+    assert not (here / "out.csv").exists()
+
+
+def test_the_audit_needs_no_secret(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_csv(here / "in.csv", make_rows())
+    assert crenel("--input", "in.csv", "--output", "out.csv", "--trace", "trace.csv") == 0
+    monkeypatch.delenv("CRENEL_TEST_SECRET")
+    argv = ["policy.yaml", "--input", "in.csv", "--published", "out.csv", "--trace", "trace.csv", "--queries", "0"]
+    assert main(["audit", *argv]) == 0
+
+
+GUESSED = (
+    "seed: a seed can be guessed; whoever does can undo the order and the draws. "
+    "Leave it out, or name a secret: env:NAME."
+)
+
+
+def test_a_seed_is_warned_of_before_anything_is_read(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "policy.yaml").write_text(POLICY.replace("secret: env:CRENEL_TEST_SECRET", "seed: 31337"))
+    assert crenel("--input", "absent.csv", "--output", "out.csv") == 2
+    first, *_ = capsys.readouterr().err.splitlines()
+    assert first == f"crenel: warning: {GUESSED}"
+    write_csv(here / "in.csv", make_rows())
+    assert crenel("--input", "in.csv", "--output", "out.csv", "--json") == 0
+    said = capsys.readouterr()
+    assert said.err == f"crenel: warning: {GUESSED}\n"
+    assert json.loads(said.out)["warnings"] == [GUESSED]
+    # Where the JSON object goes to standard error, it is alone there.
+    assert crenel("--input", "in.csv", "--output", "-", "--json") == 0
+    said = capsys.readouterr()
+    assert json.loads(said.err)["warnings"] == [GUESSED]
+    assert "31337" not in said.err
+
+
+def test_without_a_seed_nothing_is_warned_of(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_csv(here / "in.csv", make_rows())
+    assert crenel("--input", "in.csv", "--output", "out.csv", "--json") == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert json.loads(said.out)["warnings"] == []

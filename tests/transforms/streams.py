@@ -45,6 +45,7 @@ def policy(**changes: Any) -> Policy:
         "k": 4,
         "delay": "10m",
         "method": "castle",
+        "on_suppress": "star",
         "seed": 7,
     }
     said |= changes

@@ -27,7 +27,7 @@ from crenel.transforms import Anonymize, AnonymizeBounded
 from crenel.transforms.testing import is_anonymous, is_k_anonymous, star_of
 from tests.transforms.streams import Left, Outcome, anonymize, as_dict, check, policy, rows, run
 
-PARTITION: dict[str, Any] = {"method": "partition"}
+PARTITION: dict[str, Any] = {"method": "partition", "on_suppress": "star"}
 
 
 def with_holes(count: int, *, seed: int = 5) -> list[dict[str, Any]]:

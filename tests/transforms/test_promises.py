@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
+import apache_beam as beam
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from crenel.policy import Policy
+from crenel.policy import Policy, PolicyError
+from crenel.transforms import Anonymize, AnonymizeBounded
 from crenel.transforms.packs import Packer
 from crenel.transforms.sharding import Sharder
 from tests.transforms.streams import DISEASES, Left, anonymize, check, policy, rows, run
@@ -35,8 +37,9 @@ def shards_of(of: Policy, given: list[dict[str, Any]]) -> dict[int, int]:
         {"delay": "30m", "delay_rows": 100},
         {"parameters": {"reorder": True}},
         {"parameters": {"reuse": "off"}},
-        {"method": "bastion"},
-        {"method": "bastion", "l": 2, "t": 0.6, "delay_rows": 100},
+        {"method": "bastion", "on_suppress": "drop"},
+        {"method": "bastion", "parameters": {"reuse": True}},
+        {"method": "bastion", "parameters": {"reuse": True}, "l": 2, "t": 0.6, "delay_rows": 100},
         {"shards": 3},
         {"shards": 3, "l": 2},
         LOCAL,
@@ -81,6 +84,38 @@ def test_the_same_seed_publishes_the_same_and_another_does_not() -> None:
 def test_without_a_seed_no_two_pipelines_are_alike() -> None:
     one, two = (run(GIVEN, anonymize(seed=None)) for _ in range(2))
     assert one.published != two.published
+
+
+@pytest.mark.parametrize("transform", [Anonymize, AnonymizeBounded])
+def test_the_same_secret_publishes_the_same_and_another_does_not(
+    transform: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of = policy(seed=None, secret="env:CRENEL_TEST_SECRET")
+    published = []
+    for start in (100, 100, 50):
+        monkeypatch.setenv("CRENEL_TEST_SECRET", bytes(range(start, start + 32)).hex())
+        published.append(run(GIVEN, transform(of)).published)
+    assert published[0] == published[1] != published[2]
+
+
+@pytest.mark.parametrize("transform", [Anonymize, AnonymizeBounded])
+def test_a_secret_that_is_not_there_is_told_when_the_pipeline_is_built(
+    transform: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CRENEL_TEST_SECRET", raising=False)
+    of = policy(seed=None, secret="env:CRENEL_TEST_SECRET")
+    with pytest.raises(PolicyError, match="CRENEL_TEST_SECRET, which is not set"):
+        beam.Pipeline() | beam.Create(GIVEN) | transform(of)
+
+
+def test_workers_have_the_secret_and_not_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is read when the pipeline is built, and travels with it."""
+    monkeypatch.setenv("CRENEL_TEST_SECRET", bytes(range(32)).hex())
+    of = policy(seed=None, secret="env:CRENEL_TEST_SECRET")
+    pipeline = beam.Pipeline()
+    _ = pipeline | beam.Create(GIVEN) | Anonymize(of)
+    monkeypatch.delenv("CRENEL_TEST_SECRET")
+    assert pipeline.run().wait_until_finish() == "DONE"
 
 
 def test_an_event_that_took_place_before_1970() -> None:

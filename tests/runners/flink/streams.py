@@ -25,7 +25,7 @@ from apache_beam.utils.timestamp import Duration, Timestamp
 from crenel.audit.guarantees import Published, Report, audit
 from crenel.encode import Encoder
 from crenel.policy import Policy
-from crenel.transforms.anonymize import secret_of
+from crenel.secret import secret_of
 from crenel.transforms.packs import Packer
 
 SECOND = 1_000_000
@@ -50,6 +50,8 @@ def policy(**changes: Any) -> Policy:
         "publish": ["number"],
         "k": 5,
         "delay": "60s",
+        "parameters": {"reuse": True},
+        "on_suppress": "star",
         "shards": 16,
         "seed": 7,
     }

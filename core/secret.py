@@ -1,0 +1,102 @@
+"""The secret that all draws of a pipeline start from: drawn, or read from where the policy says it is.
+
+A policy holds the reference alone (`env:NAME`, `file:PATH`). What it refers to is read when a pipeline is built or an
+engine made, and is in no message of an error.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import re
+import secrets
+import stat
+
+from crenel.errors import PolicyError
+from crenel.policy import Policy
+
+__all__ = ["secret_of"]
+
+#: Bytes of a secret: as many as are drawn, and the fewest that are accepted.
+_SIZE = 32
+
+#: A secret of 32 random bytes has about 30 different ones; a placeholder has few.
+_FEWEST_DIFFERENT = 16
+
+#: The most text that is read: a wrong path must not fill the memory.
+_LONGEST = 65_536
+
+_HEX = re.compile(rb"(?:[0-9a-fA-F]{2})+")
+_URL_SAFE = bytes.maketrans(b"-_", b"+/")
+
+
+def secret_of(policy: Policy) -> bytes:
+    """Return the secret of a pipeline under this policy: from its `seed`, from where `secret` says, or 256 bits drawn.
+
+    Without `seed` and `secret` every call draws anew: call it once for each pipeline, and let the result travel with
+    it, so that every worker and every retry draws the same.
+
+    Raises:
+        PolicyError: the policy names a secret that is not there, or that is not fit to be one.
+    """
+    if policy.seed is not None:
+        return f"seed {policy.seed}".encode()
+    if policy.secret is None:
+        return secrets.token_bytes(_SIZE)
+    kind, _, name = policy.secret.partition(":")
+    return _decoded(_variable(name) if kind == "env" else _file(name), policy.secret)
+
+
+def _variable(name: str) -> bytes:
+    text = os.environ.get(name)
+    if text is None:
+        message = f"names the environment variable {name}, which is not set where the pipeline is built."
+        raise _wrong(message)
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _file(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            # Of the file that was opened: another could have the name by now.
+            mode = os.fstat(file.fileno()).st_mode
+            text = file.read(_LONGEST + 1)
+    except OSError as error:
+        why = (error.strerror or "unknown reason").lower()
+        message = f"names the file {path}, which cannot be read: {why}."
+        raise _wrong(message) from None
+    if os.name == "posix" and mode & (stat.S_IROTH | stat.S_IWOTH):
+        message = f"names the file {path}, which every user of the machine may read or write: chmod o-rw it."
+        raise _wrong(message)
+    return text
+
+
+def _decoded(text: bytes, reference: str) -> bytes:
+    """The bytes of a secret, of which the text is hex or base64."""
+    joined = b"".join(text.split())
+    rule = f"of at least {_SIZE} bytes, as openssl rand -hex {_SIZE} writes it"
+    try:
+        if len(text) > _LONGEST or not joined:
+            raise ValueError
+        # Hex first: most of it could be read as base64, of bytes that are not as random as they are many.
+        found = bytes.fromhex(joined.decode("ascii")) if _HEX.fullmatch(joined) else _base64(joined)
+    except (ValueError, binascii.Error):
+        message = f"must name a secret in hex or base64 {rule}; what {reference} holds is neither."
+        raise _wrong(message) from None
+    if len(found) < _SIZE:
+        message = f"must name a secret {rule}; {reference} holds {len(found)} bytes."
+        raise _wrong(message)
+    if len(set(found)) < _FEWEST_DIFFERENT:
+        message = f"must name a secret drawn at random, {rule}; what {reference} holds repeats itself."
+        raise _wrong(message)
+    return found
+
+
+def _base64(text: bytes) -> bytes:
+    plain = text.translate(_URL_SAFE).rstrip(b"=")
+    return base64.b64decode(plain + b"=" * (-len(plain) % 4), validate=True)
+
+
+def _wrong(sentence: str) -> PolicyError:
+    return PolicyError([("secret", sentence)])
