@@ -31,6 +31,8 @@ k: 10                              # at least 10 customers look the same
 l: 3                               # with at least 3 kinds of purchases among them
 delay: 1h                          # a payment has left an hour after it was made
 disorder: 2m
+on_suppress: drop                  # a payment that finds no such company in time is not published at all
+parameters: {reuse: false}         # so every payment leaves among those of 10 customers, at one moment
 seed: 1                            # so that the demo is the same each time; leave it out and a secret is drawn
 """
 

@@ -196,7 +196,8 @@ class Holder:
         # A release may be a part of its group (reordered rows), and then has fewer rows than the group has persons.
         crowd = (sizes >= k) & (persons >= k) & (persons >= sizes)
         star = (releases.kind == Kind.SUPPRESSED) & (self._policy.on_suppress is OnSuppress.STAR)
-        return ((releases.kind == Kind.CLUSTER) & ~crowd) | (releases.kind == Kind.REUSE) | star
+        alone: NDArray[np.bool_] = ((releases.kind == Kind.CLUSTER) & ~crowd) | (releases.kind == Kind.REUSE) | star
+        return alone
 
     def _departures_by_form(self, releases: Releases, alone: NDArray[np.bool_]) -> list[Departure]:
         """A stream whose rows came in several forms: each leaves in its own."""
