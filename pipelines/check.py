@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
         from crenel.pipelines.sample import Sample
 
         watched = sys.stderr.isatty()
-        progress = ["reading the sample"]
+        progress = ["reading the sample"]  # the last line of it is shown
         note = f" ({compiled.WAIT})" if watched and not compiled.is_compiled(policy.method) else ""
         with summary.showing(lambda: progress[-1] + note) if watched else nullcontext():
             table = tables.read_for(policy, arguments.data)

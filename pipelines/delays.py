@@ -20,19 +20,20 @@ from crenel.encode import Encoded
 from crenel.engine import Kind, Releases
 from crenel.errors import PolicyError
 from crenel.pipelines.report import count
+from crenel.pipelines.run import quiet
 from crenel.policy import OnSuppress, Policy
 from crenel.rows import Rows
 
 __all__ = ["MOST_ROWS", "Step", "steps"]
 
 #: Rows that the engine is run on, at most: for each deadline in a second or so, by most methods.
-MOST_ROWS = 30_000
+MOST_ROWS = 20_000
 
 #: The deadlines that are tried, as multiples of the policy's: of ten minutes up to six hours.
 _TIMES = (1, 2, 6, 12, 36)
 
 #: Rows that are pushed at once, so that progress is seen, and Ctrl-C answered.
-_ROWS = 2048
+_ROWS = 512
 
 #: What engines draw from where the policy has no seed: nothing is published, and the same sample gives the same table.
 _SECRET = b"crenel check"
@@ -76,9 +77,7 @@ def steps(
         longer = _longer(strict, times)
         if longer is None:
             return
-        deadline = _deadline(longer)
-        tick(f"trying a deadline of {deadline}")
-        step, ended = _tried(longer, shards, deadline)
+        step, ended = _tried(longer, shards, _deadline(longer), tick)
         yield step
         if ended:  # all rows were held to the end: they would be at any longer deadline
             return
@@ -127,31 +126,32 @@ def _shards(policy: Policy, encoded: Encoded, table: Any, stretch: Ints) -> list
     """The rows of each shard, as a run would deal them out."""
     if policy.shards == 1:
         return [(0, encoded.rows.take(stretch))]
-    # Beam comes with it, which takes a while to load.
-    from crenel.transforms.packs import Packer
+    # Beam comes with it, which takes a while to load, and complains of what it does not find.
+    with quiet():
+        from crenel.transforms.packs import Packer
 
     part = table.take(encoded.kept[stretch]).combine_chunks()
     time = encoded.rows.time[stretch] if policy.event_time is None else None
     return [(pack.shard, pack.rows) for pack in Packer(policy, _SECRET).pack_arrow(part, time).packs]
 
 
-def _tried(policy: Policy, shards: Sequence[tuple[int, Rows]], deadline: str) -> tuple[Step, bool]:
+def _tried(
+    policy: Policy, shards: Sequence[tuple[int, Rows]], deadline: str, tick: Callable[[str], None]
+) -> tuple[Step, bool]:
     """What becomes of the rows, and whether none of them left before the end."""
-    suppressed, loss, left = 0, 0.0, 0
+    suppressed, loss, left, pushed = 0, 0.0, 0, 0
     rows = sum(len(part) for _, part in shards)
     for shard, part in shards:
         engine = engines.create(policy, secret=_SECRET, shard=str(shard).encode())
-        for releases in _pushed(engine, part):
-            left += int(releases.sizes.sum())
+        for start in range(0, len(part), _ROWS):
+            tick(f"trying a deadline of {deadline}: {pushed:,} of {count(rows, 'row')}")
+            some = part.slice(start, min(start + _ROWS, len(part)))
+            releases = engine.push(some)
+            pushed, left = pushed + len(some), left + int(releases.sizes.sum())
             suppressed, loss = suppressed + _suppressed(releases), loss + _loss(releases)
         last = engine.flush()
         suppressed, loss = suppressed + _suppressed(last), loss + _loss(last)
     return Step(deadline, rows, suppressed, loss / rows), left == 0
-
-
-def _pushed(engine: engines.Engine, rows: Rows) -> Iterator[Releases]:
-    for start in range(0, len(rows), _ROWS):
-        yield engine.push(rows.slice(start, min(start + _ROWS, len(rows))))
 
 
 def _suppressed(releases: Releases) -> int:

@@ -361,10 +361,10 @@ class Sample:
         if not tried:
             return
         how = "reuse off, " if hasattr(policy.parameters, "reuse") else ""
-        which = count(tried[0].rows, "row") + (" of its middle" if tried[0].rows < len(self._who) else "")
+        where = ", the middle of the sample" if tried[0].rows < len(self._who) else ""
         yield (
-            f"The engine ({policy.method}, {how}on_suppress: drop) was run on {which} that follow one another. A row "
-            "that finds no company in time is suppressed:"
+            f"The engine ({policy.method}, {how}on_suppress: drop) was run on {count(tried[0].rows, 'row')} that follow "
+            f"one another{where}. A row that finds no company in time is suppressed:"
         )
         head = "suppressed"
         yield "deadline", f"{head}  average loss (a suppressed row: 1)"
