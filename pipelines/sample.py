@@ -361,9 +361,10 @@ class Sample:
         if not tried:
             return
         how = "reuse off, " if hasattr(policy.parameters, "reuse") else ""
-        where = ", the middle of the sample" if tried[0].rows < len(self._who) else ""
+        rows = tried[0].rows
+        where = ", the middle of the sample" if rows < len(self._who) else ""
         yield (
-            f"The engine ({policy.method}, {how}on_suppress: drop) was run on {count(tried[0].rows, 'row')} that follow "
+            f"The engine ({policy.method}, {how}on_suppress: drop) was run on {count(rows, 'row')} that follow "
             f"one another{where}. A row that finds no company in time is suppressed:"
         )
         head = "suppressed"
