@@ -67,7 +67,7 @@ def in_bursts(stream: Stream, minutes: int, seed: int) -> Stream:
     random = np.random.default_rng(seed)
     sizes: list[int] = []
     while sum(sizes) < len(stream.rows):
-        sizes.append(int(round(np.exp(random.uniform(np.log(50), np.log(5_000))))))
+        sizes.append(round(np.exp(random.uniform(np.log(50), np.log(5_000)))))
     moments = np.repeat(np.arange(len(sizes), dtype=np.int64), sizes)[: len(stream.rows)]
     return replace(stream, rows=replace(stream.rows, time=moments * minutes * MINUTE))
 

@@ -20,6 +20,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from crenel.errors import PolicyError
+from crenel.pipelines import limits
 from crenel.pipelines.errors import CommandError
 from crenel.policy import Policy
 
@@ -59,6 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--queries", metavar="N", type=int, default=500, help="queries of a window (500); 0: none")
     parser.add_argument("--theta", metavar="X", type=float, default=0.1, help="selectivity of a query (0.1)")
     parser.add_argument("--seed", metavar="S", type=int, default=1, help="seed of queries and attacks (1)")
+    limits.add_arguments(parser, "if there are more, the verdict says so, and the page is not green")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -122,7 +124,14 @@ def audited(policy: Policy, arguments: argparse.Namespace) -> dict[str, Any]:
             tick=progress.tick("read"),
         )
         workload = Workload(arguments.queries, arguments.theta, arguments.seed)
-        return judged(policy, given, workload, progress.tick("matched"))
+        document = judged(policy, given, workload, progress.tick("matched"))
+    return document | {"too_many": _too_many(document["rows"], limits.Limits.of(arguments))}
+
+
+def _too_many(rows: dict[str, Any], allowed: limits.Limits) -> list[dict[str, Any]]:
+    """The limits that were passed; of what is not known nothing is said."""
+    passed = allowed.passed(rows["input"], suppressed=rows["suppressed"], rejected=rows["rejected"])
+    return [one.as_dict() | {"text": f"{one.fact}."} for one in passed]
 
 
 def judged(
@@ -196,6 +205,8 @@ def text(document: dict[str, Any]) -> str:
 def _verdict(document: dict[str, Any]) -> Iterator[str]:
     policy = document["policy"]
     yield _VERDICTS[document["verdict"]]
+    for passed in document.get("too_many", []):
+        yield f"TOO MANY: {passed['text']}"
     yield f"Judged by {_KNOWN[document['knowledge']]}; method {policy['method']}, k = {policy['k']}."
 
 

@@ -123,7 +123,9 @@ class Outcome:
 
     files: int = 0
     rows: int = 0
-    #: In groups of k persons; suppressed rows that were published as `*` are not among them.
+    #: Rows that left for everybody without a crowd: in a release of fewer than k persons, or with a person twice.
+    alone: int = 0
+    #: In groups, or under the generalization of one; suppressed rows that were published as `*` are not among them.
     published: int = 0
     suppressed: int = 0
     sampled_out: int = 0
@@ -132,8 +134,8 @@ class Outcome:
     releases: int = 0
     #: The average over published and suppressed rows; None if there are none.
     loss: float | None = None
-    #: Rows of each release that is a group.
-    groups: Spread = field(default_factory=Spread)
+    #: Rows of each release that left for everybody.
+    sizes: Spread = field(default_factory=Spread)
     #: Microseconds of event time that rows waited; None if they have no event times.
     delay: Spread | None = None
     #: The most rows that a shard was seen to hold.
@@ -155,7 +157,7 @@ class Outcome:
         self.releases = tally.releases
         boxed = self.published + self.suppressed
         self.loss = tally.loss / boxed if boxed else None
-        self.groups, self.held = tally.groups, tally.held
+        self.alone, self.sizes, self.held = tally.alone, tally.sizes, tally.held
         self.delay = tally.delay if timed else None
 
 

@@ -8,8 +8,9 @@ goes wrong, none is. Further flags are Beam's (--direct_num_workers=4).
 A topic is kafka://HOST:PORT/TOPIC, read as rows come until Ctrl-C, or with ?until=end up to what
 is there now; values are JSON, or with ?format=avro&schema=FILE Avro. See docs/kafka.md.
 
-Exits with 0 if all is well, with 1 if there were rows and none could be published in a group, and
-with 2 if the policy or a file is broken.
+Exits with 0 if all is well, with 1 if there were rows and none could be published in a group, with 2
+if the policy or a file is broken, and with 3 if the outputs are written, but more rows than
+--most-suppressed or --most-rejected did not leave.
 """
 
 from __future__ import annotations
@@ -26,11 +27,15 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from crenel.errors import PolicyError
+from crenel.pipelines import limits
 from crenel.pipelines.errors import CommandError
 from crenel.policy import Policy
+
+if TYPE_CHECKING:
+    from crenel.pipelines.job import Outcome
 
 __all__ = ["EXAMPLE", "add_arguments", "launcher", "quiet", "run"]
 
@@ -76,6 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--flink-master", metavar="HOST:PORT", help="a Flink cluster; without it the run has its own")
     parser.add_argument("--json", action="store_true", help="tell the result as JSON, on standard output if it is free")
+    limits.add_arguments(parser, f"if there are more, the exit code is {limits.TOO_MANY}")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -110,12 +116,30 @@ def run(arguments: argparse.Namespace) -> int:
             raise
         except Exception as error:
             return _failed(error)
+    return _told(arguments, policy, outcome)
+
+
+def _told(arguments: argparse.Namespace, policy: Policy, outcome: Outcome) -> int:
+    """Tell what became of the rows; returns the exit code."""
+    from crenel.pipelines import summary
+
+    passed = list(
+        limits.Limits.of(arguments).passed(
+            outcome.rows, suppressed=outcome.suppressed, rejected=outcome.rejected.total()
+        )
+    )
+    free = sys.stdout if arguments.output != "-" else sys.stderr
     if arguments.json:
-        free = sys.stdout if arguments.output != "-" else sys.stderr
-        print(json.dumps(summary.as_dict(policy, outcome)), file=free)
+        told = summary.as_dict(policy, outcome) | {"too_many": [one.as_dict() for one in passed]}
+        print(json.dumps(told), file=free)
     else:
         sys.stderr.write(summary.as_text(policy, outcome))
-    return int(outcome.rows > 0 and outcome.published == 0)
+    if not (arguments.json and free is sys.stderr):  # whoever reads JSON there reads nothing else
+        for one in passed:
+            print(f"crenel: {one.text}", file=sys.stderr)
+    if outcome.rows > 0 and outcome.published == 0:
+        return 1
+    return limits.TOO_MANY if passed else 0
 
 
 def _warn(arguments: argparse.Namespace, policy: Policy) -> None:
@@ -174,13 +198,7 @@ def _run_kafka(arguments: argparse.Namespace, policy: Policy) -> int:
             return _failed(error)
         finally:
             kafka_job.STOP.clear()
-    if outcome is None:
-        return 0
-    if arguments.json:
-        print(json.dumps(summary.as_dict(policy, outcome)))
-    else:
-        sys.stderr.write(summary.as_text(policy, outcome))
-    return int(outcome.rows > 0 and outcome.published == 0)
+    return 0 if outcome is None else _told(arguments, policy, outcome)
 
 
 def _check_kafka(arguments: argparse.Namespace, *, local: bool) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,14 +18,16 @@ from crenel.encode import Encoded, Encoder
 from crenel.geometry import Interval, Tree
 from crenel.parameters import takes_holes
 from crenel.pipelines import measures
+from crenel.pipelines.limits import Limits
+from crenel.pipelines.limits import said as exactly
 from crenel.pipelines.report import Finding, Line, Section, Severity, count, listed, percent, spoken
 from crenel.policy import Policy
 from crenel.quasi_identifiers import QuasiIdentifier
 
-__all__ = ["HEAVY", "Sample"]
+if TYPE_CHECKING:
+    from crenel.pipelines.delays import Step
 
-#: A policy that rejects more than this share of the rows is not fit for them.
-HEAVY = 0.1
+__all__ = ["Sample"]
 
 #: Fewer persons tell nothing about what is rare.
 _ENOUGH = 20
@@ -40,12 +42,27 @@ _DAY = 86_400_000_000
 
 
 class Sample:
-    """A sample of the data, under a policy."""
+    """A sample of the data, under a policy.
 
-    def __init__(self, policy: Policy, table: Any) -> None:
+    Args:
+        policy: What is to be guaranteed.
+        table: The sample, Arrow's.
+        limits: How many rows may be suppressed and rejected.
+        tick: Told how far it is.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        table: Any,
+        limits: Limits | None = None,
+        tick: Callable[[str], None] = lambda line: None,
+    ) -> None:
         self.policy = policy
         self.table = table
         self.findings: list[Finding] = []
+        self._limits = limits or Limits()
+        self._tick = tick
 
     def look(self) -> list[Section]:
         """All that the sample says, in sections; `findings` has what is wrong."""
@@ -60,6 +77,7 @@ class Sample:
             "Columns that leave as they are": self._as_they_are,
             "Time": self._time,
             "Company": self._company,
+            "Deadlines": self._deadlines,
         }
         for title, part in parts.items():
             if title == "Holes" and not takes_holes(self.policy.parameters):
@@ -125,8 +143,9 @@ class Sample:
         for (name, reason), number in found.most_common():
             yield name, f"{reason}: {count(number, 'row')}"
         text = f"{percent(share)} of the rows would be rejected."
-        if share > HEAVY:
-            self._problem(f"{text} Widen domains and hierarchies, or leave columns out.")
+        if share > self._limits.rejected:
+            limit = f"more than --most-rejected ({exactly(self._limits.rejected)}) allows"
+            self._problem(f"{text} That is {limit}. Widen domains and hierarchies, or leave columns out.")
         else:
             self._warn(text)
 
@@ -314,14 +333,12 @@ class Sample:
         until = measures.rows_until(self._who[order], policy.k)
         start = np.flatnonzero(until >= 0)
         rows = until[start]
-        fits = np.ones(len(start), dtype=bool)
         if policy.delay_rows is not None:
             half, most = (int(q) for q in np.quantile(rows, [0.5, 0.9]))
             yield (
                 f"Half of the rows have {policy.k} persons after {count(half, 'later row')}, nine "
                 f"of ten after {most:,}; delay_rows is {policy.delay_rows:,}."
             )
-            fits &= rows <= policy.delay_rows
         if by_time and policy.delay is not None:
             ordered = time[order]
             waits = ordered[start + rows] - ordered[start]
@@ -330,22 +347,54 @@ class Sample:
                 f"Half of the rows have {policy.k} persons within {spoken(half)}, nine of ten "
                 f"within {spoken(most)}; delay is {spoken(policy.delay)}."
             )
-            fits &= waits <= policy.delay
-        self._judge(float(fits.mean()))
-        yield "If the stream has several shards, each has a part of this company only."
+        if policy.shards > 1:
+            yield "Each shard has a part of this company only; deadlines are tried with the policy's shards."
 
-    def _judge(self, share: float) -> None:
-        k = self.policy.k
-        if share == 0:
-            self._problem(
-                f"Never do {k} persons come before a row's deadline: nothing could be published "
-                "but suppressed rows. Wait longer, or lower k."
-            )
-        elif share < 0.9:
-            self._warn(
-                f"Only for {percent(share)} of the rows do {k} persons come before the deadline; "
-                "the others depend on reuse, or are suppressed. Wait longer, or lower k."
-            )
+    def _deadlines(self) -> Iterator[Line]:
+        """The engine's word on how many rows leave in time, and how many would if they could wait longer."""
+        from crenel.pipelines import delays
+
+        policy = self.policy
+        if self._number_of_persons < policy.k:
+            return
+        tried = list(delays.steps(policy, self._encoded, self.table, self._tick))
+        if not tried:
+            return
+        how = "reuse off, " if hasattr(policy.parameters, "reuse") else ""
+        rows = tried[0].rows
+        where = ", the middle of the sample" if rows < len(self._who) else ""
+        yield (
+            f"The engine ({policy.method}, {how}on_suppress: drop) was run on {count(rows, 'row')} that follow "
+            f"one another{where}. A row that finds no company in time is suppressed:"
+        )
+        head = "suppressed"
+        yield "deadline", f"{head}  average loss (a suppressed row: 1)"
+        for step in tried:
+            mark = "  the policy's" if step is tried[0] else ""
+            yield step.deadline, f"{exactly(step.share):>{len(head)}}  {step.loss:.3f}{mark}"
+        self._judge(tried)
+
+    def _judge(self, tried: list[Step]) -> None:
+        """Say if the stream is too thin for k within the deadline."""
+        policy, limit = self.policy, self._limits.suppressed
+        now, *longer = tried
+        if now.share <= limit:
+            return
+        asked = {"k": f"k ({policy.k})"}
+        asked |= {} if policy.l is None else {"l": f"l ({policy.l})"}
+        asked |= {} if policy.t is None else {"t": f"t ({policy.t:g})"}
+        enough = next((step for step in longer if step.share <= limit), None)
+        advice = f"Wait longer, or ask for less than this {listed(asked)}."
+        if enough is not None:
+            advice = f"Within {enough.deadline} it would be {exactly(enough.share)}. {advice}"
+        elif longer:
+            advice = f"Even within {longer[-1].deadline} it would be {exactly(longer[-1].share)}. {advice}"
+        fate = "would be suppressed" if policy.crowd else "would leave alone, or be suppressed"
+        self._problem(
+            f"The stream is too thin for {listed(asked.values())} within the deadline ({now.deadline}): "
+            f"{exactly(now.share)} of the rows find no company in time, and {fate}; --most-suppressed is "
+            f"{exactly(limit)}. {advice}"
+        )
 
 
 def _around(first: int, last: int) -> tuple[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import sys
+import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from crenel.audit.differential import stated
 from crenel.durations import UNITS
 from crenel.pipelines import compiled
 from crenel.pipelines.advice import SEED
+from crenel.pipelines.limits import said
 from crenel.pipelines.report import count, percent
 from crenel.policy import OnSuppress, Policy
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["as_dict", "as_text", "showing", "watching"]
 
 _EVERY = 0.5
+_WIDTH = 100
 _SECOND = UNITS["s"]
 
 
@@ -71,6 +74,7 @@ def as_dict(policy: Policy, outcome: Outcome) -> dict[str, Any]:
     statement = stated(policy)
     differential = {} if statement is None else {"differential": dataclasses.asdict(statement)}
     return {
+        "alone": outcome.alone,
         "files": outcome.files,
         "rows": outcome.rows,
         "published": outcome.published,
@@ -82,7 +86,7 @@ def as_dict(policy: Policy, outcome: Outcome) -> dict[str, Any]:
         ],
         "releases": outcome.releases,
         "loss": None if outcome.loss is None else round(outcome.loss, 6),
-        "group_rows": _spread(outcome.groups),
+        "release_rows": _spread(outcome.sizes),
         "delay_seconds": None if outcome.delay is None else _spread(outcome.delay, _SECOND),
         "held_rows": outcome.held,
         "seconds": round(outcome.seconds, 3),
@@ -93,12 +97,13 @@ def as_dict(policy: Policy, outcome: Outcome) -> dict[str, Any]:
 
 
 def as_text(policy: Policy, outcome: Outcome) -> str:
-    """A run's result as a short table."""
-    lines = [("rows", f"{outcome.rows:,}", f"in {count(outcome.files, 'file')}" if outcome.files else "")]
+    """A run's result as a short table: first of all how many rows left without a crowd."""
+    lines = [("left alone", f"{outcome.alone:,}", _alone(policy, outcome))]
+    lines.append(("rows", f"{outcome.rows:,}", f"in {count(outcome.files, 'file')}" if outcome.files else ""))
     lines.append(("published", f"{outcome.published:,}", _share(outcome, outcome.published)))
     star = policy.on_suppress is OnSuppress.STAR
-    said = f"{_share(outcome, outcome.suppressed)}; {'published as *' if star else 'not published'}"
-    lines.append(("suppressed", f"{outcome.suppressed:,}", said if outcome.suppressed else ""))
+    fate = f"{_share(outcome, outcome.suppressed)}; {'published as *' if star else 'not published'}"
+    lines.append(("suppressed", f"{outcome.suppressed:,}", fate if outcome.suppressed else ""))
     if outcome.sampled_out:
         lines.append(("sampled out", f"{outcome.sampled_out:,}", _share(outcome, outcome.sampled_out)))
     rejected = outcome.rejected.total()
@@ -107,9 +112,9 @@ def as_text(policy: Policy, outcome: Outcome) -> str:
     lines.append(("releases", f"{outcome.releases:,}", ""))
     if outcome.loss is not None:
         lines.append(("average loss", f"{outcome.loss:.3f}", "0: nothing was made coarser; 1: everything was"))
-    if outcome.groups.count:
-        ends = f"{outcome.groups.least:,.0f} to {outcome.groups.most:,.0f}"
-        lines.append(("group size", f"{outcome.groups.mean:,.1f}", f"rows on average; {ends}"))
+    if outcome.sizes.count:
+        ends = f"{outcome.sizes.least:,.0f} to {outcome.sizes.most:,.0f}"
+        lines.append(("release size", f"{outcome.sizes.mean:,.1f}", f"rows left together on average; {ends}"))
     if outcome.delay is not None and outcome.delay.count:
         lines.append(("delay", _waited(outcome.delay.mean), f"on average; at most {_waited(outcome.delay.most)}"))
     lines.append(("held rows", f"{outcome.held:,}", "at most, in a shard"))
@@ -123,7 +128,34 @@ def as_text(policy: Policy, outcome: Outcome) -> str:
     lines.append(("time", f"{outcome.seconds:.1f} s", processes))
     wide = max(len(label) for label, _, _ in lines)
     far = max(len(figure) for _, figure, _ in lines)
-    return "".join(f"{label:<{wide}}  {figure:>{far}}  {said}".rstrip() + "\n" for label, figure, said in lines)
+    table = [f"{label:<{wide}}  {figure:>{far}}  {told}".rstrip() for label, figure, told in lines]
+    meaning = textwrap.wrap(_meaning(policy, outcome), _WIDTH - wide - far - 4)
+    table[1:1] = [" " * (wide + far + 4) + line for line in meaning]
+    return "\n".join(table) + "\n"
+
+
+def _alone(policy: Policy, outcome: Outcome) -> str:
+    """What is said of the rows that left without a crowd."""
+    left = outcome.sizes.total
+    if not left:
+        return "no row left at all"
+    if not outcome.alone:
+        return f"every row left among rows of at least {policy.k} persons, each once, at one moment"
+    share = said(outcome.alone / left)
+    return f"{share} of the rows that left were not among {policy.k} persons, each once, at one moment"
+
+
+def _meaning(policy: Policy, outcome: Outcome) -> str:
+    """What it means that rows left without a crowd, and what to do about it."""
+    if not outcome.alone:
+        return ""
+    risk = (
+        "An attacker who knows a person's quasi-identifiers and about when the row came can find the row, and all that "
+        "it says."
+    )
+    if policy.crowd:
+        return f"{risk} The policy forbids it, so this is a mistake of crenel's: do not hand the output out."
+    return f"{risk} Method bastion with reuse: false and on_suppress: drop suppresses such rows instead."
 
 
 def _spread(figures: Spread, unit: float = 1.0) -> dict[str, float] | None:

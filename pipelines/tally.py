@@ -51,10 +51,12 @@ class Tally:
     #: Rows, by how they left.
     kinds: list[int] = field(default_factory=lambda: [0] * len(Kind))
     releases: int = 0
+    #: Rows that left for everybody without a crowd: see `Departure.alone`.
+    alone: int = 0
     #: Of the rows that are published or suppressed, added up.
     loss: float = 0.0
-    #: Rows of each release that is a group.
-    groups: Spread = field(default_factory=Spread)
+    #: Rows of each release that left for everybody: one that reuses a generalization, or leaves as `*`, is one row.
+    sizes: Spread = field(default_factory=Spread)
     #: Microseconds of event time that each row waited.
     delay: Spread = field(default_factory=Spread)
     #: The most rows that a shard was seen to hold.
@@ -69,7 +71,8 @@ class Tally:
         self.releases += len(releases)
         boxed = releases.kind != Kind.SAMPLED_OUT
         self.loss += float((releases.loss * sizes)[boxed].sum())
-        self.groups.add(sizes[releases.kind == Kind.CLUSTER])
+        self.alone += departure.rows_alone
+        self.sizes.add(sizes[(releases.kind == Kind.CLUSTER) | departure.alone])
         waited = np.repeat(releases.moment, sizes) - departure.time[releases.rows]
         self.delay.add(np.maximum(waited[np.repeat(boxed, sizes)], 0))
 
@@ -86,11 +89,12 @@ class Tally:
         """The tallies of all records together."""
         all_of_them = cls()
         for record in records:
-            one = cls(**record | {name: Spread(**record[name]) for name in ("groups", "delay")})
+            one = cls(**record | {name: Spread(**record[name]) for name in ("sizes", "delay")})
             all_of_them.kinds = [a + b for a, b in zip(all_of_them.kinds, one.kinds, strict=True)]
             all_of_them.releases += one.releases
+            all_of_them.alone += one.alone
             all_of_them.loss += one.loss
-            all_of_them.groups.join(one.groups)
+            all_of_them.sizes.join(one.sizes)
             all_of_them.delay.join(one.delay)
             all_of_them.holds(one.held)
         return all_of_them

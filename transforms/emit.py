@@ -50,6 +50,7 @@ class Emitter:
             Kind.SUPPRESSED: Metrics.counter(NAMESPACE, "suppressed"),
             Kind.SAMPLED_OUT: Metrics.counter(NAMESPACE, "sampled_out"),
         }
+        self._alone = Metrics.counter(NAMESPACE, "alone")
         self._releases = Metrics.counter(NAMESPACE, "releases")
         self._size = Metrics.distribution(NAMESPACE, "group_size")
         self._loss = Metrics.distribution(NAMESPACE, "loss_millionths")
@@ -133,6 +134,8 @@ class Emitter:
         for kind, rows in enumerate(np.bincount(releases.kind, sizes).tolist()):
             if rows:
                 self._counts[Kind(kind)].inc(int(rows))
+        # 0 too, so that the figure is there to be looked at.
+        self._alone.inc(departure.rows_alone)
         self._releases.inc(len(releases))
         late = np.repeat(releases.moment, sizes) - departure.time[releases.rows]
         for i in np.flatnonzero(releases.kind == Kind.CLUSTER).tolist():

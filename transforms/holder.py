@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from crenel import avro
 from crenel import engine as engines
-from crenel.engine import Releases
+from crenel.engine import Kind, Releases
 from crenel.errors import SnapshotError
-from crenel.policy import Policy
+from crenel.policy import OnSuppress, Policy
 from crenel.transforms import payloads
 from crenel.transforms.marks import policy_text, space_mark
 from crenel.transforms.packs import Pack
@@ -93,10 +93,18 @@ class Departure:
     qi: NDArray[np.float64]
     form: Form
     payload: Payload
+    #: By release, whether its rows leave for everybody without a crowd: in a release of fewer than k persons, or in
+    #: which a person is twice.
+    alone: NDArray[np.bool_]
 
     def __repr__(self) -> str:
         """Say how much, never what."""
         return f"Departure({self.releases!r})"
+
+    @property
+    def rows_alone(self) -> int:
+        """How many rows leave without a crowd."""
+        return int(self.releases.sizes[self.alone].sum())
 
 
 class Holder:
@@ -161,10 +169,11 @@ class Holder:
         departures = []
         if len(releases):
             forms = {part.form for part in self._parts}
+            alone = self._alone(releases)
             if len(forms) == 1:
-                departures = [self._departure(releases, forms.pop())]
+                departures = [self._departure(releases, alone, forms.pop())]
             else:
-                departures = self._departures_by_form(releases)
+                departures = self._departures_by_form(releases, alone)
         self._tidy()
         return departures
 
@@ -181,16 +190,26 @@ class Holder:
                 start -= 1
             self._join_parts(start)
 
-    def _departures_by_form(self, releases: Releases) -> list[Departure]:
+    def _alone(self, releases: Releases) -> NDArray[np.bool_]:
+        """Which releases publish rows without a crowd."""
+        k, sizes, persons = self._policy.k, releases.sizes, releases.persons
+        # A release may be a part of its group (reordered rows), and then has fewer rows than the group has persons.
+        crowd = (sizes >= k) & (persons >= k) & (persons >= sizes)
+        star = (releases.kind == Kind.SUPPRESSED) & (self._policy.on_suppress is OnSuppress.STAR)
+        alone: NDArray[np.bool_] = ((releases.kind == Kind.CLUSTER) & ~crowd) | (releases.kind == Kind.REUSE) | star
+        return alone
+
+    def _departures_by_form(self, releases: Releases, alone: NDArray[np.bool_]) -> list[Departure]:
         """A stream whose rows came in several forms: each leaves in its own."""
         departures = []
         form_of: dict[int, Form] = {int(number): part.form for part in self._parts for number in part.number}
         forms = np.array([list(Form).index(form_of[n]) for n in releases.rows.tolist()])
         for place in np.unique(forms).tolist():
-            departures.append(self._departure(_only(releases, forms == place), list(Form)[place]))
+            part, left = _only(releases, forms == place)
+            departures.append(self._departure(part, alone[left], list(Form)[place]))
         return departures
 
-    def _departure(self, releases: Releases, form: Form) -> Departure:
+    def _departure(self, releases: Releases, alone: NDArray[np.bool_], form: Form) -> Departure:
         parts = [part for part in self._parts if part.form is form]
         first = np.array([part.number[0] for part in parts])
         part_of = np.searchsorted(first, releases.rows, side="right") - 1
@@ -207,7 +226,7 @@ class Holder:
         places[order] = np.arange(len(order))
         columns = {name: getattr(releases, name) for name in _COLUMNS}
         moved = Releases(rows=places, **columns)
-        return Departure(moved, whole.number, whole.time, whole.qi, form, whole.payload)
+        return Departure(moved, whole.number, whole.time, whole.qi, form, whole.payload, alone)
 
     def _join_parts(self, start: int = 0) -> None:
         """Make one part of all rows of a form that are still held, from the part `start` on."""
@@ -261,14 +280,14 @@ class Holder:
 _COLUMNS = ("offsets", "kind", "lo", "hi", "loss", "persons", "moment", "arrivals", "group")
 
 
-def _only(releases: Releases, chosen: NDArray[np.bool_]) -> Releases:
-    """The releases with only some of their rows; those without any are gone."""
+def _only(releases: Releases, chosen: NDArray[np.bool_]) -> tuple[Releases, NDArray[np.int64]]:
+    """The releases with only some of their rows, and which they are; those without any are gone."""
     release_of = np.repeat(np.arange(len(releases)), releases.sizes)
     sizes = np.bincount(release_of[chosen], minlength=len(releases))
     left = np.flatnonzero(sizes)
     columns = {name: getattr(releases, name)[left] for name in _COLUMNS if name != "offsets"}
     offsets = np.concatenate([[0], np.cumsum(sizes[left])]).astype(np.int64)
-    return Releases(rows=releases.rows[chosen], offsets=offsets, **columns)
+    return Releases(rows=releases.rows[chosen], offsets=offsets, **columns), left
 
 
 def _restored(part: dict[str, Any]) -> _Part:

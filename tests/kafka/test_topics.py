@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from crenel.pipelines import kafka_job
 from crenel.pipelines.cli import main
 from crenel.pipelines.errors import CommandError
+from crenel.pipelines.job import Outcome
 from crenel.pipelines.kafka_job import Request
 from crenel.pipelines.kafka_topics import Topic
 from crenel.policy import Policy
@@ -112,6 +114,21 @@ def test_a_named_secret_is_the_pumps(monkeypatch: pytest.MonkeyPatch) -> None:
     request = Request.of(of, ["kafka://a:1/a"], {"published": "kafka://a:1/b"}, local=True)
     kafka_job.run(request, lambda *_: 1)
     assert given == [secret]
+
+
+def test_a_stream_is_judged_at_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcome = Outcome(rows=100, alone=3, published=80, suppressed=20)
+    monkeypatch.setattr(kafka_job, "run", lambda *_, **__: outcome)
+    (tmp_path / "policy.yaml").write_text(rows.POLICY)
+    command = ["run", str(tmp_path / "policy.yaml"), "--input", "kafka://a:1/a", "--output", "kafka://a:1/b"]
+    assert main(command) == 3
+    first, *_, last = capsys.readouterr().err.splitlines()
+    assert first.split()[:3] == ["left", "alone", "3"]
+    assert last.startswith("crenel: 20 rows (20%) were suppressed, 15 more than --most-suppressed 5% allows")
+    assert main([*command, "--most-suppressed", "20%", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["alone"] == 3
 
 
 def test_on_flink_it_is_a_stream_on_the_cluster_that_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

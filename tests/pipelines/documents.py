@@ -12,6 +12,14 @@ def kept() -> dict[str, Any]:
     return copy.deepcopy(_KEPT)
 
 
+def kept_by_few() -> dict[str, Any]:
+    """All is kept, of the few rows that left."""
+    document = _short(kept())
+    text = "12,000 rows (20%) were suppressed, 9,000 more than --most-suppressed 5% allows."
+    passed = {"what": "suppressed", "rows": 12_000, "share": 0.2, "limit": 0.05, "excess": 9_000, "text": text}
+    return document | {"too_many": [passed]}
+
+
 def broken() -> dict[str, Any]:
     """Groups that are too small, and rows that left late."""
     document = _short(kept())

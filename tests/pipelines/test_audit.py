@@ -89,6 +89,10 @@ class Files:
             *owners,
             "--workers",
             "1",
+            "--most-suppressed",
+            "100%",
+            "--most-rejected",
+            "100%",
         ]
         assert main(argv) == 0
 
@@ -688,6 +692,33 @@ def test_the_text_says_the_verdict_first(honest: Files, capsys: pytest.CaptureFi
     honest.change("published", lambda rows: [{**row, "who": "P1"} for row in rows])
     assert main(["audit", "policy.yaml", "--published", "published.csv"]) == 1
     assert capsys.readouterr().out.startswith("BROKEN: ")
+
+
+def test_rows_that_did_not_leave_are_in_the_verdict(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
+    """Promises kept of few rows are kept; that they are few is said, where it is known, beside the verdict."""
+    rows = make_rows(200)
+    for i, row in enumerate(rows[:40]):
+        row["at"] = f"2021-0{1 + i // 20}-{1 + i % 20:02}T00:00:00Z"
+    for row in rows[40:60]:
+        row["age"] = 1000
+    files.run(POLICY + "method: mondrian\non_suppress: drop\n", rows)
+    for level in ("input", "trace"):
+        document = judge(capsys, level)
+        found = {one["what"]: one for one in document["too_many"]}
+        assert set(found) == {"suppressed", "rejected"}
+        assert (found["suppressed"]["rows"], found["rejected"]["rows"]) == (
+            document["rows"]["suppressed"],
+            document["rows"]["rejected"],
+        )
+        assert found["suppressed"]["rows"] >= 39  # one of them is rejected
+        assert "more than --most-rejected 5% allows." in found["rejected"]["text"]
+    assert judge(capsys, "published")["too_many"] == []
+    assert judge(capsys, "trace", "--most-suppressed", "50%", "--most-rejected", "0.5")["too_many"] == []
+    argv = ["audit", "policy.yaml", "--published", "published.csv", *LEVELS["trace"], "--html", "page.html"]
+    assert main(argv) == 0
+    _, second, third, *_ = capsys.readouterr().out.splitlines()
+    assert second.startswith("TOO MANY: ") and third.startswith("TOO MANY: ")
+    assert '<div class="verdict kept">' not in (files.folder / "page.html").read_text()
 
 
 def test_a_seed_draws_the_same_queries(honest: Files, capsys: pytest.CaptureFixture[str]) -> None:

@@ -345,8 +345,10 @@ def test_fewer_sensitive_values_than_l(check: Check) -> None:
 def test_a_value_that_nearly_all_have(check: Check) -> None:
     data = [{**row, "diagnosis": "flu" if i > 5 else "gout"} for i, row in enumerate(rows())]
     code, said = check(data)
-    assert code == 0
     assert "diagnosis: 97% of the rows have the same value" in said
+    # And so nearly no group has two.
+    assert code == 1
+    assert "The stream is too thin for k (5) and l (2) within the deadline" in said
 
 
 def test_published_columns_that_identify(check: Check) -> None:
@@ -384,14 +386,14 @@ def test_disorder_is_measured_and_suggested(check: Check) -> None:
 def test_a_deadline_too_short_for_k(check: Check) -> None:
     code, said = check(rows(), delay="2m")
     assert code == 1
-    assert "Never do 5 persons come before a row's deadline" in said
+    assert "The stream is too thin for k (5) and l (2) within the deadline (2m or 1,000 rows): 100% of the rows" in said
     data = rows()
     for i, row in enumerate(data):
         if i >= 60:
             row["at"] = f"2024-03-{5 + i // 10:02d}T0{i % 10}:00:00Z"
     code, said = check(data, delay="10m")
-    assert code == 0
-    assert "Only for" in said
+    assert code == 1
+    assert "rows find no company in time" in said
 
 
 def test_without_event_time_nothing_is_said_of_the_delay(check: Check) -> None:
@@ -423,7 +425,7 @@ def test_real_data(data_dir: Path) -> None:
         | {"sensitive": ["platform"], "publish": ["distance"]}
     )
     sample = Sample(policy, tables.read_for(policy, data_dir / "ev_charging.parquet"))
-    assert [section.title for section in sample.look()][-2:] == ["Time", "Company"]
+    assert [section.title for section in sample.look()][-3:] == ["Time", "Company", "Deadlines"]
     assert any("further out of order" in finding.text for finding in sample.findings)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import html
 import json
 import math
 import re
@@ -29,6 +30,7 @@ from tests.pipelines.browser import chromium, events, pdf, prefer, resize
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"' $x_{&amp;\n\x00\ud800"
 PAGES = {
     "kept": documents.kept,
+    "few": documents.kept_by_few,
     "broken": documents.broken,
     "published": documents.of_the_published,
     "empty": documents.empty,
@@ -114,6 +116,19 @@ def test_any_name_can_be_drawn(name: str) -> None:
 def test_names_are_drawn_as_they_are() -> None:
     drawn = plots.draw(documents.renamed(documents.kept(), r"$\frac{a}$ & <b>"))["loss"]
     assert r"$\frac{a}$ &amp; &lt;b&gt;" in drawn
+
+
+def test_the_banner_is_green_only_if_enough_rows_left() -> None:
+    """Kept promises of the few rows that left are no reason for green."""
+    kept, few, broken = (page_of(name) for name in ("kept", "few", "broken"))
+    assert '<div class="verdict kept">' in kept
+    assert '<div class="verdict unproven">' in few
+    assert '<div class="verdict broken">' in broken
+    assert "The promises are kept, but too many rows did not leave" in _said(few)
+    assert "12,000 rows (20 %) were suppressed: at most 5 % may be, and they are 9,000 rows more." in _said(few)
+    assert "did not leave" not in _said(kept)
+    shown = {tuple(json.loads(html.unescape(where))) for where in re.findall(r'data-at="([^"]*)"', few)}
+    assert {path for path in _leaves(documents.kept_by_few()) if path[0] == "too_many"} <= shown
 
 
 def _said(page: str) -> str:

@@ -437,7 +437,10 @@ def test_the_table_tells_what_became_of_the_rows(here: Path, capsys: pytest.Capt
     said = capsys.readouterr()
     assert said.out == ""
     words = [line.split() for line in said.err.splitlines()]
-    assert words[0][:2] == ["rows", "100"]
+    assert words[0][:2] == ["left", "alone"]
+    labels = [line.split("  ")[0] for line in said.err.splitlines() if not line.startswith(" ")]
+    assert labels[:5] == ["left alone", "rows", "published", "suppressed", "rejected"]
+    assert ["rows", "100", "in", "1", "file"] in words
     assert ["job", "1", "unknown", "value"] in words
     assert "\r" not in said.err
 
@@ -470,6 +473,118 @@ def test_rows_of_which_none_can_be_published_are_1(here: Path, capsys: pytest.Ca
     told = json.loads(capsys.readouterr().out)
     assert (told["published"], told["suppressed"]) == (0, 2)
     assert (here / "out.csv").exists()
+
+
+# -- rows that left without a crowd ----------------------------------------------------------------
+
+
+def policy_of(**changes: str) -> str:
+    kept = [line for line in POLICY.splitlines(keepends=True) if line.partition(":")[0] not in changes]
+    return "".join([*kept, *(f"{name}: {value}\n" for name, value in changes.items())])
+
+
+CHOICES = {
+    "reuse and stars": {"parameters": "{reuse: true}", "on_suppress": "star"},
+    "reuse": {"parameters": "{reuse: true}", "on_suppress": "drop"},
+    "stars": {"parameters": "{reuse: false}", "on_suppress": "star"},
+    "castle": {"method": "castle", "parameters": "{reuse: uniform}", "on_suppress": "drop"},
+}
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_rows_that_left_alone_are_told_first(here: Path, choice: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The trace and the input say whose rows left with whom."""
+    said = CHOICES[choice]
+    rows = [*make_rows(150), {**make_rows(1)[0], "at": "2020-09-20T00:00:00Z"}]
+    (here / "policy.yaml").write_text(policy_of(**said))
+    write_json(here / "in.jsonl", rows)
+    argv = ["--input", "in.jsonl", "--output", "out.jsonl", "--trace", "trace.jsonl", "--json"]
+    assert crenel(*argv, "--most-suppressed", "100%") == 0
+    told = json.loads(capsys.readouterr().out)
+    published = ("cluster", "reuse") if said["on_suppress"] == "drop" else ("cluster", "reuse", "suppressed")
+    releases: dict[int, list[int]] = {}
+    for record in read(here / "trace.jsonl"):
+        if record["kind"] in published:
+            releases.setdefault(record["release"], []).append(rows[record["row"]]["who"])
+    alone = [who for who in releases.values() if len(set(who)) < 3 or len(set(who)) < len(who)]
+    assert told["alone"] == sum(map(len, alone)) > 0
+    sizes = [len(who) for who in releases.values()]
+    assert (told["release_rows"]["least"], told["release_rows"]["most"]) == (min(sizes), max(sizes))
+    assert told["release_rows"]["mean"] == pytest.approx(sum(sizes) / len(sizes), abs=1e-3)
+
+
+def test_a_policy_that_asks_for_the_crowd_leaves_no_row_alone(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "policy.yaml").write_text(policy_of(parameters="{reuse: false}", on_suppress="drop"))
+    # Each row of another person: how the end of a stream treats those who come twice is tested where it ends.
+    write_csv(here / "in.csv", [{**row, "who": i} for i, row in enumerate(make_rows())])
+    assert crenel("--input", "in.csv", "--output", "out.csv") == 0
+    first, *_ = capsys.readouterr().err.splitlines()
+    assert first.split()[:3] == ["left", "alone", "0"]
+
+
+# -- rows that did not leave -----------------------------------------------------------------------
+
+
+def lonely_rows(lonely: int, of: int = 100) -> list[Row]:
+    """Rows of one moment, and some that have no company within a day: mondrian suppresses exactly these."""
+    rows = [{**row, "who": i, "at": "2020-09-13T00:00:00Z"} for i, row in enumerate(make_rows(of))]
+    for i in range(lonely):
+        rows[-1 - i]["at"] = f"2021-01-{i + 1:02}T00:00:00Z"
+    return rows
+
+
+def test_more_suppressed_rows_than_may_be_are_3(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "policy.yaml").write_text(policy_of(method="mondrian", on_suppress="drop"))
+    write_csv(here / "in.csv", lonely_rows(20))
+    assert crenel("--input", "in.csv", "--output", "out.jsonl") == 3
+    # The last line, after the table: which limit, by how much, and what to do.
+    *_, last = capsys.readouterr().err.splitlines()
+    assert last.startswith("crenel: 20 rows (20%) were suppressed, 15 more than --most-suppressed 5% allows: ")
+    assert "the output is written and keeps the policy's promises" in last
+    assert "a longer delay or lower k" in last and "crenel check --data" in last
+    assert len(read(here / "out.jsonl")) == 80
+    for limit, code in (("20%", 0), ("0.2", 0), ("19.9%", 3), ("0", 3), ("1", 0), ("100%", 0)):
+        assert crenel("--input", "in.csv", "--output", "out.jsonl", "--most-suppressed", limit) == code
+    capsys.readouterr()
+
+
+def test_more_rejected_rows_than_may_be_are_3(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = make_rows(100)
+    for row in rows[:7]:
+        row["age"] = 1000
+    write_csv(here / "in.csv", rows)
+    assert crenel("--input", "in.csv", "--output", "out.csv", "--most-suppressed", "100%") == 3
+    *_, last = capsys.readouterr().err.splitlines()
+    assert last.startswith("crenel: 7 rows (7%) were rejected, 2 more than --most-rejected 5% allows: ")
+    assert (here / "out.csv").exists()
+    argv = ["--input", "in.csv", "--output", "out.csv", "--most-suppressed", "100%", "--most-rejected", "7%"]
+    assert crenel(*argv) == 0
+    capsys.readouterr()
+
+
+def test_limits_are_told_to_machines(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (here / "policy.yaml").write_text(policy_of(method="mondrian", on_suppress="drop"))
+    write_csv(here / "in.csv", lonely_rows(20))
+    assert crenel("--input", "in.csv", "--output", "out.csv", "--json") == 3
+    said = capsys.readouterr()
+    assert json.loads(said.out)["too_many"] == [
+        {"what": "suppressed", "rows": 20, "share": 0.2, "limit": 0.05, "excess": 15}
+    ]
+    assert said.err.startswith("crenel: 20 rows (20%) were suppressed")
+    # Where JSON is on standard error, nothing else is.
+    assert crenel("--input", "in.csv", "--output", "-", "--json") == 3
+    assert len(json.loads(capsys.readouterr().err)["too_many"]) == 1
+    assert crenel("--input", "in.csv", "--output", "out.csv", "--json", "--most-suppressed", "50%") == 0
+    assert json.loads(capsys.readouterr().out)["too_many"] == []
+
+
+@pytest.mark.parametrize("share", ["5", "-1", "x", "", "101%", "1.1", "5%%", "nan", "inf", "1/2"])
+def test_a_share_that_is_none_is_2(here: Path, share: str, capsys: pytest.CaptureFixture[str]) -> None:
+    write_csv(here / "in.csv", make_rows())
+    for limit in ("--most-suppressed", "--most-rejected"):
+        assert crenel("--input", "in.csv", "--output", "out.csv", f"{limit}={share}") == 2
+        assert f"argument {limit}: must be a share of the rows such as 5% or 0.05" in capsys.readouterr().err
+    assert nothing_but(here, "in.csv")
 
 
 # -- what goes wrong -------------------------------------------------------------------------------
@@ -695,7 +810,7 @@ def test_progress_is_a_line_that_is_written_over(here: Path, monkeypatch: pytest
     assert crenel("--input", "in.csv", "--output", "out.csv") == 0
     err = capsys.readouterr().err
     assert "row" in err.split("\r")[1]
-    assert err.rpartition("\r\x1b[K")[2].startswith("rows ")
+    assert err.rpartition("\r\x1b[K")[2].startswith("left alone ")
 
 
 # --- Seeds and secrets ---

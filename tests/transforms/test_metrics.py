@@ -10,7 +10,7 @@ import apache_beam as beam
 import pytest
 from apache_beam.transforms.window import FixedWindows, SlidingWindows
 
-from crenel.transforms import AnonymizeBounded
+from crenel.transforms import Anonymize, AnonymizeBounded
 from tests.transforms.streams import Stamped, anonymize, policy, rows, run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,6 +69,58 @@ def test_distributions(given: list[dict[str, Any]]) -> None:
     assert 30 < held.max < 90
 
 
+def without_a_crowd(out: Any, k: int, *, star: bool) -> int:
+    """The published rows of releases that are no crowd, by the records of the releases."""
+    records = [left.value for left in out.releases]
+    return sum(
+        record["rows"]
+        for record in records
+        if record["kind"] == "reuse"
+        or (record["kind"] == "suppressed" and star)
+        or (record["kind"] == "cluster" and not k <= record["persons"] == record["rows"])
+    )
+
+
+@pytest.mark.parametrize("star", [True, False], ids=["star", "drop"])
+@pytest.mark.parametrize("method", [Anonymize, AnonymizeBounded], ids=lambda method: str(method.__name__))
+def test_rows_that_leave_without_a_crowd_are_counted(method: Any, star: bool) -> None:
+    # Fewer persons than rows in a delay, so that castle's groups have some of them twice; before, rows without company.
+    crowded = [{**row, "seen": row["seen"] + 20_000.0} for row in rows(300, persons=30)]
+    given = rows(3, seed=2, every=4_000.0) + crowded
+    said = policy(on_suppress="star" if star else "drop", parameters={"reuse": "uniform"}, k=8)
+    out = run(given, method(said))
+    kinds = {left.value["kind"] for left in out.releases}
+    assert {"cluster", "reuse", "suppressed"} <= kinds
+    twice = [left.value for left in out.releases if left.value["kind"] == "cluster"]
+    assert any(record["persons"] < record["rows"] for record in twice)
+    assert out.counter("alone") == without_a_crowd(out, 8, star=star) > 0
+
+
+def test_no_row_of_a_crowd_is_counted_as_alone() -> None:
+    said = policy(method="bastion", parameters={"reuse": False}, on_suppress="drop")
+    out = run(rows(300), Anonymize(said))
+    assert out.counter("published") > 200
+    assert out.counter("alone") == 0
+
+
+def test_a_release_that_is_cut_into_several_is_no_crowd() -> None:
+    """Rows that leave in the order of the input leave one after another, whatever group they are of."""
+    said = policy(parameters={"reuse": "off", "reorder": True}, on_suppress="drop")
+    out = run(rows(300), Anonymize(said))
+    cut = sum(left.value["rows"] for left in out.releases if left.value["rows"] < 4 and left.value["kind"] == "cluster")
+    assert out.counter("alone") == cut > 100
+
+
+def test_a_release_of_rows_of_two_kinds_is_one() -> None:
+    """Dicts and Beam's rows of one release are two elements' kinds, and one crowd."""
+    said = policy(method="bastion", parameters={"reuse": False}, on_suppress="drop")
+    given = [beam.Row(**row) if i % 2 else row for i, row in enumerate(rows(300))]
+    out = run(given, Anonymize(said))
+    parts = [left.value for left in out.releases if left.value["kind"] == "cluster"]
+    assert any(part["rows"] < part["persons"] for part in parts)
+    assert out.counter("alone") == 0
+
+
 def test_names_are_all_there_is(given: list[dict[str, Any]]) -> None:
     out = run(given, anonymize())
     found = out.result.metrics().query(beam.metrics.MetricsFilter().with_namespace("crenel"))
@@ -77,6 +129,7 @@ def test_names_are_all_there_is(given: list[dict[str, Any]]) -> None:
         "rows",
         "published",
         "suppressed",
+        "alone",
         "rejected",
         "rejected: missing (method partition takes rows with holes)",
         "rejected: outside the domain",
