@@ -142,4 +142,3 @@ class Cells:
         for place in np.flatnonzero(inexact).tolist():
             multiples[place] = self._multiple(int(numbers[place]))
         return multiples
-

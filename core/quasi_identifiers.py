@@ -183,9 +183,7 @@ class Numeric(QuasiIdentifier):
         """The two ends, as floats."""
         return Range(*map(_end, _ends(self.cells, lo, hi)))
 
-    def ends(
-        self, lo: NDArray[np.float64], hi: NDArray[np.float64]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def ends(self, lo: NDArray[np.float64], hi: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """The ends that `publish` gives of each span; infinite where it gives None."""
         return (lo, hi) if self.cells is None else self.cells.ends(lo, hi)
 

@@ -128,8 +128,8 @@ def _quasi_identifier(column: Profile) -> Iterator[str]:
         step = _step(column)
         if step:
             yield from _comment(
-                f"{column.once:,} of its {count(column.distinct, 'value')} occur once. With the step, ranges end at its "
-                "multiples, and not at somebody's value.",
+                f"{column.once:,} of its {count(column.distinct, 'value')} occur once. With the step, ranges end at "
+                "its multiples, and not at somebody's value.",
                 "  ",
             )
         yield f"{name} {{type: {kind}, domain: {_domain(column)}{step}}}"

@@ -234,7 +234,9 @@ class Sample:
                 + ("declare a domain." if geometry.learned else "a narrower domain is worth it.")
             )
         if geometry.learned:
-            return f"{count(distinct, 'different cell' if geometry.cells else 'different value')}; no domain is declared"
+            return (
+                f"{count(distinct, 'different cell' if geometry.cells else 'different value')}; no domain is declared"
+            )
         used = float(found.max() - found.min() + geometry.cell) / width
         return f"{percent(used)} of the domain is used, {percent(core)} by the middle 98% of rows"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,7 @@ def test_the_bins_of_sdgs_are_of_whole_cells() -> None:
     releases = published(of, values())[1]
     found = {(lo, hi) for lo, hi in zip(releases.lo[:, 0].tolist(), releases.hi[:, 0].tolist(), strict=True)}
     starts = [40 * i // 7 for i in range(8)]
-    assert found <= {(lo, hi - 1) for lo, hi in zip(starts, starts[1:], strict=False)} | {(0.0, 39.0)}
+    assert found <= {(lo, hi - 1) for lo, hi in pairwise(starts)} | {(0.0, 39.0)}
     with pytest.raises(ValueError, match=r"grid.score must be a number of bins from 1 to 40, not 41"):
         policy(**grid, parameters={"grid": {"score": 41}, "cover": "quasi_identifiers"})
     few = policy(
@@ -175,7 +176,7 @@ def exact_ends(of: Policy, columns: dict[str, Any]) -> set[float]:
 
 @pytest.mark.parametrize("method", ["bastion without reuse", "castle"])
 def test_nobodys_value_leaves_as_an_end(method: str, data_dir: Path) -> None:
-    """On Adult, where most have a `fnlwgt` of their own: without a step, hundreds of them can be read off."""
+    """On Adult, where most have a `fnlwgt` of their own: without a step, thousands of them can be read off."""
     table = pq.read_table(data_dir / "adult_30162.parquet", columns=["fnlwgt", "age"])
     columns: dict[str, Any] = {name: table[name].to_numpy() for name in table.column_names}
     columns |= {"who": np.arange(table.num_rows), "at": np.arange(table.num_rows)}
@@ -187,5 +188,5 @@ def test_nobodys_value_leaves_as_an_end(method: str, data_dir: Path) -> None:
             "age": Numeric(domain=(17, 90), step=step and 5),
         }
         found[step] = len(exact_ends(policy(**asked, quasi_identifiers=quasi_identifiers), columns))
-    assert found[None] > 500
+    assert found[None] > 2000
     assert found[5000] == 0

@@ -306,7 +306,11 @@ def test_a_run_keeps_its_promises(files: Files, name: str, capsys: pytest.Captur
     assert main(["run", "policy.yaml", "--input", "input.csv", "--output", "again.csv", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert document["rows"]["suppressed"] == told["suppressed"]
-    if name not in ("dropped", "learned", "stepped and learned"):  # the run counts what it did not publish, and domains as they grew
+    if name not in (
+        "dropped",
+        "learned",
+        "stepped and learned",
+    ):  # the run counts what it did not publish, and domains as they grew
         assert document["loss"]["overall"] == pytest.approx(told["loss"], abs=1e-5)
 
 
