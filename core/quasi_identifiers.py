@@ -255,7 +255,8 @@ class Datetime(QuasiIdentifier):
     def _domain(self) -> Interval:
         if self.domain is None:
             return Interval()
-        return Interval(*(columns.moment(bound) for bound in self.domain))
+        first, last = self.domain
+        return Interval(columns.moment(first), columns.moment(last))
 
     def coordinate(self, value: Any) -> float:
         """Microseconds since the epoch; with a step, the number of the cell."""

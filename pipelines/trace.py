@@ -152,7 +152,8 @@ class Spans:
         return spans[codes, 0], spans[codes, 1]
 
     def _of_struct(self, column: pa.Array) -> tuple[Floats, Floats]:
-        if sorted(field.name for field in column.type) != sorted(_ENDS) or type(self._qi) not in (Numeric, Datetime):
+        qi = self._qi
+        if sorted(field.name for field in column.type) != sorted(_ENDS) or type(qi) not in (Numeric, Datetime):
             raise NotReadableError
         lo, hi = (self._end(column.field(name), nowhere) for name, nowhere in (("lo", -math.inf), ("hi", math.inf)))
         if column.null_count:
@@ -160,10 +161,9 @@ class Spans:
             lo, hi = np.where(missing, np.nan, lo), np.where(missing, np.nan, hi)
         if np.any(lo > hi):
             raise NotReadableError
-        if self._qi.cells is None:
-            return lo, hi
+        cells = qi.cells if isinstance(qi, (Numeric, Datetime)) else None
         try:
-            return self._qi.cells.between(lo, hi)
+            return (lo, hi) if cells is None else cells.between(lo, hi)
         except ValueError:
             raise NotReadableError from None
 
