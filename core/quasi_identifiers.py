@@ -170,13 +170,18 @@ class Numeric(QuasiIdentifier):
     def _domain(self) -> Interval:
         return Interval(*self.domain) if self.domain else Interval()
 
+    @property
+    def _taken(self) -> Interval:
+        """The values that are taken; a subclass may have a geometry of its own."""
+        return self.geometry if self.cells is None else self._domain
+
     def coordinate(self, value: Any) -> float:
         """The number itself; with a step, the number of its cell."""
-        return _celled(self.cells, _inside(self._domain, columns.number(value)), columns.TOO_LARGE)
+        return _celled(self.cells, _inside(self._taken, columns.number(value)), columns.TOO_LARGE)
 
     def coordinates(self, values: Any) -> tuple[NDArray[np.float64], Reasons]:
         """The numbers themselves; with a step, the numbers of their cells."""
-        found = _all_inside(self._domain, *columns.numbers(values))
+        found = _all_inside(self._taken, *columns.numbers(values))
         return _all_celled(self.cells, *found, columns.TOO_LARGE)
 
     def publish(self, lo: float, hi: float) -> Range:
@@ -258,13 +263,18 @@ class Datetime(QuasiIdentifier):
         first, last = self.domain
         return Interval(columns.moment(first), columns.moment(last))
 
+    @property
+    def _taken(self) -> Interval:
+        """The moments that are taken; a subclass may have a geometry of its own."""
+        return self.geometry if self.cells is None else self._domain
+
     def coordinate(self, value: Any) -> float:
         """Microseconds since the epoch; with a step, the number of the cell."""
-        return _celled(self.cells, _inside(self._domain, columns.moment(value)), columns.TOO_FAR)
+        return _celled(self.cells, _inside(self._taken, columns.moment(value)), columns.TOO_FAR)
 
     def coordinates(self, values: Any) -> tuple[NDArray[np.float64], Reasons]:
         """Microseconds since the epoch; with a step, the numbers of the cells."""
-        found = _all_inside(self._domain, *columns.moments(values))
+        found = _all_inside(self._taken, *columns.moments(values))
         return _all_celled(self.cells, *found, columns.TOO_FAR)
 
     def publish(self, lo: float, hi: float) -> Range:

@@ -16,7 +16,7 @@ from crenel.columns import Floats, Ints
 from crenel.durations import format_duration
 from crenel.encode import Encoded, Encoder
 from crenel.geometry import Interval, Tree
-from crenel.parameters import takes_holes
+from crenel.parameters import SdgsParameters, takes_holes
 from crenel.pipelines import measures
 from crenel.pipelines.report import Finding, Line, Section, Severity, count, listed, percent, spoken
 from crenel.policy import Policy
@@ -201,7 +201,13 @@ class Sample:
 
     def _exact_ends(self, name: str, qi: QuasiIdentifier, found: Floats, who: Ints) -> None:
         """Warn of a column whose ranges would mostly end at a value that is one person's."""
-        if not isinstance(qi, (Numeric, Datetime)) or qi.step is not None or self._number_of_persons < _ENOUGH:
+        # Exactly these: what a subclass publishes is its own.
+        if type(qi) not in (Numeric, Datetime) or not isinstance(qi.geometry, Interval) or qi.geometry.cells:
+            return
+        parameters = self.policy.parameters
+        if isinstance(parameters, SdgsParameters) or getattr(parameters, "perturbs", False):
+            return  # their ranges do not end at values of rows
+        if self._number_of_persons < _ENOUGH:
             return
         alone = measures.only_one(measures.places(found), who)
         if len(alone) <= _ENOUGH or alone.mean() <= 0.5:

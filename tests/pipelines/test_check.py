@@ -321,6 +321,8 @@ def test_ends_that_are_somebodys_value(check: Check) -> None:
     code, said = check(data, quasi_identifiers=stepped)
     assert (code, "exact values" in said) == (0, False)
     assert "100% of the domain is used" in said
+    guarded = check(data, method="castleguard", on_suppress="drop")[1]
+    assert "exact values" not in guarded
     moments = {**GOOD["quasi_identifiers"], "at": {"type": "datetime"}}
     assert "at: 200 of 200 values are each one person's" in check(data, quasi_identifiers=moments)[1]
 
