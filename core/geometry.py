@@ -2,7 +2,7 @@
 
 Every quasi-identifier maps its values to coordinates (float64) and has one of three geometries:
 
-- `Interval`: a range is published as it is;
+- `Interval`: a range is published as it is, or, where coordinates are numbers of cells, as those cells;
 - `Radix`: numbers of a fixed count of digits; a range widens to all numbers that share its prefix;
 - `Tree`: the leaves of a hierarchy, numbered depth-first; a range widens to the leaves under their
   lowest common ancestor.
@@ -28,16 +28,26 @@ EXACT = 2**53
 
 @dataclass(frozen=True)
 class Interval:
-    """The real numbers from `lo` to `hi`; both None: the range that the stream has shown so far."""
+    """The real numbers from `lo` to `hi`; both None: the range that the stream has shown so far.
+
+    With `cells`, the whole numbers from `lo` to `hi`, each of which stands for a cell as wide as any other: a range of
+    them is as wide as the cells in it, and one cell alone is not lossless.
+    """
 
     lo: float | None = None
     hi: float | None = None
+    cells: bool = False
 
     def __post_init__(self) -> None:
         if (self.lo is None) != (self.hi is None):
             msg = f"interval: lo and hi must both be given or both be None, not {self.lo}, {self.hi}."
             raise ValueError(msg)
         if self.lo is None or self.hi is None:
+            return
+        if self.cells:
+            if not (self.lo == self.lo // 1 and self.hi == self.hi // 1 and -EXACT <= self.lo <= self.hi <= EXACT):
+                msg = f"interval: lo and hi of cells must be whole, and lo not above hi, not {self.lo}, {self.hi}."
+                raise ValueError(msg)
             return
         width = self.hi - self.lo
         # The engine multiplies by 1 / width, so that has to be a number too.
@@ -49,6 +59,11 @@ class Interval:
     def learned(self) -> bool:
         """Whether the domain is learned from the stream."""
         return self.lo is None
+
+    @property
+    def cell(self) -> float:
+        """The width of what one coordinate stands for."""
+        return 1.0 if self.cells else 0.0
 
     def widest(self) -> tuple[float, float]:
         """The whole domain; `(-inf, inf)` if it is learned."""
@@ -66,7 +81,7 @@ class Interval:
             return 1.0
         if self.lo is None or self.hi is None:
             return math.nan
-        return (hi - lo) / (self.hi - self.lo)
+        return (hi - lo + self.cell) / (self.hi - self.lo + self.cell)
 
 
 @dataclass(frozen=True)

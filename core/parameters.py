@@ -157,7 +157,7 @@ class SdgsParameters:
     epsilon: float | None = None
 
     #: For each quasi-identifier how fine the grid is: bins of a domain, levels below a hierarchy's root, characters of
-    #: a prefix. Where it is not said: 10 bins, 1 level, half of the characters.
+    #: a prefix. Where it is not said: 10 bins (or as many as a step leaves cells), 1 level, half of the characters.
     grid: Mapping[str, int] = FrozenDict()
 
     #: What the rows of a cell have in common.
@@ -178,7 +178,7 @@ class SdgsParameters:
     def fineness(self, name: str, geometry: Interval | Radix | Tree) -> int:
         """How fine the grid is in this quasi-identifier."""
         if isinstance(geometry, Interval):
-            usual = 10
+            usual = min(10, _most_bins(geometry))
         else:
             usual = 1 if isinstance(geometry, Tree) else max(geometry.length // 2, 1)
         return self.grid.get(name, usual)
@@ -213,7 +213,7 @@ class SdgsParameters:
                 if geometry.learned:
                     rule = "must be declared with the method sdgs: its grid must not depend on the data."
                     problems.add(f"quasi_identifiers.{name}.domain", rule)
-                least, most, what = 1, 1_000_000, "bins"
+                least, most, what = 1, _most_bins(geometry), "bins"
             elif isinstance(geometry, Radix):
                 least, most, what = 0, geometry.length, "characters"
             else:
@@ -230,6 +230,13 @@ class SdgsParameters:
             if column.domain is not None:
                 rule = f"must not be given with the method sdgs, whose cells are of equal values, {otherwise}"
                 problems.add(f"sensitive.{name}.domain", rule)
+
+
+def _most_bins(geometry: Interval) -> int:
+    """How many bins a domain may be cut into; one with a step is cut between its cells."""
+    if geometry.cells and geometry.lo is not None and geometry.hi is not None:
+        return min(1_000_000, int(geometry.hi - geometry.lo) + 1)
+    return 1_000_000
 
 
 def depth(tree: Tree) -> int:

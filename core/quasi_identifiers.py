@@ -12,6 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -21,8 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crenel import columns
+from crenel.cells import Cells
 from crenel.checks import Problems, a_number, as_number, suggestion
 from crenel.columns import Reasons
+from crenel.durations import A_DURATION, a_duration, format_duration
 from crenel.errors import PolicyError, Rejected
 from crenel.geometry import EXACT, Geometry, Interval, Radix, Tree
 from crenel.hierarchy import Hierarchy
@@ -126,37 +129,76 @@ class Numeric(QuasiIdentifier):
     #: The least and the greatest value; a value outside is rejected. None: learned from the stream.
     domain: tuple[float, float] | None = None
 
+    #: Ranges end at multiples of this, or where the domain ends. None: at the values of rows.
+    step: float | None = None
+
     def __post_init__(self) -> None:
         super().__post_init__()
         problems = Problems()
-        domain = None
+        domain = step = None
         if self.domain is not None:
             domain = _bounds(problems, self.domain, "a list of two numbers", _bound)
+        if self.step is not None:
+            least, most = columns.SMALLEST, columns.LARGEST
+            step = as_number(self.step)
+            if step is None or not least <= step <= most:
+                problems.must("step", f"a number from {least:g} to {most:g}", self.step)
+            elif domain is not None and step > domain[1] - domain[0]:
+                problems.must("step", "no wider than the domain", self.step)
         problems.raise_if_any(type(self).__name__)
         object.__setattr__(self, "domain", domain)
+        object.__setattr__(self, "step", step)
+        if self.cells is not None and self.cells.too_fine:
+            problems.must("step", "greater: the domain is too many steps from 0 to tell them apart", self.step)
+            problems.raise_if_any(type(self).__name__)
+
+    @cached_property
+    def cells(self) -> Cells | None:
+        """The cells that the step divides the line into, if there is one."""
+        if self.step is None:
+            return None
+        step = Fraction(repr(self.step))  # as it is written: 0.1 is a tenth
+        limit = int(columns.LARGEST)
+        return Cells(numerator=step.numerator, denominator=step.denominator, domain=self.domain, limit=limit)
 
     @cached_property
     def geometry(self) -> Interval:
-        """An interval."""
+        """An interval: of numbers, or of cells' numbers."""
+        return self._domain if self.cells is None else self.cells.geometry
+
+    @cached_property
+    def _domain(self) -> Interval:
         return Interval(*self.domain) if self.domain else Interval()
 
+    @property
+    def _taken(self) -> Interval:
+        """The values that are taken; a subclass may have a geometry of its own."""
+        return self.geometry if self.cells is None else self._domain
+
     def coordinate(self, value: Any) -> float:
-        """The number itself."""
-        return _inside(self.geometry, columns.number(value))
+        """The number itself; with a step, the number of its cell."""
+        return _celled(self.cells, _inside(self._taken, columns.number(value)), columns.TOO_LARGE)
 
     def coordinates(self, values: Any) -> tuple[NDArray[np.float64], Reasons]:
-        """The numbers themselves."""
-        return _all_inside(self.geometry, *columns.numbers(values))
+        """The numbers themselves; with a step, the numbers of their cells."""
+        found = _all_inside(self._taken, *columns.numbers(values))
+        return _all_celled(self.cells, *found, columns.TOO_LARGE)
 
     def publish(self, lo: float, hi: float) -> Range:
         """The two ends, as floats."""
-        return Range(_end(lo), _end(hi))
+        return Range(*map(_end, _ends(self.cells, lo, hi)))
+
+    def ends(self, lo: NDArray[np.float64], hi: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The ends that `publish` gives of each span; infinite where it gives None."""
+        return (lo, hi) if self.cells is None else self.cells.ends(lo, hi)
 
     def to_spec(self) -> dict[str, Any]:
         """The domain as a list."""
         spec = super().to_spec()
         if self.domain:
             spec["domain"] = [_tidy(bound) for bound in self.domain]
+        if self.step is not None:
+            spec["step"] = _tidy(self.step)
         return spec
 
 
@@ -172,34 +214,72 @@ class Datetime(QuasiIdentifier):
     #: The first and the last moment; a value outside is rejected. None: learned from the stream.
     domain: tuple[dt.date | str, dt.date | str] | None = None
 
+    #: A duration such as `1h`: ranges end at multiples of this since the epoch (in UTC), or where
+    #: the domain ends. None: at the values of rows.
+    step: dt.timedelta | str | None = None
+
     def __post_init__(self) -> None:
         super().__post_init__()
         problems = Problems()
-        domain = None
+        domain = ends = step = None
         if self.domain is not None:
             ends = _bounds(problems, self.domain, "a list of two dates", _moment_bound)
             domain = tuple(_moment(end) for end in ends) if ends else None
+        if self.step is not None:
+            step = self._checked_step(problems, ends)
         problems.raise_if_any(type(self).__name__)
         object.__setattr__(self, "domain", domain)
+        object.__setattr__(self, "step", step)
+
+    def _checked_step(self, problems: Problems, ends: tuple[float, float] | None) -> str | None:
+        if not isinstance(self.step, (str, dt.timedelta)):  # of what would a number be?
+            problems.must("step", A_DURATION, self.step)
+            return None
+        micros = a_duration(problems, "step", self.step, 1)
+        if micros > EXACT:
+            problems.must("step", "at most 100000d", self.step)
+        elif ends and micros > ends[1] - ends[0]:
+            problems.must("step", "no longer than the domain", self.step)
+        return format_duration(micros)
+
+    @cached_property
+    def cells(self) -> Cells | None:
+        """The cells that the step divides time into, if there is one."""
+        if self.step is None:
+            return None
+        micros = a_duration(Problems(), "step", self.step, 1)
+        domain = None if self._domain.learned else self._domain.widest()
+        return Cells(numerator=micros, domain=domain, limit=EXACT)
 
     @cached_property
     def geometry(self) -> Interval:
-        """An interval of microseconds."""
+        """An interval: of microseconds, or of cells' numbers."""
+        return self._domain if self.cells is None else self.cells.geometry
+
+    @cached_property
+    def _domain(self) -> Interval:
         if self.domain is None:
             return Interval()
-        return Interval(*(columns.moment(bound) for bound in self.domain))
+        first, last = self.domain
+        return Interval(columns.moment(first), columns.moment(last))
+
+    @property
+    def _taken(self) -> Interval:
+        """The moments that are taken; a subclass may have a geometry of its own."""
+        return self.geometry if self.cells is None else self._domain
 
     def coordinate(self, value: Any) -> float:
-        """Microseconds since the epoch."""
-        return _inside(self.geometry, columns.moment(value))
+        """Microseconds since the epoch; with a step, the number of the cell."""
+        return _celled(self.cells, _inside(self._taken, columns.moment(value)), columns.TOO_FAR)
 
     def coordinates(self, values: Any) -> tuple[NDArray[np.float64], Reasons]:
-        """Microseconds since the epoch."""
-        return _all_inside(self.geometry, *columns.moments(values))
+        """Microseconds since the epoch; with a step, the numbers of the cells."""
+        found = _all_inside(self._taken, *columns.moments(values))
+        return _all_celled(self.cells, *found, columns.TOO_FAR)
 
     def publish(self, lo: float, hi: float) -> Range:
         """The two moments, as `2020-01-31T12:00:00Z`."""
-        return Range(_iso(lo), _iso(hi))
+        return Range(*map(_iso, _ends(self.cells, lo, hi)))
 
     def to_spec(self) -> dict[str, Any]:
         """The domain as text."""
@@ -466,6 +546,30 @@ def _all_inside(domain: Interval, found: NDArray[np.float64], reasons: Reasons) 
         reasons = columns.mark(reasons, outside, columns.OUTSIDE)
         columns.blank(found, reasons)
     return found, reasons
+
+
+def _celled(cells: Cells | None, coordinate: float, reason: str) -> float:
+    found, reasons = _all_celled(cells, np.array([coordinate]), None, reason)
+    if reasons is not None:
+        raise Rejected(reason)
+    return float(found[0])
+
+
+def _all_celled(
+    cells: Cells | None, found: NDArray[np.float64], reasons: Reasons, reason: str
+) -> tuple[NDArray[np.float64], Reasons]:
+    """The cells of what was found; the reason is for what lies beyond the outermost cells."""
+    if cells is None:
+        return found, reasons
+    numbers = cells.numbers(found)
+    return numbers, columns.mark(reasons, np.isnan(numbers) & ~np.isnan(found), reason)
+
+
+def _ends(cells: Cells | None, lo: float, hi: float) -> tuple[float, float]:
+    if cells is None:
+        return lo, hi
+    begin, end = cells.ends(np.array([lo]), np.array([hi]))
+    return float(begin[0]), float(end[0])
 
 
 def _end(value: float) -> float | None:

@@ -71,7 +71,7 @@ def _expect(condition: bool, message: str) -> None:
 
 def _check_coordinates(instance: QuasiIdentifier, samples: list[Any]) -> list[float]:
     lo, hi = instance.geometry.widest()
-    whole = not isinstance(instance.geometry, Interval)
+    whole = not isinstance(instance.geometry, Interval) or instance.geometry.cells
     places = []
     for sample in samples:
         try:

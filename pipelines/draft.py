@@ -24,6 +24,9 @@ _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*( [A-Za-z0-9_.-]+)*", re.ASCII)
 _KS = (2, 3, 5, 10, 20, 50)
 _DELAY_ROWS = (1000, 2000, 5000, 10_000, 20_000, 50_000)
 
+#: Of so few values, how often each occurs tells nothing.
+_FEW = 20
+
 #: Where the middle 98% of the rows use less of the domain, the draft says so.
 _STRETCHED = 0.2
 
@@ -122,7 +125,14 @@ def _quasi_identifier(column: Profile) -> Iterator[str]:
     elif column.kind in (Kind.NUMBER, Kind.MOMENT):
         kind = "numeric" if column.kind is Kind.NUMBER else "datetime"
         yield from _stretched(column)
-        yield f"{name} {{type: {kind}, domain: {_domain(column)}}}"
+        step = _step(column)
+        if step:
+            yield from _comment(
+                f"{column.once:,} of its {count(column.distinct, 'value')} occur once. With the step, ranges end at "
+                "its multiples, and not at somebody's value.",
+                "  ",
+            )
+        yield f"{name} {{type: {kind}, domain: {_domain(column)}{step}}}"
     else:
         yield f"{name} {{type: categorical, hierarchy: {_scalar(column.name + '.csv')}}}"
 
@@ -158,12 +168,21 @@ def _wrapped(start: str, items: list[str], end: str) -> Iterator[str]:
 def _stretched(column: Profile) -> Iterator[str]:
     lo, hi = _bounds(column)
     share = measures.middle(column.present, hi - lo)
-    if share < _STRETCHED and column.distinct > 20:
+    if share < _STRETCHED and column.distinct > _FEW:
         yield from _comment(
             f"A few outliers stretch the domain: the middle 98% of the rows lie in "
             f"{percent(share)} of it. A narrower one rejects them, and tells the others apart.",
             "  ",
         )
+
+
+def _step(column: Profile) -> str:
+    """The step of a column whose values are mostly somebody's own, else nothing."""
+    if 2 * column.once <= column.distinct or column.distinct <= _FEW:
+        return ""
+    lo, hi = _bounds(column)
+    step = measures.round_step(column.present, hi - lo, moments=column.kind is Kind.MOMENT)
+    return "" if step is None else f", step: {step}"
 
 
 def _domain(column: Profile) -> str:

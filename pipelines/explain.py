@@ -29,7 +29,7 @@ _GLOSSES = {
     "mu": "the loss that is thought good is the mean of the last {} releases'",
     "eta": "how much a generalization of less loss is preferred for reuse",
     "lonely": "how much a row that is hard to find company for is preferred in a group",
-    "search": "a group is chosen among {} times k rows",
+    "search": "a group is chosen among at most {} rows",
     "active_rows": "about {} rows held at once",
     "alpha": "an instant's delay adds this part to a row's loss",
     "sample": "{} samples say where the stream is dense",
@@ -92,6 +92,8 @@ def _plain(end: Any) -> str:
 
 
 def _climb(qi: QuasiIdentifier, geometry: Geometry) -> Iterator[tuple[float, float]]:
+    if isinstance(geometry, Interval) and geometry.cells:
+        return _climb_cells(geometry)
     if isinstance(geometry, Interval):
         return _climb_interval(geometry, calendar=isinstance(qi, Datetime))
     return _climb_radix(geometry) if isinstance(geometry, Radix) else _climb_tree(geometry)
@@ -106,6 +108,13 @@ def _climb_interval(geometry: Interval, *, calendar: bool) -> Iterator[tuple[flo
     near = (max(lo, start), min(hi, start + step))
     value = near[0] + (0 if calendar else 0.4 * step)
     yield from ((value, value), near, (lo, hi))
+
+
+def _climb_cells(geometry: Interval) -> Iterator[tuple[float, float]]:
+    lo, hi = geometry.widest()
+    tenth = (hi - lo + 1) // 10
+    first = lo + 4 * tenth
+    yield from ((first, first), (first, max(first + tenth - 1, first)), (lo, hi))
 
 
 def _climb_radix(geometry: Radix) -> Iterator[tuple[float, float]]:
@@ -147,7 +156,9 @@ def _leaves(policy: Policy) -> Iterator[Line]:
 def _how(qi: QuasiIdentifier) -> str:
     shown = example(qi)
     if not shown:
-        return "as a range; its domain is learned from the stream"
+        step = getattr(qi, "step", None)
+        ends = "" if step is None else f" that ends at multiples of {_plain(step)}"
+        return f"as a range{ends}; its domain is learned from the stream"
     if isinstance(qi, Categorical):
         hierarchy = qi.hierarchy
         size = f"{count(len(hierarchy), 'value')}, {count(hierarchy.depth, 'level')} above them"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from crenel.columns import Floats, Ints
+from crenel.durations import format_duration
 
 __all__ = [
     "combinations",
@@ -20,6 +22,7 @@ __all__ = [
     "outward",
     "places",
     "round_duration",
+    "round_step",
     "rows_until",
     "unique_persons",
 ]
@@ -115,6 +118,39 @@ def round_duration(micros: float) -> int:
         if micros <= known:
             return known
     return math.ceil(micros / _DURATIONS[-1]) * _DURATIONS[-1]
+
+
+def round_step(values: Floats, width: float, *, moments: bool = False) -> str | None:
+    """A step to round the ends of ranges by, as a policy has it; None if none is needed, or would help.
+
+    It is a number, or a duration of moments, that one would say, and about a hundredth of the width: more if its cells
+    would otherwise have fewer than two different values on average.
+    """
+    distinct = np.unique(values)
+    for step, text in _durations(width / 100) if moments else _numbers(width / 100):
+        if step > width:
+            return None
+        if 2 * len(np.unique(np.floor(distinct / step))) <= len(distinct):
+            return text
+    return None
+
+
+def _durations(least: float) -> Iterator[tuple[float, str]]:
+    micros = round_duration(least)
+    while True:
+        yield micros, format_duration(micros)
+        micros = round_duration(micros + 1)
+
+
+def _numbers(least: float) -> Iterator[tuple[float, str]]:
+    """1, 2 and 5 times the powers of ten, from this on."""
+    power = math.floor(math.log10(least))
+    while True:
+        for digit in (1, 2, 5):
+            number = Decimal(digit).scaleb(power)
+            if float(number) >= least * (1 - 1e-9):
+                yield float(number), f"{number:f}"
+        power += 1
 
 
 def friendly_above(number: float, known: Sequence[int]) -> int:

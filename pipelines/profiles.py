@@ -75,6 +75,11 @@ class Profile:
         return self.coordinates[~np.isnan(self.coordinates)]
 
     @property
+    def once(self) -> int:
+        """How many values one row alone has, of numbers and moments."""
+        return int(np.count_nonzero(np.unique(self.present, return_counts=True)[1] == 1))
+
+    @property
     def repeats(self) -> float:
         """How many rows a value has on average."""
         return (self.rows - self.missing) / max(self.distinct, 1)

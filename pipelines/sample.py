@@ -16,13 +16,13 @@ from crenel.columns import Floats, Ints
 from crenel.durations import format_duration
 from crenel.encode import Encoded, Encoder
 from crenel.geometry import Interval, Tree
-from crenel.parameters import takes_holes
+from crenel.parameters import SdgsParameters, takes_holes
 from crenel.pipelines import measures
 from crenel.pipelines.limits import Limits
 from crenel.pipelines.limits import said as exactly
 from crenel.pipelines.report import Finding, Line, Section, Severity, count, listed, percent, spoken
 from crenel.policy import Policy
-from crenel.quasi_identifiers import QuasiIdentifier
+from crenel.quasi_identifiers import Datetime, Numeric, QuasiIdentifier
 
 if TYPE_CHECKING:
     from crenel.pipelines.delays import Step
@@ -215,7 +215,29 @@ class Sample:
             self._warn(f"{name} is missing in all rows: leave it out, or take a larger sample.")
             return "missing in all rows"
         seldom = f"; missing in {percent(float(holes.mean()))} of the rows" if holes.any() else ""
+        self._exact_ends(name, qi, found[~holes], self._who[~holes])
         return self._use_of(name, qi, found[~holes]) + seldom
+
+    def _exact_ends(self, name: str, qi: QuasiIdentifier, found: Floats, who: Ints) -> None:
+        """Warn of a column whose ranges would mostly end at a value that is one person's."""
+        # Exactly these: what a subclass publishes is its own.
+        if type(qi) not in (Numeric, Datetime) or not isinstance(qi.geometry, Interval) or qi.geometry.cells:
+            return
+        parameters = self.policy.parameters
+        if isinstance(parameters, SdgsParameters) or getattr(parameters, "perturbs", False):
+            return  # their ranges do not end at values of rows
+        if self._number_of_persons < _ENOUGH:
+            return
+        alone = measures.only_one(measures.places(found), who)
+        if len(alone) <= _ENOUGH or alone.mean() <= 0.5:
+            return
+        lo, hi = (found.min(), found.max()) if qi.geometry.learned else qi.geometry.widest()
+        step = measures.round_step(found, float(hi - lo), moments=isinstance(qi, Datetime))
+        self._warn(
+            f"{name}: {np.count_nonzero(alone):,} of {len(alone):,} values are each one person's, and a range ends at "
+            "the exact values of two of its rows. Round its ends"
+            + (f", by step: {step} say." if step else " by a step.")
+        )
 
     def _use_of(self, name: str, qi: QuasiIdentifier, found: Floats) -> str:
         geometry, distinct = qi.geometry, len(np.unique(found))
@@ -227,7 +249,8 @@ class Sample:
         if not isinstance(geometry, Interval):
             return f"{count(distinct, 'different code')}"
         lo, hi = (found.min(), found.max()) if geometry.learned else geometry.widest()
-        core = measures.middle(found, hi - lo)
+        width = hi - lo + geometry.cell
+        core = measures.middle(found, width)
         if core < _STRETCHED and distinct > _ENOUGH:
             whose = "range seen" if geometry.learned else "domain"
             self._warn(
@@ -236,8 +259,10 @@ class Sample:
                 + ("declare a domain." if geometry.learned else "a narrower domain is worth it.")
             )
         if geometry.learned:
-            return f"{count(distinct, 'different value')}; no domain is declared"
-        used = float(found.max() - found.min()) / (hi - lo)
+            return (
+                f"{count(distinct, 'different cell' if geometry.cells else 'different value')}; no domain is declared"
+            )
+        used = float(found.max() - found.min() + geometry.cell) / width
         return f"{percent(used)} of the domain is used, {percent(core)} by the middle 98% of rows"
 
     def _as_they_are(self) -> Iterator[Line]:

@@ -72,7 +72,15 @@ def _ends(value: Any) -> tuple[Any, Any]:
 
 def _numeric(qi: Any, value: Any) -> tuple[float, float]:
     lo, hi = _ends(value)
-    return -math.inf if lo is None else _number(lo), math.inf if hi is None else _number(hi)
+    return _coordinates(qi, -math.inf if lo is None else _number(lo), math.inf if hi is None else _number(hi))
+
+
+def _coordinates(qi: Any, begin: float, end: float) -> tuple[float, float]:
+    """The coordinates of a range that begins and ends there."""
+    if qi.cells is None:
+        return begin, end
+    lo, hi = qi.cells.between(np.array([begin]), np.array([end]))
+    return float(lo[0]), float(hi[0])
 
 
 def _number(value: Any) -> float:
@@ -87,8 +95,8 @@ def _number(value: Any) -> float:
 
 def _datetime(qi: Any, value: Any) -> tuple[float, float]:
     ends = _ends(value)
-    lo = -math.inf if ends[0] is None else columns.moment(ends[0])
-    hi = math.inf if ends[1] is None else columns.moment(ends[1])
+    begin = -math.inf if ends[0] is None else columns.moment(ends[0])
+    lo, hi = _coordinates(qi, begin, math.inf if ends[1] is None else columns.moment(ends[1]))
     if any(isinstance(end, str) for end in ends) and qi.publish(lo, hi) != ends:
         raise NotReadableError
     return lo, hi
@@ -144,7 +152,8 @@ class Spans:
         return spans[codes, 0], spans[codes, 1]
 
     def _of_struct(self, column: pa.Array) -> tuple[Floats, Floats]:
-        if sorted(field.name for field in column.type) != sorted(_ENDS) or type(self._qi) not in (Numeric, Datetime):
+        qi = self._qi
+        if sorted(field.name for field in column.type) != sorted(_ENDS) or type(qi) not in (Numeric, Datetime):
             raise NotReadableError
         lo, hi = (self._end(column.field(name), nowhere) for name, nowhere in (("lo", -math.inf), ("hi", math.inf)))
         if column.null_count:
@@ -152,7 +161,11 @@ class Spans:
             lo, hi = np.where(missing, np.nan, lo), np.where(missing, np.nan, hi)
         if np.any(lo > hi):
             raise NotReadableError
-        return lo, hi
+        cells = qi.cells if isinstance(qi, (Numeric, Datetime)) else None
+        try:
+            return (lo, hi) if cells is None else cells.between(lo, hi)
+        except ValueError:
+            raise NotReadableError from None
 
     def _end(self, ends: pa.Array, nowhere: float) -> Floats:
         if pa.types.is_null(ends.type):

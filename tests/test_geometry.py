@@ -28,13 +28,14 @@ def geometries_with_ends(draw: st.DrawFn) -> tuple[Geometry, list[float]]:
     geometry: Geometry = draw(
         st.one_of(
             st.just(Interval(-10.0, 20.0)),
+            st.builds(lambda lo, n: Interval(lo, lo + n, cells=True), st.integers(-10, 10), st.integers(0, 30)),
             st.builds(Radix, st.integers(2, 12), st.integers(1, 14)),
             trees(),
         )
     )
     lo, hi = geometry.widest()
     numbers = st.integers(int(lo), int(hi)).map(float)
-    points = st.floats(lo, hi) if isinstance(geometry, Interval) else numbers
+    points = st.floats(lo, hi) if isinstance(geometry, Interval) and not geometry.cells else numbers
     return geometry, sorted(draw(st.tuples(points, points, points, points)))
 
 
@@ -54,7 +55,8 @@ def test_the_widest_span_is_the_domain_and_loses_all(drawn):
     geometry, _ = drawn
     lo, hi = geometry.widest()
     assert geometry.span(lo, hi) == (lo, hi)
-    assert geometry.loss(lo, hi) == (1.0 if hi > lo else 0.0)
+    cells = isinstance(geometry, Interval) and geometry.cells
+    assert geometry.loss(lo, hi) == (1.0 if hi > lo or cells else 0.0)
 
 
 @given(geometries_with_ends())
@@ -72,6 +74,18 @@ def test_a_learned_interval_has_no_ends_and_its_loss_is_not_known():
     assert geometry.loss(-math.inf, math.inf) == 1.0
     assert math.isnan(geometry.loss(0, 1))
     assert geometry.span(3, 4) == (3.0, 4.0)
+
+
+def test_of_cells_whole_ones_are_lost():
+    geometry = Interval(3, 17, cells=True)
+    assert geometry.widest() == (3.0, 17.0)
+    assert geometry.loss(4, 4) == 1 / 15
+    assert geometry.loss(4, 6) == 3 / 15
+    assert math.isnan(Interval(cells=True).loss(0, 1))
+    assert Interval(3, 17, cells=True) != Interval(3, 17)
+    for lo, hi in [(0.5, 2), (2, 1), (0, 2**54)]:
+        with pytest.raises(ValueError, match="lo and hi of cells must be whole"):
+            Interval(lo, hi, cells=True)
 
 
 def test_a_radix_span_is_the_block_of_the_common_prefix():

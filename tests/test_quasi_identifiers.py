@@ -68,6 +68,18 @@ CASES = {
         [16, "34"],
     ),
     "numeric learned": (Numeric(), [-5, 0.0, -0.0, 1e280, 12], [True, 10**400, 1e-300, "x" * 9]),
+    "numeric step": (
+        Numeric(domain=(17, 90), step=5),
+        [17, 90, 34.5, Decimal("20.25"), np.int64(40)],
+        [16, 91, "34"],
+    ),
+    "numeric step learned": (Numeric(step=0.1), [-5, 0.0, -0.05, 0.3, 12, 10**12], [True, 1e280, 10**400, 1e-300]),
+    "datetime step": (
+        Datetime(domain=(dt.date(2020, 1, 1), "2030-01-01"), step="1h"),
+        ["2020-01-01", dt.date(2021, 3, 4), dt.datetime(2022, 1, 1, tzinfo=UTC), 1.6e9],
+        ["2019-12-31T23:59:59Z", "soon enough", 10**12, True],
+    ),
+    "datetime step learned": (Datetime(step="7d"), ["1690-01-01", "2250-01-01", 0], ["9999-12-31", "1600-01-01"]),
     "datetime": (
         Datetime(domain=(dt.date(2020, 1, 1), "2030-01-01")),
         ["2020-01-01", dt.date(2021, 3, 4), dt.datetime(2022, 1, 1, tzinfo=UTC), 1.6e9],
@@ -234,7 +246,10 @@ NUMBERS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.tex
 def test_numeric_columns_are_as_single_values(values):
     compare(Numeric(domain=(-100, 1e9)), values, values)
     compare(Numeric(), values, values)
+    compare(Numeric(domain=(-100, 1e9), step=0.5), values, values)
+    compare(Numeric(step=1000), values, values)
     compare(Datetime(), values, values)
+    compare(Datetime(step="1m"), values, values)
 
 
 @given(st.lists(st.one_of(st.none(), st.integers(-(2**62), 2**62))), st.booleans())
@@ -321,6 +336,18 @@ def compare(instance, column, values):
         (lambda: Numeric(domain=(0, math.inf)), "domain must be a list of two numbers"),
         (lambda: Numeric(weight=0), "Numeric.weight must be a number above 0, not 0"),
         (lambda: Numeric(weight=True), "weight must be a number above 0, not True"),
+        (lambda: Numeric(step=0), "step must be a number from 1e-280 to 1e[+]280, not 0"),
+        (lambda: Numeric(step="5"), "step must be a number .*, not '5'"),
+        (lambda: Numeric(step=True), "step must be a number .*, not True"),
+        (lambda: Numeric(step=math.nan), "step must be a number"),
+        (lambda: Numeric(domain=(0, 10), step=11), "step must be no wider than the domain, not 11"),
+        (lambda: Numeric(domain=(0, 1e20), step=5), "step must be greater: the domain is too many steps from 0"),
+        (lambda: Numeric(domain=(1e20, 2e20), step=0.5), "step must be greater: the domain is too many steps from 0"),
+        (lambda: Datetime(step=3600), "step must be a duration such as .*, not 3600"),
+        (lambda: Datetime(step="soon"), "step must be a duration such as .*, not 'soon'"),
+        (lambda: Datetime(step="0s"), "step must be a duration such as .*, not '0s'"),
+        (lambda: Datetime(step="200000d"), "step must be at most 100000d, not '200000d'"),
+        (lambda: Datetime(domain=("2020-01-01", "2020-01-02"), step="25h"), "step must be no longer than the domain"),
         (lambda: Datetime(domain=("2020", "2021")), "domain must be a list of two dates"),
         (lambda: Datetime(domain=(2020, 2021)), r"domain must be a list of two dates, not \[2020"),
         (lambda: Datetime(domain=("2021-01-01", "2020-01-01")), "less than the second"),

@@ -185,6 +185,7 @@ class _Column:
         """The same as Arrow; numbers without a Python object each."""
         if type(self._qi) is Numeric:
             unpublished = np.isnan(lo)
+            lo, hi = self._qi.ends(lo, hi)
             mask = pa.array(unpublished) if unpublished.any() else None
             return pa.StructArray.from_arrays([_ends(lo), _ends(hi)], ["lo", "hi"], mask=mask)
         spans, codes = _distinct(lo, hi)

@@ -429,7 +429,8 @@ class _Audit:
             if domain is None:
                 return None
             with np.errstate(invalid="ignore", divide="ignore"):
-                parts.append(np.where(domain > 0, (out.hi[:, j] - out.lo[:, j]) / domain, 0.0))
+                width = out.hi[:, j] - out.lo[:, j] + _cell(geometry)
+                parts.append(np.where(domain > 0, width / domain, 0.0))
         if self.holes:
             losses = sum(shares) * self._losses_with_holes(parts, shares)
         else:
@@ -479,12 +480,13 @@ class _Audit:
     def _domain_width(self, j: int, geometry: Geometry) -> Floats | None:
         """The width of a domain at each release: if learned, of what had arrived by then."""
         if not _learned(geometry):
-            return np.full(len(self.out), self.widest[j, 1] - self.widest[j, 0])
+            return np.full(len(self.out), self.widest[j, 1] - self.widest[j, 0] + _cell(geometry))
         # Of perturbed values, which are not known here.
         if self.out.arrivals is None or self.perturbed:
             return None
         qi = self.rows.qi[:, j]
-        width = np.nan_to_num(np.fmax.accumulate(qi) - np.fmin.accumulate(qi))  # of those that are not missing
+        # Of those that are not missing.
+        width = np.nan_to_num(np.fmax.accumulate(qi) - np.fmin.accumulate(qi) + _cell(geometry))
         arrivals = np.clip(self.out.arrivals, 0, len(qi))
         return np.asarray(np.concatenate([[0.0], width])[arrivals])
 
@@ -619,12 +621,19 @@ def _learned(geometry: Geometry) -> bool:
     return isinstance(geometry, Interval) and geometry.lo is None
 
 
+def _cell(geometry: Geometry) -> float:
+    """What a range of one coordinate is wide: where there is a step, a whole cell is published."""
+    return 1.0 if isinstance(geometry, Interval) and geometry.cells else 0.0
+
+
 def _legal(geometry: Geometry, lo: Floats, hi: Floats) -> Bools:
     """Whether each range is a span: not computed by `span`, which the engine uses too."""
     least, most = geometry.widest()
     inside = (least <= lo) & (lo <= hi) & (hi <= most)
     if isinstance(geometry, Interval):
         everything = (lo == least) & (hi == most)
+        if geometry.cells:
+            inside &= (np.floor(lo) == lo) & (np.floor(hi) == hi)
         return np.asarray(inside & ((np.isfinite(lo) & np.isfinite(hi)) | everything))
     whole = inside & (np.floor(lo) == lo) & (np.floor(hi) == hi)
     first = np.where(whole, lo, 0).astype(np.int64)

@@ -18,6 +18,7 @@ from crenel.policy import Policy
 
 __all__ = [
     "Loss",
+    "cells",
     "distances",
     "diversity",
     "domains",
@@ -51,11 +52,18 @@ def domains(policy: Policy, *columns: Floats) -> Floats:
     return ends
 
 
-def parts(lo: Floats, hi: Floats, ends: Floats) -> Floats:
+def cells(policy: Policy) -> Floats:
+    """What a range of one coordinate is wide, by quasi-identifier: where there is a step, a whole cell is published."""
+    geometries = [qi.geometry for qi in policy.quasi_identifiers.values()]
+    return np.array([1.0 if isinstance(g, Interval) and g.cells else 0.0 for g in geometries])
+
+
+def parts(policy: Policy, lo: Floats, hi: Floats, ends: Floats) -> Floats:
     """The part of each domain that each box takes up; all of it where it is not published."""
-    width = ends[:, 1] - ends[:, 0]
+    cell = cells(policy)
+    width = ends[:, 1] - ends[:, 0] + cell
     with np.errstate(invalid="ignore", divide="ignore"):
-        part = np.where(width > 0, (hi - lo) / width, 0.0)
+        part = np.where(width > 0, (hi - lo + cell) / width, 0.0)
     return np.where(np.isnan(lo) | np.isinf(hi - lo), 1.0, np.minimum(part, 1.0))
 
 
@@ -82,7 +90,7 @@ def losses(policy: Policy, lo: Floats, hi: Floats, ends: Floats, box: Ints, has:
     """
     if not len(box):
         return None
-    part, certainty = parts(lo, hi, ends), _certainty(policy, lo, hi, ends)
+    part, certainty = parts(policy, lo, hi, ends), _certainty(policy, lo, hi, ends)
     counted = np.ones(part.shape, np.bool_)
     cell = np.asarray(box)
     if has is not None:
@@ -114,7 +122,7 @@ def _mean(values: Floats, weights: Floats) -> Floats:
 
 def _certainty(policy: Policy, lo: Floats, hi: Floats, ends: Floats) -> Floats:
     """As `parts`, but categories and codes are counted: 0 for one, else their share of all."""
-    certainty = parts(lo, hi, ends)
+    certainty = parts(policy, lo, hi, ends)
     for j, qi in enumerate(policy.quasi_identifiers.values()):
         if not isinstance(qi.geometry, Interval):
             leaves = hi[:, j] - lo[:, j] + 1.0

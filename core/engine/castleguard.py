@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from crenel import noise
 from crenel.avro import Schemas, packed, unpacked
+from crenel.cells import Cells
 from crenel.engine.castle import Castle
 from crenel.engine.contract import Releases, SnapshotError
 from crenel.engine.draws import Draws
@@ -47,7 +48,8 @@ class CastleGuard(Castle):
             raise TypeError(message)
         self._guard = policy.parameters
         dimensions = self._space.dimensions
-        self._categories = dimensions["kind"] != common.INTERVAL
+        #: The quasi-identifiers whose coordinates are whole numbers: leaves, codes, cells.
+        self._whole = (dimensions["kind"] != common.INTERVAL) | (dimensions["cell"] > 0.0)
         #: Per quasi-identifier the range that noise is scaled to: the domain, or what was seen of it.
         self._seen_lo, self._seen_hi = dimensions["domain_lo"].copy(), dimensions["domain_hi"].copy()
         self._clamp_lo, self._clamp_hi = _limits(policy, dimensions["widest_lo"], dimensions["widest_hi"])
@@ -70,7 +72,7 @@ class CastleGuard(Castle):
         self._seen_lo, self._seen_hi = lo[-1], hi[-1]
         scale = (hi[1:] - lo[1:]) / self._guard.phi
         moved = noise.on_grid(qi + noise.laplace(bits, scale), scale)
-        moved[:, self._categories] = np.rint(moved[:, self._categories])
+        moved[:, self._whole] = np.rint(moved[:, self._whole])
         return np.clip(moved, self._clamp_lo, self._clamp_hi)
 
     def snapshot(self) -> bytes:
@@ -104,6 +106,11 @@ def _limits(
 
     Of a learned domain that is not the range seen: its ends are two persons' values, and would be published.
     """
-    moments = [isinstance(qi, Datetime) for qi in policy.quasi_identifiers.values()]
-    most = np.where(moments, float(EXACT), _MOST)
-    return np.maximum(lo, -most), np.minimum(hi, most)
+    least, most = np.full(len(lo), -_MOST), np.full(len(hi), _MOST)
+    for d, qi in enumerate(policy.quasi_identifiers.values()):
+        cells = getattr(qi, "cells", None)
+        if isinstance(cells, Cells):
+            least[d], most[d] = cells.first, cells.last
+        elif isinstance(qi, Datetime):
+            least[d], most[d] = -EXACT, EXACT
+    return np.maximum(lo, least), np.minimum(hi, most)

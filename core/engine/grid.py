@@ -28,6 +28,7 @@ class Grid:
         geometries = {name: qi.geometry for name, qi in policy.quasi_identifiers.items()}
         self._axes = [_axis(g, parameters.fineness(name, g)) for name, g in geometries.items()]
         self._scale = scale.copy()
+        self._cell = np.array([getattr(geometry, "cell", 0.0) for geometry in geometries.values()])
         widest = np.array([geometry.widest() for geometry in geometries.values()])
         #: The box of a row of which nothing is told.
         self.widest: tuple[Floats, Floats] = (widest[:, 0], widest[:, 1])
@@ -46,7 +47,7 @@ class Grid:
     def loss(self, lo: Floats, hi: Floats) -> float:
         """The loss of a box, from 0 to 1."""
         total = 0.0
-        for part in (self._scale * (hi - lo)).tolist():
+        for part in (self._scale * (hi - lo + self._cell)).tolist():
             total += part
         return total
 
@@ -66,6 +67,8 @@ class _Blocks:
 
 
 def _axis(geometry: Geometry, fineness: int) -> _Axis:
+    if isinstance(geometry, Interval) and geometry.cells:
+        return _bins_of_cells(*geometry.widest(), fineness)
     if isinstance(geometry, Interval):
         return _bins(*geometry.widest(), fineness)
     if isinstance(geometry, Radix):
@@ -79,6 +82,14 @@ def _bins(lo: float, hi: float, count: int) -> _Axis:
     edges[0], edges[-1] = lo, hi
     # By comparing with the edges, so that rounding never puts a value outside of its own bin.
     return lambda x: np.clip(np.searchsorted(edges, x, side="right") - 1, 0, count - 1), edges[:-1], edges[1:]
+
+
+def _bins_of_cells(lo: float, hi: float, count: int) -> _Axis:
+    """Bins of whole cells, which differ by one cell at most."""
+    # Of integers: a domain may have more cells than fit into the product of two floats.
+    cells = int(hi) - int(lo) + 1
+    starts = np.array([lo + at * cells // count for at in range(count + 1)])
+    return lambda x: np.searchsorted(starts[:-1], x, side="right") - 1, starts[:-1], starts[1:] - 1.0
 
 
 def _level(tree: Tree, level: int) -> _Axis:

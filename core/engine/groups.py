@@ -53,7 +53,7 @@ def learn(space: common.Space, qi: Floats) -> None:
         return
     lo = np.minimum(dimensions["domain_lo"][learned], qi[:, learned].min(axis=0))
     hi = np.maximum(dimensions["domain_hi"][learned], qi[:, learned].max(axis=0))
-    width = hi - lo
+    width = hi - lo + dimensions["cell"][learned]
     dimensions["domain_lo"][learned], dimensions["domain_hi"][learned] = lo, hi
     scale = np.zeros(len(learned))
     np.divide(dimensions["share"][learned], width, out=scale, where=width > 0.0)

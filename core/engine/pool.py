@@ -54,8 +54,8 @@ class Pool:
         """The losses of boxes, by the domains of now."""
         _, lo, hi = self._listed()
         total = np.zeros(len(places))
-        for d, scale in enumerate(space.dimensions["scale"]):
-            total += scale * (hi[places, d] - lo[places, d])
+        for d, (scale, cell) in enumerate(space.dimensions[["scale", "cell"]].tolist()):
+            total += scale * (hi[places, d] - lo[places, d] + cell)
         return total
 
     def _listed(self) -> tuple[list[Box], Floats, Floats]:

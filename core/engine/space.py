@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from typing import Any
 
 import numpy as np
+from numpy.lib.recfunctions import repack_fields
 from numpy.typing import NDArray
 
 from crenel.avro import packed
@@ -30,6 +32,7 @@ def space_of(policy: Policy) -> common.Space:
             dimension["base"] = geometry.base
         if isinstance(geometry, Interval):
             dimension["learned"] = geometry.learned
+            dimension["cell"] = geometry.cell
         if isinstance(geometry, Tree):
             dimension["leaf_offset"] = sum(map(len, leaves))
             leaves.append(geometry.leaf.astype(np.int64) + sum(map(len, nodes)))
@@ -67,7 +70,7 @@ def set_domains(space: common.Space, lo: NDArray[np.float64], hi: NDArray[np.flo
     dimensions = space.dimensions
     dimensions["domain_lo"] = lo
     dimensions["domain_hi"] = hi
-    width = hi - lo
+    width = hi - lo + dimensions["cell"]
     dimensions["scale"] = 0.0
     np.divide(dimensions["share"], width, out=dimensions["scale"], where=width > 0.0)
 
@@ -77,7 +80,12 @@ def fingerprint(policy: Policy, space: common.Space) -> bytes:
     digest = hashlib.blake2b(digest_size=16)
     for name in policy.quasi_identifiers:
         digest.update(f"{name}\0".encode())
-    digest.update(packed(space.dimensions) + packed(space.nodes) + packed(space.leaf))
+    # Without the cells, so that what was stored without any still loads.
+    dimensions = space.dimensions[[name for name in common.DIMENSION.names or () if name != "cell"]]
+    digest.update(packed(repack_fields(dimensions)) + packed(space.nodes) + packed(space.leaf))
+    for name, qi in policy.quasi_identifiers.items():
+        if isinstance(qi.geometry, Interval) and qi.geometry.cells:  # their numbers mean something by the step alone
+            digest.update(f"{name}\0{json.dumps(qi.to_spec(), sort_keys=True, default=str)}\0".encode())
     for name, column in policy.sensitive.items():
         digest.update(f"{name}\0{column.size}\0{column.ordered}\0".encode())
     digest.update(b"t" if policy.t is not None else b"")
@@ -113,7 +121,7 @@ def check_rows(policy: Policy, space: common.Space, rows: Rows, *, holes: bool =
     lo, hi = qi.min(axis=0), qi.max(axis=0)
     # NaN compares as outside.
     inside = (lo >= dimensions["widest_lo"]) & (hi <= dimensions["widest_hi"]) & np.isfinite(lo) & np.isfinite(hi)
-    for d in np.flatnonzero(inside & (dimensions["kind"] != common.INTERVAL)):
+    for d in np.flatnonzero(inside & ((dimensions["kind"] != common.INTERVAL) | (dimensions["cell"] > 0.0))):
         inside[d] = np.array_equal(qi[:, d], np.floor(qi[:, d]))
     names = [*policy.quasi_identifiers]
     wrong = [names[d] for d in np.flatnonzero(~inside)]

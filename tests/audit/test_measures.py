@@ -71,8 +71,17 @@ def test_a_learned_domain_is_what_is_seen() -> None:
     ends = measures.domains(policy, np.array([[10.0], [np.nan], [np.inf], [30.0]]))
     assert ends.tolist() == [[10.0, 30.0]]
     lo, hi = np.array([[10.0], [-np.inf]]), np.array([[15.0], [np.inf]])
-    assert measures.parts(lo, hi, ends).tolist() == [[0.25], [1.0]]
+    assert measures.parts(policy, lo, hi, ends).tolist() == [[0.25], [1.0]]
     assert measures.domains(policy, np.zeros((0, 1))).tolist() == [[0.0, 0.0]]
+
+
+def test_with_a_step_whole_cells_are_lost() -> None:
+    ages = {"age": {"type": "numeric", "domain": [0, 100], "step": 5}}
+    policy = Policy.from_dict({**POLICY.to_dict(), "quasi_identifiers": ages})
+    ends = measures.domains(policy)
+    assert ends.tolist() == [[0.0, 19.0]]
+    lo, hi = np.array([[4.0], [4.0], [0.0], [np.nan]]), np.array([[4.0], [7.0], [19.0], [np.nan]])
+    assert measures.parts(policy, lo, hi, ends).tolist() == [[0.05], [0.2], [1.0], [1.0]]
 
 
 rows = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), max_size=30)

@@ -217,8 +217,29 @@ def _datetime(draw: st.DrawFn) -> tuple[Any, st.SearchStrategy[float]]:
     return Datetime(domain=domain, weight=draw(_weights)), values
 
 
+@st.composite
+def _stepped(draw: st.DrawFn) -> tuple[Any, st.SearchStrategy[float]]:
+    """A quasi-identifier with a step, whose coordinates are cells: one of them, two, a few, or many."""
+    weight = draw(_weights)
+    qi = draw(
+        st.sampled_from(
+            [
+                Numeric(domain=(0, 10), step=10, weight=weight),
+                Numeric(domain=(-3, 4), step=5, weight=weight),
+                Numeric(domain=(17, 90), step=5, weight=weight),
+                Numeric(domain=(0, 1), step=0.001, weight=weight),
+                Numeric(step=0.1, weight=weight),
+                Datetime(domain=("2023-01-01T00:30:00Z", "2023-02-01"), step="1h", weight=weight),
+                Datetime(step="7d", weight=weight),
+            ]
+        )
+    )
+    least, most = qi.geometry.widest() if not qi.geometry.learned else (-20, 20)
+    return qi, st.integers(int(least), int(most)).map(float)
+
+
 _weights = st.sampled_from([1.0, 1.0, 0.5, 3.0, 0.1])
-_quasi_identifier = st.one_of(_numeric(), _learned(), _categorical(), _prefix(), _datetime())
+_quasi_identifier = st.one_of(_numeric(), _learned(), _stepped(), _categorical(), _prefix(), _datetime())
 _declared = _quasi_identifier.filter(lambda column: column[0].geometry.widest()[0] > -np.inf)
 
 

@@ -94,7 +94,7 @@ class ContinuousOracle:
     def loss(self, box: Box) -> float:
         total = 0.0
         for j, (lo, hi) in enumerate(zip(*box, strict=True)):
-            total += self.scale(j) * (hi - lo)
+            total += self.scale(j) * (hi - lo + self.axes[j].cell)
         return total
 
     def enlargement(self, box: Box, other: Box) -> float:
@@ -261,7 +261,8 @@ class ContinuousOracle:
         ]
         if len(near) < needed:
             return math.inf
-        small, loss = self.box([row]), 0.0
+        small = self.box([row])
+        loss = self.loss(small)
         for _ in range(needed):
             growth = [self.enlargement(small, (point, point)) for point in near]
             best = growth.index(min(growth))

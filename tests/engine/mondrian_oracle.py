@@ -62,12 +62,16 @@ class Oracle:
     def geometry(self, d: int) -> Any:
         return list(self.policy.quasi_identifiers.values())[d].geometry
 
+    def cell(self, d: int) -> float:
+        geometry = self.geometry(d)
+        return 1.0 if isinstance(geometry, Interval) and geometry.cells else 0.0
+
     def scale(self, d: int) -> float:
         weights = [qi.weight for qi in self.policy.quasi_identifiers.values()]
         total = 0.0
         for weight in weights:
             total += weight
-        width = self.domains[d][1] - self.domains[d][0]
+        width = self.domains[d][1] - self.domains[d][0] + self.cell(d)
         return weights[d] / total / width if width > 0 else 0.0
 
     def in_order(self, part: list[int], d: int) -> list[int]:
@@ -132,5 +136,5 @@ class Oracle:
             for part in parts:
                 values = [self.qi[i][d] for i in part]
                 lo, hi = self.geometry(d).span(min(values), max(values))
-                total += self.scale(d) * (hi - lo) * len(part)
+                total += self.scale(d) * (hi - lo + self.cell(d)) * len(part)
         return total

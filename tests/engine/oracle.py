@@ -78,9 +78,11 @@ class Random:
 
 
 class IntervalAxis:
-    """A range is published as it is; the domain is declared, or what has been seen."""
+    """A range is published as it is, or as the cells in it; the domain is declared, or what has been seen."""
 
     def __init__(self, geometry: Interval) -> None:
+        #: What one value loses, beside the width of a range: where values are cells, one of them.
+        self.cell = 1.0 if geometry.cells else 0.0
         self.learned = geometry.lo is None
         self.lo = math.inf if geometry.lo is None else float(geometry.lo)
         self.hi = -math.inf if geometry.hi is None else float(geometry.hi)
@@ -91,7 +93,7 @@ class IntervalAxis:
             self.hi = max(self.hi, x)
 
     def width(self) -> float:
-        return self.hi - self.lo if self.lo <= self.hi else 0.0
+        return self.hi - self.lo + self.cell if self.lo <= self.hi else 0.0
 
     def whole(self) -> tuple[float, float]:
         return (-math.inf, math.inf) if self.learned else (self.lo, self.hi)
@@ -102,6 +104,8 @@ class IntervalAxis:
 
 class TreeAxis:
     """A range is published as the leaves under the lowest common ancestor."""
+
+    cell = 0.0
 
     def __init__(self, geometry: Tree) -> None:
         self.parent = [int(node) for node in geometry.parent]
@@ -127,6 +131,8 @@ class TreeAxis:
 
 class RadixAxis:
     """A range is published as the block of all numbers with the common prefix."""
+
+    cell = 0.0
 
     def __init__(self, geometry: Radix) -> None:
         self.base = int(geometry.base)
@@ -603,7 +609,7 @@ class Oracle:
         """The loss of a span."""
         total = 0.0
         for i, scale in enumerate(self.scale):
-            total += scale * (hi[i] - lo[i])
+            total += scale * (hi[i] - lo[i] + self.axes[i].cell)
         return total
 
     def enlargement(self, box: Cluster, lo: Sequence[float], hi: Sequence[float]) -> float:
@@ -617,7 +623,7 @@ class Oracle:
         total = 0.0
         for i, axis in enumerate(self.axes):
             lo, hi = axis.span(min(box.lo[i], row.qi[i]), max(box.hi[i], row.qi[i]))
-            total += self.scale[i] * (hi - lo)
+            total += self.scale[i] * (hi - lo + axis.cell)
         return total
 
     def distance(self, one: Row, other: Row) -> float:

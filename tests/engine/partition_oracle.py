@@ -204,7 +204,7 @@ class PartitionOracle:
                 continue
             whole += self.shares[i]
             if i in has and span is not None:
-                lost += self.scale(i) * (span[1] - span[0])
+                lost += self.scale(i) * (span[1] - span[0] + self.axes[i].cell)
             else:
                 lost += self.shares[i]
         return lost / whole if whole > 0 else 0.0

@@ -137,6 +137,12 @@ def cell_of(policy: Policy, qi: np.ndarray) -> tuple[float, ...]:
             kept = max(column.length // 2, 1) if asked is None else asked
             size = geometry.base ** (geometry.length - kept)
             box += [float(value // size * size), float(value // size * size + size - 1)]
+        elif column.step is not None:
+            cells = int(hi - lo) + 1
+            bins = asked or min(10, cells)
+            starts = [int(lo) + cells * i // bins for i in range(bins + 1)]
+            at = max(i for i in range(bins) if starts[i] <= value)
+            box += [float(starts[at]), float(starts[at + 1] - 1)]
         else:
             bins = asked or 10
             edges = [lo + (hi - lo) * (i / bins) for i in range(bins)] + [hi]

@@ -111,7 +111,7 @@ def test_the_policy_is_explained(check: Check) -> None:
         "At most 1,000 rows of each shard.",
         "method bastion reuse",
         "max_reusable 4000: of no effect without reuse",
-        "search 8: a group is chosen among 8 times k rows",
+        "search 8192: a group is chosen among at most 8192 rows",
         "not published (on_suppress: drop)",
         "note: A secret is drawn for each pipeline.",
     ):
@@ -243,6 +243,8 @@ def test_notes_are_no_warnings(check: Check, case: str, monkeypatch: pytest.Monk
         (Numeric(), ""),
         (Numeric(domain=(17, 90)), "47 -> [45, 50] -> [17, 90]"),
         (Numeric(domain=(-0.002, 0.001)), "-0.00072 -> [-0.0008, -0.0006] -> [-0.002, 0.001]"),
+        (Numeric(domain=(17, 90), step=5), "[35, 40] -> [17, 90]"),
+        (Numeric(domain=(0, 1), step=0.001), "[0.4, 0.401] -> [0.4, 0.5] -> [0, 1]"),
         (Prefix(length=2), "53 -> 5* -> **"),
         (Prefix(length=3, alphabet="ab"), "bbb -> bb* -> b** -> ***"),
         (Categorical(hierarchy=Hierarchy.flat(["x"])), "x"),
@@ -356,6 +358,41 @@ def test_published_columns_that_identify(check: Check) -> None:
     assert code == 0
     assert "note leaves as it is, and" in said
     assert "a value that only one person has" in said
+
+
+def test_ends_that_are_somebodys_value(check: Check) -> None:
+    """Of which there are none with a step, nor where many share a value."""
+    code, said = check(rows(2000, persons=2000))
+    assert (code, "exact values" in said) == (0, False)
+    data = [{**row, "age": round(random.Random(i).uniform(0, 100), 6)} for i, row in enumerate(rows(200, persons=200))]
+    code, said = check(data)
+    assert code == 0
+    assert "age: 200 of 200 values are each one person's, and a range ends at the exact values" in said
+    assert "Round its ends, by step: 1 say." in said
+    stepped = {**GOOD["quasi_identifiers"], "age": {"type": "numeric", "domain": [0, 100], "step": 1}}
+    code, said = check(data, quasi_identifiers=stepped)
+    assert (code, "exact values" in said) == (0, False)
+    assert "100% of the domain is used" in said
+    guarded = check(data, method="castleguard", on_suppress="drop")[1]
+    assert "exact values" not in guarded
+    moments = {**GOOD["quasi_identifiers"], "at": {"type": "datetime"}}
+    assert "at: 200 of 200 values are each one person's" in check(data, quasi_identifiers=moments)[1]
+
+
+@pytest.mark.parametrize(
+    ("values", "width", "moments", "expected"),
+    [
+        (np.linspace(0, 1, 1000), 1.0, False, "0.01"),
+        (np.linspace(0, 1_470_000, 20_000), 1_500_000.0, False, "20000"),
+        (np.arange(50.0), 50.0, False, "2"),
+        (np.arange(4.0), 4.0, False, "2"),
+        (np.array([0.0, 1.0]), 1.0, False, None),
+        (np.arange(60) * 86_400e6, 60 * 86_400e6, True, "2d"),
+        (np.arange(10_000) * 3_600e6, 365 * 86_400e6, True, "7d"),
+    ],
+)
+def test_steps_are_round(values: Any, width: float, moments: bool, expected: str | None) -> None:
+    assert measures.round_step(values, width, moments=moments) == expected
 
 
 def test_a_domain_stretched_by_outliers(check: Check) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,22 @@ def test_every_column_is_there_with_a_reason() -> None:
         "Group those that",
     ):
         assert reason in text, reason
+
+
+def test_a_step_is_drafted_where_values_mostly_occur_once(tmp_path: Path) -> None:
+    data, draw = columns(), random.Random(2)
+    start = dt.datetime(1950, 3, 1)  # noqa: DTZ001 - as a file without zones has it
+    data["birth_weight"] = [draw.randrange(2_001, 4_998) for _ in range(NUMBER_OF_ROWS)]
+    data["birth"] = [start + dt.timedelta(seconds=draw.randrange(10**9)) for _ in range(NUMBER_OF_ROWS)]
+    data["birthday"] = [dt.date(2024, 1, 1) + dt.timedelta(days=i) for i in range(NUMBER_OF_ROWS)]
+    text = drafted(data)
+    kinds = loaded(text, tmp_path).quasi_identifiers
+    found = {name: getattr(qi, "step", None) for name, qi in kinds.items()}
+    assert found["birth_weight"] == 50
+    assert found["birth"] == "120d"
+    assert re.search(r"# birthday: .* step: 7d}", text), "days, which a step of some hours would not round"
+    assert (found["age"], found["birth_date"], found["zip"]) == (None, None, None)
+    assert "values occur once. With the step, ranges end at its multiples" in " ".join(text.replace("#", "").split())
 
 
 def test_domains_are_rounded_outward(tmp_path: Path) -> None:

@@ -21,6 +21,10 @@ TREE = Hierarchy.from_mapping({"*": {"left": ["a", "b"], "right": ["c", "d"], "l
 KINDS: dict[str, QuasiIdentifier] = {
     "numeric": Numeric(),
     "datetime": Datetime(),
+    "numeric with a step": Numeric(step=0.1),
+    "numeric with a step and a domain": Numeric(domain=(17, 90), step=5),
+    "datetime with a step": Datetime(step="1h"),
+    "datetime with a step and a domain": Datetime(domain=("2020-01-01T12:00:00Z", "2030-01-01"), step="7d"),
     "prefix": Prefix(length=3, alphabet="hex"),
     "categorical": Categorical(hierarchy=TREE),
 }
@@ -30,8 +34,12 @@ numbers = st.floats(-1e9, 1e9).filter(lambda x: x == 0 or abs(x) > 1e-9).map(lam
 @st.composite
 def spans(draw: st.DrawFn) -> tuple[QuasiIdentifier, float, float]:
     qi = KINDS[draw(st.sampled_from(sorted(KINDS)))]
-    if isinstance(qi, Numeric):
+    if isinstance(qi, Numeric) and qi.step is None:
         ends = draw(numbers), draw(numbers)
+    elif isinstance(qi, (Numeric, Datetime)) and qi.step is not None:
+        least, most = (-(10**5), 10**5) if qi.geometry.learned else map(int, qi.geometry.widest())
+        whole = st.integers(least, most).map(float)
+        ends = draw(whole), draw(whole)
     else:
         least, most = (-(10**14), 10**14) if isinstance(qi, Datetime) else map(int, qi.geometry.widest())
         whole = st.integers(least, most).map(float)

@@ -6,13 +6,16 @@ import pickle
 from typing import Any
 
 import apache_beam as beam
+import numpy as np
 import pytest
 from apache_beam.pipeline import PipelineVisitor
 from apache_beam.portability.api import beam_runner_api_pb2
 from apache_beam.testing.test_pipeline import TestPipeline as Pipeline
 
 from crenel import Policy, PolicyError
+from crenel.quasi_identifiers import Datetime, Numeric
 from crenel.transforms import Anonymize, AnonymizeBounded
+from crenel.transforms.published import _Column
 from tests.transforms.streams import anonymize, keep, kept, policy, rows
 
 GIVEN = rows(60)
@@ -157,3 +160,17 @@ def test_a_transform_can_be_pickled_and_says_nothing_of_the_seed() -> None:
     transform = anonymize(seed=123_456_789)
     assert isinstance(pickle.loads(pickle.dumps(transform._policy)), Policy)
     assert "123456789" not in repr(transform) + str(transform) + repr(transform.display_data())
+
+
+@pytest.mark.parametrize(
+    "qi",
+    [Numeric(), Numeric(step=0.1), Numeric(domain=(-3, 4), step=5), Datetime(step="1h")],
+    ids=["as it is", "step", "domain and step", "moments"],
+)
+def test_a_batch_has_the_ranges_that_rows_have(qi: Any) -> None:
+    least, most = qi.geometry.widest()
+    lo, hi = np.array([-1.0, -1.0, 0.0, least, np.nan]), np.array([-1.0, 0.0, 0.0, most, np.nan])
+    column = _Column(qi)
+    found = column.array(lo, hi)
+    assert found.type == column.type
+    assert found.to_pylist() == column.values(lo, hi)

@@ -151,6 +151,7 @@ DIMENSION = np.dtype(
         ("base", "f8"),
         ("share", "f8"),  # weight / sum of weights
         ("scale", "f8"),  # share / width of the domain
+        ("cell", "f8"),  # width of what one coordinate stands for
         ("learned", "i8"),
         ("domain_lo", "f8"),
         ("domain_hi", "f8"),
@@ -247,7 +248,7 @@ def loss_of(space: Space, lo: Array, hi: Array) -> float:
     """The generalized loss of a box, from 0 to 1."""
     total = 0.0
     for d in range(lo.size):
-        total += space.dimensions[d].scale * (hi[d] - lo[d])
+        total += space.dimensions[d].scale * (hi[d] - lo[d] + space.dimensions[d].cell)
     return total
 
 
@@ -258,7 +259,7 @@ def loss_with(space: Space, boxes: Boxes, at: int, row: Array) -> float:
     total = 0.0
     for d in range(row.size):
         lo, hi, _ = widen(space, d, los[d, at], his[d, at], node[d, at], row[d], row[d])
-        total += space.dimensions[d].scale * (hi - lo)
+        total += space.dimensions[d].scale * (hi - lo + space.dimensions[d].cell)
     return total
 
 
@@ -351,7 +352,7 @@ def learn_domains(space: Space, row: Array) -> None:
         if dimension.learned and (row[d] < dimension.domain_lo or row[d] > dimension.domain_hi):
             dimension.domain_lo = min(dimension.domain_lo, row[d])
             dimension.domain_hi = max(dimension.domain_hi, row[d])
-            width = dimension.domain_hi - dimension.domain_lo
+            width = dimension.domain_hi - dimension.domain_lo + dimension.cell
             dimension.scale = dimension.share / width if width > 0.0 else 0.0
 
 

@@ -416,7 +416,7 @@ def _minimal_loss(space: Space, boxes: Boxes, columns: Array, near: Array, neede
     """The loss of a small box that has so many of the samples near a row, whose box is the last: the greedy SC(t)."""
     at = boxes.lo.shape[1] - 1
     left = near.size
-    loss = 0.0
+    loss = box_loss(space, boxes, at)
     for _ in range(needed):
         enlargements_by(space, boxes, at, columns, near, enlargement[:left])
         best = 0

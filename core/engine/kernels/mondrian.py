@@ -232,7 +232,7 @@ def _loss_after(space: Space, columns: Array, lines: Array, parts: int, left: in
         _ends_of_parts(columns[d], lines[d], parts, part, los, his)
         for p in range(parts - left):
             lo, hi, _ = span_of(space, d, los[p], his[p])
-            total += space.dimensions[d].scale * (hi - lo) * sizes[p]
+            total += space.dimensions[d].scale * (hi - lo + space.dimensions[d].cell) * sizes[p]
     return total
 
 

@@ -458,7 +458,7 @@ def _loss(space: Space, present: int, lo: Array, hi: Array) -> float:
         dimension = space.dimensions[d]
         whole += dimension.share
         if has and is_published:
-            lost += dimension.scale * (hi[d] - lo[d])
+            lost += dimension.scale * (hi[d] - lo[d] + dimension.cell)
         else:
             lost += dimension.share
     return lost / whole if whole > 0.0 else 0.0

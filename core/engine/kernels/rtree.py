@@ -77,7 +77,7 @@ def box_loss(space: Space, boxes: Boxes, at: int) -> float:
     """The loss of a box, from 0 to 1."""
     total = 0.0
     for d in range(boxes.lo.shape[0]):
-        total += space.dimensions[d].scale * (boxes.hi[d, at] - boxes.lo[d, at])
+        total += space.dimensions[d].scale * (boxes.hi[d, at] - boxes.lo[d, at] + space.dimensions[d].cell)
     return total
 
 
