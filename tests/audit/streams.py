@@ -14,9 +14,12 @@ from crenel.rows import Rows
 
 N = 400
 PARAMETERS: dict[str, dict[str, Any]] = {
+    "bastion": {"reuse": True},
     "castle": {"beta": 10},
     "castleguard": {"beta": 10, "beta_sample": 0.6, "phi": 100.0},
 }
+#: What promises a crowd at one moment.
+CROWD: dict[str, Any] = {"parameters": {"reuse": False}, "on_suppress": "drop"}
 WIDEST = np.array([[0.0, 100.0], [0.0, 100.0]])
 
 
@@ -29,6 +32,7 @@ def policy(method: str, seed: int = 1, **changes: Any) -> Policy:
         "delay_rows": 60,
         "method": method,
         "parameters": PARAMETERS.get(method, {}),
+        "on_suppress": "star",
         "seed": seed,
     }
     return Policy(**said | changes)
