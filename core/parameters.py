@@ -637,7 +637,8 @@ class BastionParameters:
     @property
     def crowd(self) -> bool:
         """Whether every row that is not suppressed leaves among rows of k persons, at one moment."""
-        return not self.reuse
+        # Rows that leave in the order of the input do not leave together.
+        return not self.reuse and not self.reorder
 
     def __post_init__(self) -> None:
         # As other methods call it; YAML reads a bare `off` as False.

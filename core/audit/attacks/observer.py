@@ -46,7 +46,8 @@ def observer(
 
     The attacker knows the victim's quasi-identifiers, the moment of their row, and the policy. Where the method is
     `castle` or `bastion`, he knows besides that a row that leaves alone does so at its deadline, or at the end of the
-    stream. All rows that are possible are as likely to him, so that his best guess is right with a chance of one over
+    stream; and that `bastion` with reuse suppresses no row that lies in a box it has published. All rows that are
+    possible are as likely to him, so that his best guess is right with a chance of one over
     their number. Under a crowd that is at most 1/k: the victim's own release is possible as a whole. None if the
     policy has no deadline, or it is not known when rows left.
 
@@ -72,10 +73,12 @@ def observer(
     victims = np.arange(len(row))
     if len(victims) > most:
         victims = np.sort(np.random.default_rng(seed).choice(victims, most, replace=False))
+    stars = _Stars(policy, out)
     possible, own = np.zeros(len(victims), np.int64), np.zeros(len(victims), np.bool_)
     for i, victim in enumerate(victims.tolist()):
         near = clock.possible(int(row[victim]), of, known)
         near = near[_contains(out, of[near], rows.qi[row[victim]])]
+        near = near[stars.possible(of[near], rows.qi[row[victim]])]
         possible[i], own[i] = len(near), bool(np.any(near == victim))
     chances = 1.0 / np.maximum(possible, 1)
     chances[possible == 0] = 0.0
@@ -99,6 +102,26 @@ def _contains(out: Published, release: Ints, values: Floats) -> Bools:
         inside = (lo <= values) & (values <= hi) | np.isnan(lo)
     assert out.kind is not None
     return np.asarray(np.all(inside, axis=1) | (out.kind[release] == _SUPPRESSED))
+
+
+class _Stars:
+    """Which stars may be somebody's, if rows that lie in a box that was published are given that instead."""
+
+    def __init__(self, policy: Policy, out: Published) -> None:
+        parameters = policy.parameters
+        assert out.kind is not None
+        self._stars = out.kind == _SUPPRESSED
+        boxes = np.flatnonzero(out.kind == _CLUSTER)
+        # With t a box may be refused to a row; and a box that was forgotten is given to none.
+        follows = isinstance(parameters, BastionParameters) and parameters.reuse and policy.t is None
+        follows = follows and not parameters.reorder and len(boxes) <= parameters.max_reusable
+        self._boxes = boxes if follows else boxes[:0]
+        self._lo, self._hi = out.lo[self._boxes], out.hi[self._boxes]
+
+    def possible(self, release: Ints, values: Floats) -> Bools:
+        """Whether each of these releases may be of a row with these values."""
+        inside = self._boxes[np.all((self._lo <= values) & (values <= self._hi), axis=1)]
+        return np.asarray(~self._stars[release] | (release < inside[0])) if len(inside) else np.ones(len(release), bool)
 
 
 @dataclass(frozen=True, eq=False)

@@ -169,15 +169,16 @@ def shrinking(
     memory = _memory(policy)
     if memory is None or out.kind is None or out.offsets is None:
         return None
+    kind = out.kind
     if out.loss is None:
         out = replace(out, loss=_losses(policy, rows, out))
     places, found = Places(policy, rows), _Found()
     if pins:
         found.pinned = pinned(policy, rows, out)
-    for reused in _reuses(memory, out, _drawn(out.kind == _REUSE, most, seed)):
+    for reused in _reuses(memory, out, _drawn(kind, _REUSE, most, seed)):
         _weigh(places, reused, eta, found)
     if stars and policy.on_suppress is OnSuppress.STAR:
-        _weigh_stars(places, policy, out, _drawn(out.kind == _SUPPRESSED, most, seed), found)
+        _weigh_stars(places, policy, out, _drawn(kind, _SUPPRESSED, most, seed), found)
     chances = np.array(found.chances)
     return Shrinking(
         attack="shrinking",
@@ -227,9 +228,9 @@ def pinned(policy: Policy, rows: Rows, releases: Any) -> Bools:
     return np.asarray(of >= 0)
 
 
-def _drawn(wanted: Bools, most: int, seed: int) -> Ints:
-    """Some of the wanted releases, in order."""
-    numbers = np.flatnonzero(wanted)
+def _drawn(kind: Ints, wanted: int, most: int, seed: int) -> Ints:
+    """Some of the releases of this kind, in order."""
+    numbers = np.flatnonzero(kind == wanted)
     if len(numbers) > most:
         numbers = np.sort(np.random.default_rng(seed).choice(numbers, most, replace=False))
     return numbers
