@@ -54,9 +54,9 @@ def test_boundary():
     # Every box of CASTLE's ends at values of its own rows: about one in two of groups of 5 to 9 persons is found.
     assert castle.success > 0.4
     assert castle.precision == 1.0
-    # Noise of a hundredth of the range leaves few claims, most of which are right all the same.
-    assert 10 < guarded.right < guarded.claims < castle.claims
-    assert guarded.precision > 0.5
+    # Noise of a hundredth of the range leaves few claims, about half of which are right all the same.
+    assert 15 < guarded.right < guarded.claims < castle.claims
+    assert guarded.precision > 0.4
 
 
 def test_little_noise_is_no_defence_of_boundaries():
@@ -71,10 +71,10 @@ def test_boundary_with_noise_by_hand():
     boxes = view([[1.1], [1.1], [5.1], [5.1]], [[4.9], [4.9], [9.1], [9.1]], [0, 0, 0, 0])
     told = {"people": people, "published": np.ones(5, bool), "widest": np.array([[0.0, 10.0]])}
     assert boundary(boxes, **told).claims == 0
-    # 1.1 can only be of 1, and 9.1 of 9; 4.9 is of 5 rather than of 5.2, and 5.1 is as likely of either. With much
-    # noise all may be of anybody.
+    # 1.1 can only be of 1, and 9.1 of 9; 4.9 and 5.1 are of 5 or of 5.2, who seem to be in both. With much noise all
+    # may be of anybody.
     coarse, fine = (boundary(boxes, **told, scale=np.array([scale])) for scale in (100.0, 0.1))
-    assert (coarse.claims, fine.claims, fine.right) == (0, 3, 3)
+    assert (coarse.claims, fine.claims, fine.right) == (0, 2, 2)
     assert noise(policy("castle"), people) is None
     assert noise(policy("castleguard"), stream().qi).tolist() == [1.0, 1.0]
 

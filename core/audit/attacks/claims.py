@@ -17,7 +17,7 @@ __all__ = ["CERTAIN", "LIKELY", "boundary", "enumeration", "homogeneity", "noise
 #: The posterior chance at which an attacker takes a thing for certain.
 CERTAIN = 0.95
 #: That from which on he claims it where there is noise, and nothing is certain.
-LIKELY = 0.5
+LIKELY = 0.3
 
 
 def enumeration(seen: Seen, *, known: int, present: bool, beta_sample: float = 1.0) -> Outcome:
@@ -59,7 +59,7 @@ def boundary(seen: Seen, *, people: Floats, published: Bools, widest: Floats, sc
     The attacker knows the quasi-identifiers of everybody who may be in the stream. Where a box ends at a value that
     only one of them has, that person is in it. Where values were moved by noise, whose scale is known, somebody's
     value is near the end instead of equal to it: he weighs everybody by how likely the noise is that takes their
-    values to this end and into the box, and claims it of the best if that is more likely than not.
+    values to this end and into the box, and claims it of the best if that is at least as likely as `LIKELY`.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ def _exactly(lo: Floats, hi: Floats, people: Floats, widest: Floats) -> Iterator
 
 
 def _nearest(lo: Floats, hi: Floats, people: Floats, widest: Floats, scale: Floats) -> Iterator[tuple[int, int]]:
-    """Persons and boxes an end of which is more likely than not that person's value, moved by noise."""
+    """Persons and boxes an end of which is likely that person's value, moved by noise."""
     least = np.where(scale > 0, scale, np.finfo(np.float64).tiny)
     for box in range(len(lo)):
         with np.errstate(invalid="ignore", over="ignore"):
@@ -111,7 +111,7 @@ def _nearest(lo: Floats, hi: Floats, people: Floats, widest: Floats, scale: Floa
                     moved = inside - np.nan_to_num(outside[:, d]) + np.abs(people[:, d] - end) / least[d]
                     weight = np.exp(np.min(moved) - moved)
                     best = int(np.argmax(weight))
-                    if weight[best] > LIKELY * weight.sum():
+                    if weight[best] >= LIKELY * weight.sum():
                         yield best, box
 
 
