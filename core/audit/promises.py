@@ -84,11 +84,12 @@ def _crowd(view: View) -> Promise:
     if not view.policy.crowd:
         return replace(promise, promised="not promised by the policy", state=NOT_PROMISED, note=_not_promised(view))
     if crowd.offending:
-        return replace(promise, state=BROKEN, note=seeded(view))
+        return replace(promise, state=BROKEN)
     if not crowd.exact:
-        note = "Which rows left together, and when, is known by --trace alone."
-        return replace(promise, note=f"{note} {seeded(view)}".strip())
-    return replace(promise, state=UNKNOWN if seeded(view) else KEPT, note=seeded(view))
+        return replace(promise, note="Which rows left together, and when, is known by --trace alone.")
+    if view.policy.seed is not None:
+        return replace(promise, note="Whoever guesses the seed can recompute the order in which rows left.")
+    return replace(promise, state=KEPT)
 
 
 def left(view: View) -> str:
@@ -109,8 +110,7 @@ def _not_promised(view: View) -> str:
         said = "Every row of this stream left in a crowd all the same."
     else:
         said = "Which rows left together, and when, is known by --trace alone."
-    how = "method: bastion with reuse: false, and on_suppress: drop, promise it."
-    return " ".join(filter(None, [said, how, seeded(view)]))
+    return f"{said} The method bastion promises a crowd, with reuse: false and on_suppress: drop."
 
 
 def _crowded(view: View) -> Promise:

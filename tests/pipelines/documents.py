@@ -37,7 +37,7 @@ def no_crowd() -> dict[str, Any]:
     document["verdict"] = "no crowd"
     document["crowd"].update(alone=9_435, repeated=120, promised=False, state="not promised", seed=seed)
     document["crowd"]["text"] = "A crowd at one moment is not promised: 9,435 of 48,000 rows left with fewer."
-    note = f"An attacker who knows the time can single them out. {seed}"
+    note = "An attacker who knows the time can single them out."
     _promise(document, "crowd").update(promised="not promised by the policy", value=9_435, rows=9_500, note=note)
     _promise(document, "crowd").update(state="not promised", measured="9,435 of 48,000 rows left with fewer")
     return document

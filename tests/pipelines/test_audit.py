@@ -428,6 +428,18 @@ def test_rows_that_leave_alone_break_a_promised_crowd(files: Files, capsys: pyte
     assert promise(document, "crowd")["rows"] == document["crowd"]["alone"] > 5
 
 
+def test_a_crowd_is_broken_without_a_trace_if_groups_are_too_small(
+    files: Files, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files.run(BASE + CROWD, one_row_each())
+    files.change("published", lambda rows: [row for i, row in enumerate(rows) if i not in group_of(rows)[3:]])
+    for level in ("published", "input"):
+        document = judge(capsys, level)
+        assert {"crowd", "k"} <= broken(document)
+        assert (document["crowd"]["alone"], document["crowd"]["exact"]) == (3, False)
+        assert "at least 3 of" in document["crowd"]["text"]
+
+
 def test_a_person_twice_in_a_release_breaks_a_crowd(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
     files.run(BASE.replace("k: 4", "k: 6") + CROWD, one_row_each())
     (files.folder / "policy.yaml").write_text(BASE + CROWD)
