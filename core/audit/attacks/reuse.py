@@ -41,6 +41,10 @@ _TOLERANCE = 1e-12
 _CLUSTER = 0
 _REUSE = 1
 _SUPPRESSED = 2
+#: Holders of a value beyond which it is not looked for the one of them who is no member of another group.
+_FEW = 64
+#: Places that are weighed at a time.
+_BLOCK = 256
 #: A box that loses more than the best by more averages than this weighs no less.
 _FARTHEST = 0.25
 
@@ -211,21 +215,29 @@ def pinned(policy: Policy, rows: Rows, releases: Any) -> Bools:
         for d, qi in enumerate(policy.quasi_identifiers.values())
         if isinstance(qi.geometry, Interval) and getattr(qi, "step", None) is None
     ]
-    places = Places(policy, rows)
-    groups = np.zeros(len(out), np.int64) if out.kind is None else out.kind
-    boxes = [(i, places.inside(out.lo[i], out.hi[i])) for i in np.flatnonzero(groups == _CLUSTER).tolist()]
+    faces = list(_faces(Places(policy, rows), out, tells))
     of = np.full(len(rows), -1, np.int64)
     found = -1
     while found != np.count_nonzero(of >= 0):
         found = int(np.count_nonzero(of >= 0))
-        for i, inside in boxes:
-            free = inside[(of[inside] < 0) | (of[inside] == i)]
-            for d in tells:
-                for end in (out.lo[i, d], out.hi[i, d]):
-                    holders = free[rows.qi[free, d] == end]
-                    if len(holders) == 1:
-                        of[holders] = i
+        for i, holders in faces:
+            free = holders[(of[holders] < 0) | (of[holders] == i)]
+            if len(free) == 1:
+                of[free] = i
     return np.asarray(of >= 0)
+
+
+def _faces(places: Places, out: Published, tells: list[int]) -> Iterator[tuple[int, Ints]]:
+    """Groups, and for each end of their boxes the rows in the box that have this value, if they are few."""
+    groups = np.arange(len(out)) if out.kind is None else np.flatnonzero(out.kind == _CLUSTER)
+    for i in groups.tolist():
+        inside = places.inside(out.lo[i], out.hi[i])
+        for d in tells:
+            values = places.qi[inside, d]
+            for end in {out.lo[i, d], out.hi[i, d]}:
+                holders = inside[values == end]
+                if len(holders) <= _FEW:
+                    yield i, holders
 
 
 def _drawn(kind: Ints, wanted: int, most: int, seed: int) -> Ints:
@@ -262,9 +274,14 @@ def _weigh(places: Places, reused: Reused, eta: float, found: _Found) -> None:
     if not len(rows):
         found.wrong += 1
         return
-    near = _overlapping(reused)
-    inside = near.containing(places.qi[rows])
-    chance = near.chances(inside, eta)
+    chance = np.zeros(len(rows))
+    for block in _blocks(places.qi[rows]):
+        points = places.qi[rows[block]]
+        near = _overlapping(reused, points.min(axis=0), points.max(axis=0))
+        inside = near.containing(points)
+        chance[block] = near.chances(inside, eta)
+        bound, weights = near.bound(inside, eta)
+        found.bound, found.weights = max(found.bound, bound), max(found.weights, weights)
     # Before, one person is as likely as another; of one with several places any may be the row's.
     persons, at = np.unique(places.person[rows], return_inverse=True)
     weight = np.bincount(at.reshape(-1), chance) / np.bincount(at.reshape(-1))
@@ -275,8 +292,6 @@ def _weigh(places: Places, reused: Reused, eta: float, found: _Found) -> None:
     found.excluded += len(possible) < len(persons)
     found.wrong += bool(weight[persons == places.person[reused.row]].sum() == 0)
     found.odds = max(found.odds, float(chance.max() / chance.min()) if chance.min() > 0 else math.inf)
-    bound, weights = near.bound(inside, eta)
-    found.bound, found.weights = max(found.bound, bound), max(found.weights, weights)
 
 
 def _weigh_stars(places: Places, policy: Policy, out: Published, wanted: Ints, found: _Found) -> None:
@@ -302,9 +317,22 @@ def _weigh_stars(places: Places, policy: Policy, out: Published, wanted: Ints, f
             boxes[places.inside(lo, hi)] += added
 
 
-def _overlapping(reused: Reused) -> Reused:
-    """The same without the boxes that have no place in common with the one that was given."""
-    lo, hi = reused.lo[reused.box], reused.hi[reused.box]
+def _blocks(points: Floats) -> Iterator[Ints]:
+    """The points in blocks of a few that lie near each other: few boxes meet a block."""
+    parts = [np.arange(len(points))]
+    while parts:
+        part = parts.pop()
+        if len(part) <= _BLOCK:
+            yield part
+            continue
+        d = int(np.argmax(np.ptp(points[part], axis=0) / np.maximum(np.ptp(points, axis=0), np.finfo(np.float64).tiny)))
+        middle = len(part) // 2
+        part = part[np.argpartition(points[part, d], middle)]
+        parts += [part[:middle], part[middle:]]
+
+
+def _overlapping(reused: Reused, lo: Floats, hi: Floats) -> Reused:
+    """The same without the boxes that have no place between these ends; the one that was given has."""
     near = np.all((reused.lo <= hi) & (lo <= reused.hi), axis=1)
     return Reused(
         reused.row,
