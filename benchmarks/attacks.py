@@ -1,6 +1,6 @@
 """What each attack achieves: against deliberately weak streams, and against some methods.
 
-python -m benchmarks.attacks             the table of docs/attacks.md
+python -m benchmarks.attacks             the tables of docs/attacks.md, in about two minutes
 python -m benchmarks.attacks --reuse     that of docs/bastion.md: what reuse tells, by eta
 python -m benchmarks.attacks --quick     a tenth of the rows, to see that it runs
 """
@@ -18,20 +18,37 @@ import numpy as np
 from benchmarks import datasets
 from benchmarks.runs import push_all
 from benchmarks.tables import finish, rounded, table
-from crenel.audit.attacks import Seen, boundary, homogeneity, intersection, linkage, order, shrinking
-from crenel.engine import Releases
+from crenel.audit.attacks import (
+    Seen,
+    boundary,
+    ends,
+    homogeneity,
+    intersection,
+    linkage,
+    noise,
+    observer,
+    order,
+    outermost,
+    posterior,
+    shrinking,
+)
+from crenel.audit.guarantees import Published, audit
+from crenel.engine import Kind, Releases
 from crenel.policy import Policy, Sensitive
 from crenel.rows import Rows
 
 QUASI_IDENTIFIERS = ("age", "fnlwgt", "hours_per_week", "education", "marital_status", "native_country")
 K, L, DELTA, ROWS, PERSONS = 10, 2, 1_000, 10_000, 3_000
+#: What the default policy says, and what is asked for by name; the papers' methods have their papers' rule of reuse.
+DEFAULT: dict[str, Any] = {"method": "bastion", "parameters": {"reuse": False}, "on_suppress": "drop"}
+REUSING: dict[str, Any] = {"method": "bastion", "parameters": {"reuse": True}, "on_suppress": "star"}
 METHODS: dict[str, dict[str, Any]] = {
-    "castle": {},
-    "bastion": {},
-    "bastion, reuse: true": {"method": "bastion", "parameters": {"reuse": True}},
-    "castleguard": {"parameters": {"beta_sample": 0.6, "phi": 100.0}},
-    "mondrian": {},
-    "partition": {},
+    "bastion (default)": DEFAULT,
+    "bastion, reuse and star": REUSING,
+    "castle": {"method": "castle", "parameters": {"reuse": "uniform"}, "on_suppress": "star"},
+    "castleguard": {"method": "castleguard", "parameters": {"beta_sample": 0.6, "phi": 100.0}},
+    "mondrian": {"method": "mondrian"},
+    "partition": {"method": "partition"},
 }
 #: For the table of what reuse tells.
 REUSE_CASES = (datasets.NUMERIC, ("age", "education", "marital_status", "native_country"))
@@ -43,6 +60,14 @@ REUSES: dict[str, dict[str, Any]] = {
 }
 #: Targets of attacks that look at each of them.
 TARGETS = 1_000
+#: The observer of time: how well he knows it, and a thin stream for him, its rides, victims and delays.
+KNOWN, RIDES, VICTIMS, DELAYS = 0.1, 12_000, 3_000, ("10m", "2h")
+OBSERVED: dict[str, dict[str, Any]] = {
+    "bastion (default)": DEFAULT,
+    "bastion, star": {"method": "bastion", "parameters": {"reuse": False}, "on_suppress": "star"},
+    "bastion, reuse and star": REUSING,
+    "castle": METHODS["castle"],
+}
 
 
 class Stream:
@@ -56,11 +81,10 @@ class Stream:
             "k": K,
             "l": L,
             "delay_rows": DELTA,
-            "method": method,
             "on_suppress": "drop",
             "seed": seed,
         }
-        said |= METHODS.get(method, {})
+        said |= METHODS[method]
         self.policy = Policy(**said | changes)
         self.rows = rows
         self.releases: Releases = push_all(self.policy, rows)
@@ -87,6 +111,32 @@ def shrunk(stream: Stream) -> dict[str, float]:
     }
 
 
+def in_a_crowd(stream: Stream) -> dict[str, float]:
+    """What holds, or does not, against who knows times."""
+    report = audit(stream.policy, stream.rows, stream.releases)
+    told = posterior(stream.policy, stream.rows, stream.releases)
+    timed = observer(stream.policy, stream.rows, stream.releases, known=KNOWN, most=TARGETS)
+    assert report.alone is not None and told is not None and timed is not None
+    return {
+        "rows that left with fewer than k persons at one moment": report.alone / max(told.targets, 1),
+        "posterior: rows with a best guess above 1/k": told.above / max(told.targets, 1),
+        "posterior: highest chance": told.highest,
+        "observer of time: rows with fewer than k possible": timed.above / max(timed.targets, 1),
+        "observer of time: mean chance": timed.mean,
+    }
+
+
+def odd_one(policy: Policy, rows: Rows, releases: Any) -> dict[str, float]:
+    found = outermost(policy, rows, releases)
+    assert found is not None
+    larger = float("nan") if found.larger_ratio is None else found.larger_ratio
+    ratio = float("nan") if found.ratio is None else found.ratio
+    return {
+        "outermost: times chance": ratio,
+        "outermost, in groups of more than k rows: times chance": larger,
+    }
+
+
 def homogeneous(stream: Stream, *, timed: bool) -> float:
     rows = stream.rows
     chosen = np.random.default_rng(0).choice(len(rows), min(TARGETS, len(rows)), replace=False)
@@ -95,10 +145,42 @@ def homogeneous(stream: Stream, *, timed: bool) -> float:
     return found.success
 
 
-def bounded(stream: Stream) -> float:
+def bounded(stream: Stream) -> dict[str, float]:
     widest = np.array([qi.geometry.widest() for qi in stream.policy.quasi_identifiers.values()])
     present = np.isin(np.arange(len(stream.rows)), stream.seen.rows)
-    return boundary(stream.seen, people=stream.rows.qi, published=present, widest=widest).success
+    scale = noise(stream.policy, stream.rows.qi)
+    found = boundary(stream.seen, people=stream.rows.qi, published=present, widest=widest, scale=scale)
+    return {
+        "boundary: group found of": found.success,
+        "boundary: claims that are right": float("nan") if found.precision is None else found.precision,
+    }
+
+
+def ended(stream: Stream) -> float:
+    found = ends(stream.policy, stream.seen, stream.rows)
+    return found.success
+
+
+def nearest_and_a_new_value(rows: Rows, width: Any) -> Published:
+    """A weak publisher: a row and those nearest to it, and then the nearest that brings a new value if need be."""
+    groups: list[list[int]] = []
+    for start in range(0, len(rows), DELTA):
+        held = list(range(start, min(start + DELTA, len(rows))))
+        while len(held) > K:
+            far = np.abs((rows.qi[held] - rows.qi[held[0]]) / width).sum(axis=1)
+            near = [held[i] for i in np.argsort(far, kind="stable")]
+            group, values = near[:K], set(rows.sensitive[near[:K], 0].tolist())
+            if len(values) < L:
+                group += [row for row in near[K:] if rows.sensitive[row, 0] not in values][:1]
+            groups.append(group)
+            held = [row for row in held if row not in set(group)]
+    return Published(
+        rows=np.concatenate(groups),
+        offsets=np.cumsum([0, *map(len, groups)]),
+        lo=np.array([rows.qi[group].min(axis=0) for group in groups]),
+        hi=np.array([rows.qi[group].max(axis=0) for group in groups]),
+        kind=np.zeros(len(groups)),
+    )
 
 
 def as_they_came(seen: Seen) -> Seen:
@@ -117,19 +199,25 @@ def figures_of(make: Callable[..., Stream], rows: Rows, repeated: Rows, method: 
     stream, again = make(rows, method), make(rows, method, seed=2)
     persons = make(repeated, method)
     link, shrink = linked(stream), shrunk(stream)
+    plain = make(rows, method, l=None)
     of_person = intersection(persons.policy, persons.seen, repeated, of_person=True)
     return {
+        **in_a_crowd(stream),
         "linkage: highest chance": link["highest"],
         "linkage: mean chance": link["mean"],
         "linkage: told who is in each group": link["told"],
-        "homogeneity: found of": homogeneous(stream, timed=False),
-        "homogeneity, knowing when rows came: found of": homogeneous(stream, timed=True),
-        "boundary: group found of": bounded(stream),
+        "homogeneity, without l: found of": homogeneous(plain, timed=False),
+        "homogeneity, without l, knowing when rows came: found of": homogeneous(plain, timed=True),
+        "homogeneity, l = 2: found of": homogeneous(stream, timed=False),
+        "homogeneity, l = 2, knowing when rows came: found of": homogeneous(stream, timed=True),
+        **odd_one(stream.policy, rows, stream.releases),
+        **bounded(stream),
+        "ends: unique values that left exactly, of": ended(stream),
         "shrinking: odds changed by at most": shrink.get("odds", float("nan")),
         "shrinking: the bound on that": shrink.get("bound", float("nan")),
         "shrinking: highest chance": shrink.get("highest", float("nan")),
         "shrinking: mean chance": shrink.get("mean", float("nan")),
-        "shrinking: rows above 1/k": shrink.get("above", float("nan")),
+        "shrinking: rows that left alone above 1/k": shrink.get("above", float("nan")),
         "intersection: rows seen twice": intersection(stream.policy, stream.seen, rows).targets / len(rows),
         "intersection with a run by another seed: mean chance": intersection(
             stream.policy, stream.seen.then(again.seen), rows
@@ -141,28 +229,58 @@ def figures_of(make: Callable[..., Stream], rows: Rows, repeated: Rows, method: 
 
 def weak_figures(make: Callable[..., Stream], rows: Rows) -> dict[str, float]:
     """Each attack against a stream that is weak in just this."""
-    reuse = {"reuse": True}
-    careless = linked(make(rows, "bastion", k=3, l=None, parameters=reuse))
-    plain = make(rows, "bastion", l=None, parameters=reuse)
-    greedy = shrunk(make(rows, "bastion", parameters={**reuse, "eta": 20.0}))
-    twice = plain.seen.then(make(rows, "bastion", seed=2, l=None, parameters=reuse).seen)
+    default, reusing = "bastion (default)", "bastion, reuse and star"
+    careless = linked(make(rows, default, k=3, l=None))
+    plain = make(rows, default, l=None)
+    greedy = shrunk(make(rows, reusing, parameters={"reuse": True, "eta": 20.0}))
+    twice = plain.seen.then(make(rows, "castle", seed=2, l=None, on_suppress="drop").seen)
     seen_twice = intersection(plain.promised, twice, rows)
+    thin = make(rows, reusing, l=None, delay_rows=2 * K)
+    width = np.array([np.ptp(column) or 1.0 for column in rows.qi.T])
     return {
+        **in_a_crowd(thin),
         "linkage: highest chance": careless["highest"],
         "linkage: mean chance": careless["mean"],
         "linkage: told who is in each group": careless["told"],
-        "homogeneity: found of": homogeneous(plain, timed=False),
-        "homogeneity, knowing when rows came: found of": homogeneous(plain, timed=True),
-        "boundary: group found of": bounded(plain),
+        "homogeneity, without l: found of": homogeneous(plain, timed=False),
+        "homogeneity, without l, knowing when rows came: found of": homogeneous(plain, timed=True),
+        **odd_one(plain.promised, rows, nearest_and_a_new_value(rows, width)),
+        **bounded(plain),
+        "ends: unique values that left exactly, of": ended(plain),
         "shrinking: odds changed by at most": greedy["odds"],
         "shrinking: the bound on that": greedy["bound"],
         "shrinking: highest chance": greedy["highest"],
         "shrinking: mean chance": greedy["mean"],
-        "shrinking: rows above 1/k": greedy["above"],
+        "shrinking: rows that left alone above 1/k": greedy["above"],
         "intersection: rows seen twice": seen_twice.targets / len(rows),
         "intersection with a run by another seed: mean chance": seen_twice.mean,
         "order: right of pairs": order(as_they_came(plain.seen)).success,
     }
+
+
+def observed(quick: bool) -> dict[str, dict[str, float]]:
+    """What who knows the time finds in a thin stream: taxi rides as they ended."""
+    of = datasets.taxi(rows=RIDES // 10 if quick else RIDES, timed=True)
+    figures = {}
+    for delay in DELAYS:
+        for name, said in OBSERVED.items():
+            policy = Policy(person="person", quasi_identifiers=of.quasi_identifiers, k=K, delay=delay, seed=1, **said)
+            releases = push_all(policy, of.rows)
+            kind = releases.per_row(releases.kind)
+            found = observer(policy, of.rows, releases, known=KNOWN, most=VICTIMS)
+            told = posterior(policy, of.rows, releases)
+            assert found is not None and told is not None
+            figures[f"`{name}`, {delay}"] = {
+                "in groups": int(np.count_nonzero(kind == Kind.CLUSTER)),
+                "alone": int(np.count_nonzero(kind == Kind.REUSE)),
+                "suppressed": int(np.count_nonzero(kind == Kind.SUPPRESSED)),
+                "highest chance": found.highest,
+                "mean chance": found.mean,
+                "fewer than k possible": found.above / max(found.targets, 1),
+                "one possible, and right": found.linked / max(found.targets, 1),
+                "posterior above 1/k": told.above / max(told.targets, 1),
+            }
+    return figures
 
 
 def reuse(quick: bool) -> int:
@@ -179,6 +297,7 @@ def reuse(quick: bool) -> int:
                 delay_rows=DELTA,
                 method=method.partition(",")[0],
                 parameters=parameters,
+                on_suppress="star",
                 seed=1,
             )
             releases = push_all(policy, of.rows)
@@ -212,18 +331,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     figures = {"weak": weak_figures(make, rows)}
     figures |= {method: figures_of(make, rows, repeated, method) for method in options.methods}
-    attacks = list(dict.fromkeys(name for found in figures.values() for name in found))
+    attacks = list(dict.fromkeys(name for found in [*figures.values()][::-1] for name in found))
     lines = [[attack, *(shown(found.get(attack, float("nan"))) for found in figures.values())] for attack in attacks]
     print(table(["attack", "a weak stream", *(f"`{method}`" for method in options.methods)], lines) + "\n")
+    timed = observed(options.quick)
+    columns = list(next(iter(timed.values())))
+    cells = [[name, *(shown(found[column]) for column in columns)] for name, found in timed.items()]
+    print(table(["", *columns], cells) + "\n")
     kept = {
         name: {attack: rounded(value) for attack, value in found.items() if not np.isnan(value)}
         for name, found in figures.items()
     }
+    kept |= {"taxi": {name: {c: rounded(v) for c, v in found.items()} for name, found in timed.items()}}
     finish({"quick": options.quick, "k": K, "l": L, "delta": DELTA, "rows": len(rows), "figures": kept})
     return 0
 
 
 def shown(value: float) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
     return "" if np.isnan(value) else f"{value:.3g}" if value < 1e6 else f"{value:.0e}"
 
 

@@ -38,6 +38,9 @@ publish: [label]
 k: 20
 l: 2
 delay_rows: 5000
+method: bastion
+parameters: {reuse: true}
+on_suppress: star
 seed: 1
 """
 _JOBS = ("clerk", "boss", "editor", "farmer", "miner", "fisher", "pilot")

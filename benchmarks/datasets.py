@@ -147,10 +147,11 @@ def census(*, folder: Path | None = None) -> Stream:
     return Stream(_encoded(quasi_identifiers, columns, np.arange(table.num_rows)), quasi_identifiers, name="census")
 
 
-def taxi(*, rows: int, folder: Path | None = None) -> Stream:
+def taxi(*, rows: int, timed: bool = False, folder: Path | None = None) -> Stream:
     """The first rides of 2019 in New York's yellow taxis: distance, fare, the zones of both ends; one person each.
 
-    Rides of more than 30 miles or 100 dollars, or of nothing, are left out.
+    Rides of more than 30 miles or 100 dollars, or of nothing, are left out. If `timed`, they have the time at which
+    they ended, and are in the order of it.
     """
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
@@ -158,17 +159,21 @@ def taxi(*, rows: int, folder: Path | None = None) -> Stream:
     folder = folder or data_folder()
     limits = {"trip_distance": 30.0, "fare_amount": 100.0}
     zones = ("pickup_location_id", "dropoff_location_id")
-    table = pq.read_table(folder / "taxi_yellow_2019.parquet", columns=[*limits, *zones])
+    table = pq.read_table(folder / "taxi_yellow_2019.parquet", columns=[*limits, *zones, "dropoff_datetime"])
     for name, most in limits.items():
         table = table.filter((pc.field(name) > 0) & (pc.field(name) <= most))
     table = table.slice(0, rows)
     columns: dict[str, Any] = {name: table[name].combine_chunks() for name in table.column_names}
+    ended = columns.pop("dropoff_datetime").to_numpy().astype("datetime64[us]").astype(np.int64)
     quasi_identifiers: dict[str, QuasiIdentifier] = {n: Numeric(domain=(0.0, most)) for n, most in limits.items()}
     for name in zones:
         columns[name] = columns[name].cast("string")
         hierarchy = Hierarchy.from_csv(folder / "hierarchies" / "taxi" / "location_id.csv")
         quasi_identifiers[name] = Categorical(hierarchy=hierarchy)
-    return Stream(_encoded(quasi_identifiers, columns, np.arange(table.num_rows)), quasi_identifiers, name="taxi")
+    encoded = _encoded(quasi_identifiers, columns, np.arange(table.num_rows))
+    if timed:
+        encoded = replace(encoded, time=ended).take(np.argsort(ended, kind="stable"))
+    return Stream(encoded, quasi_identifiers, name="taxi")
 
 
 def power_law(*, alpha: float, rows: int, dimensions: int = 6, values: int = 1_000, seed: int = 0) -> Stream:

@@ -105,9 +105,6 @@ class CastleGuardParameters(CastleParameters):
     #: The range of a quasi-identifier over the scale of its Laplace noise: more is less noise.
     phi: float = 100.0
 
-    #: The epsilon that delta is stated for; None: the least, -ln(1 - beta_sample).
-    epsilon: float | None = None
-
     #: Sensitive columns that leave with noise, and the budget (an epsilon) of each.
     perturb_sensitive: Mapping[str, float] = FrozenDict()
 
@@ -115,7 +112,6 @@ class CastleGuardParameters(CastleParameters):
         return super()._checked(problems) | {
             "beta_sample": _chance(problems, self.beta_sample),
             "phi": a_number(problems, "phi", self.phi, "a number above 0", 0, math.inf),
-            "epsilon": _epsilon(problems, self.epsilon, self.beta_sample),
             "perturb_sensitive": _budgets(problems, self.perturb_sensitive),
         }
 
@@ -648,6 +644,7 @@ class BastionParameters:
     @property
     def crowd(self) -> bool:
         """Whether every row that is not suppressed leaves among rows of k persons, at one moment."""
+        # Rows that leave in the order of the input do not leave together.
         return not self.reuse and not self.reorder
 
     def __post_init__(self) -> None:

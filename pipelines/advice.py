@@ -156,14 +156,12 @@ def _sampling(policy: Policy) -> Iterator[Finding]:
     parameters = policy.parameters
     if not getattr(parameters, "samples", False):
         return
+    perturbs = getattr(parameters, "perturbs", False)
     if parameters.beta_sample == 1:
         yield _warn("beta_sample is 1: no row is left out, and without sampling there is no differential privacy.")
-    elif stated(policy) is None:
-        yield _warn(
-            "No differential privacy can be stated: with castleguard, on_suppress must be drop, since a row published "
-            "as * shows what fewer than k persons have; with sdgs, l needs cover: all."
-        )
-    if not getattr(parameters, "perturbs", False):
+    elif stated(policy) is None and not perturbs:
+        yield _warn("No differential privacy can be stated: l needs cover: all.")
+    if not perturbs:
         return
     learned = [
         n for n, qi in policy.quasi_identifiers.items() if isinstance(qi.geometry, Interval) and qi.geometry.learned
@@ -173,9 +171,9 @@ def _sampling(policy: Policy) -> Iterator[Finding]:
             f"{listed(learned)}: noise is scaled to the range seen so far, so that the first rows have next to none. "
             "Declare the domain."
         )
-    yield _note(
-        "The differential privacy of castleguard is its paper's claim and not proven, since its groups depend on the "
-        "data. The method sdgs is proven."
+    yield _warn(
+        "castleguard is not differentially private: its paper's claim is refuted, since its groups depend on the data "
+        "(docs/differential-privacy.md). The method sdgs is."
     )
 
 

@@ -38,7 +38,8 @@ FAILED = 70
 _VERDICTS = {
     "kept": "KEPT: every promise was checked, and holds.",
     "broken": "BROKEN: at least one promise does not hold.",
-    "not proven": "NOT PROVEN: nothing broken was found, and not everything could be checked.",
+    "not proven": "NOT PROVEN: nothing broken was found, and not everything is proven.",
+    "no crowd": "NO CROWD: what the policy promises holds, and it does not promise a crowd at one moment.",
 }
 _KNOWN = {
     "published": "the published rows alone",
@@ -205,6 +206,9 @@ def text(document: dict[str, Any]) -> str:
 def _verdict(document: dict[str, Any]) -> Iterator[str]:
     policy = document["policy"]
     yield _VERDICTS[document["verdict"]]
+    yield document["crowd"]["text"]
+    if document["crowd"]["seed"]:
+        yield document["crowd"]["seed"]
     for passed in document.get("too_many", []):
         yield f"TOO MANY: {passed['text']}"
     yield f"Judged by {_KNOWN[document['knowledge']]}; method {policy['method']}, k = {policy['k']}."
@@ -218,7 +222,9 @@ def _promises(promises: list[dict[str, Any]]) -> Iterator[str]:
     ]
     yield from _table(rows)
     for promise in promises:
-        wrong = [f"{promise[what]:,} {what}" for what in ("groups", "rows") if promise[what]]
+        # What is not promised does not offend.
+        known = promise["state"] != "not promised"
+        wrong = [f"{promise[what]:,} {what}" for what in ("groups", "rows") if promise[what] and known]
         told = [f"{' of '.join(wrong)} offend." if wrong else "", promise["note"]]
         if any(told):
             yield f"  {promise['name']}: {' '.join(filter(None, told))}"

@@ -1,8 +1,8 @@
-"""Compute what a sampled, k-anonymous stream guarantees, as (epsilon, delta) differential privacy.
+"""Compute what sampling and a fixed grid guarantee, as (epsilon, delta) differential privacy.
 
 With --k and --beta: the delta that goes with an epsilon (theorem 2 of the CASTLEGUARD paper), or a small table of
-both. It is proven of the method sdgs, for each person and window, and only claimed of castleguard:
-docs/differential-privacy.md says what that means. With --probability and --within: the phi under which a
+both. It is proven of the method sdgs, for each person and window; that it holds for castleguard, as the paper
+claims, is refuted (docs/differential-privacy.md). With --probability and --within: the phi under which a
 quasi-identifier moves by less than that part of its range, with that probability (theorem 1).
 """
 
@@ -90,7 +90,7 @@ def _text(found: dict[str, Any]) -> str:
         lines.append(f"k {found['k']}, beta {found['beta']:g}: (epsilon, delta) differential privacy with")
         lines.append(f"  {'epsilon':>10}  delta")
         lines += [f"  {pair['epsilon']:>10.6g}  {pair['delta']:.3g}" for pair in found["pairs"]]
-        lines.append("Proven of the method sdgs, for each person and window; of castleguard it is only claimed.")
+        lines.append("Proven of the method sdgs, for each person and window. It does not hold for castleguard.")
     if "phi" in found:
         lines.append(
             f"phi {found['phi']:.6g}: with probability {found['probability']:g} a value moves by less than "

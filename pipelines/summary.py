@@ -70,7 +70,7 @@ def _show(line: str) -> None:
 
 
 def as_dict(policy: Policy, outcome: Outcome) -> dict[str, Any]:
-    """A run's result for machines. The keys are part of the interface; `differential` is there if it can be stated."""
+    """A run's result for machines. The keys are part of the interface; `differential` is there if it is proven."""
     statement = stated(policy)
     differential = {} if statement is None else {"differential": dataclasses.asdict(statement)}
     return {
@@ -120,10 +120,8 @@ def as_text(policy: Policy, outcome: Outcome) -> str:
     lines.append(("held rows", f"{outcome.held:,}", "at most, in a shard"))
     statement = stated(policy)
     if statement is not None:
-        how = "proven" if statement.proven else "claimed, not proven"
-        lines.append(
-            ("epsilon, delta", f"{statement.epsilon:.3g}, {statement.delta:.2g}", f"{how}; for {statement.scope}")
-        )
+        pair = f"{statement.epsilon:.3g}, {statement.delta:.2g}"
+        lines.append(("epsilon, delta", pair, f"proven; for {statement.scope}"))
     processes = f"in {outcome.workers} processes" if outcome.workers > 1 else ""
     lines.append(("time", f"{outcome.seconds:.1f} s", processes))
     wide = max(len(label) for label, _, _ in lines)

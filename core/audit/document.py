@@ -16,7 +16,7 @@ from crenel.audit import attempts, measures
 from crenel.audit.differential import stated
 from crenel.audit.evidence import Evidence
 from crenel.audit.measures import rounded
-from crenel.audit.promises import BROKEN, KEPT, UNKNOWN, promises
+from crenel.audit.promises import BROKEN, KEPT, NOT_PROMISED, UNKNOWN, Promise, left, promises, seeded
 from crenel.audit.utility import Workload, utility
 from crenel.audit.view import View
 from crenel.durations import format_duration
@@ -62,13 +62,12 @@ def build(
 
 def _document(view: View, version: str, workload: Workload) -> Document:
     judged = list(promises(view))
-    states = {promise.state for promise in judged}
-    verdict = BROKEN if BROKEN in states else "not proven" if UNKNOWN in states else KEPT
     return {
         "crenel": version,
-        "policy": _said(view),
+        "crowd": _crowd(view, judged),
+        "verdict": _verdict(judged),
         "knowledge": view.knowledge,
-        "verdict": verdict,
+        "policy": _said(view),
         "rows": _rows(view),
         "promises": [asdict(promise) for promise in judged],
         "loss": _loss(view),
@@ -79,6 +78,35 @@ def _document(view: View, version: str, workload: Workload) -> Document:
         "attacks": attempts.tried(view, workload.seed),
         "differential": _differential(view),
         "notes": list(_notes(view)),
+    }
+
+
+def _verdict(judged: list[Promise]) -> str:
+    """What is weaker than the crowd is never called kept."""
+    states = {promise.state for promise in judged}
+    if BROKEN in states:
+        return BROKEN
+    if UNKNOWN in states:
+        return "not proven"
+    return "no crowd" if NOT_PROMISED in states else KEPT
+
+
+def _crowd(view: View, judged: list[Promise]) -> Document:
+    """How many rows left with fewer than k persons at one moment: the first of all figures."""
+    crowd = view.crowd
+    (promise,) = (promise for promise in judged if promise.name == "crowd")
+    how = "not proven" if promise.state == UNKNOWN else promise.state
+    danger = "; an attacker who knows the time can single them out" if crowd.offending else ""
+    return {
+        "alone": promise.value,
+        "rows": crowd.rows,
+        "k": view.policy.k,
+        "exact": crowd.exact,
+        "repeated": crowd.repeated,
+        "promised": view.policy.crowd,
+        "state": promise.state,
+        "text": f"A crowd at one moment is {how}: {left(view)}{danger}.",
+        "seed": seeded(view) or None,
     }
 
 

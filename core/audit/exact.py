@@ -122,6 +122,8 @@ class Exact:
             members = np.flatnonzero((self.trace.shard == shard) & (self.place >= 0))
             if not len(members):
                 continue
+            # The rows of a release together, in the order of the file: it may have them anywhere.
+            members = members[np.argsort(self.trace.release[members], kind="stable")]
             of_shard = None if reported is None else _Figures.of(reported, int(shard))
             yield self._shard(members, box[members], of_shard)
 

@@ -1,8 +1,9 @@
 """Counts the ways in which a published stream breaks the promises made for it.
 
 `audit` takes the policy, the rows that went in and what came out, and computes every promise again
-from these alone: groups of fewer than `k` persons or `l` values, groups further than `t` from the
-stream, rows lost or published twice, rows outside their box, late rows, misreported figures.
+from these alone: rows that left with fewer than `k` persons at one moment, groups of fewer than `k`
+persons or `l` values, groups further than `t` from the stream, rows lost or published twice, rows
+outside their box, late rows, misreported figures.
 
 An outsider is thought to know which quasi-identifiers a person's rows have, besides their values: rows are of one group
 only if the same quasi-identifiers are published of them.
@@ -19,6 +20,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -28,10 +30,10 @@ from crenel.audit.differential import Statement, stated
 from crenel.durations import parse_duration
 from crenel.geometry import Geometry, Interval, Radix, Tree
 from crenel.parameters import takes_holes
-from crenel.policy import Policy
+from crenel.policy import OnSuppress, Policy
 from crenel.rows import Rows
 
-__all__ = ["Published", "Report", "audit", "legal"]
+__all__ = ["FEWER", "Published", "Report", "audit", "legal"]
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -41,6 +43,9 @@ Bools = npt.NDArray[np.bool_]
 _REUSE = 1
 _SUPPRESSED = 2
 _SAMPLED_OUT = 3
+
+#: What rows left with that no crowd hides.
+FEWER = "fewer than k persons at one moment"
 
 _TOLERANCE = 1e-9
 # What is said of a row's own values, and of domains that are learned from them.
@@ -141,6 +146,12 @@ class Report:
     unknown: int
     #: Rows that left before they had arrived.
     early: int | None
+    #: Rows that left with fewer than k persons at one moment: in a release of fewer persons, or as a star. None if it
+    #: is not known which rows left together.
+    alone: int | None
+    #: Rows of releases in which a person is more than once; and rows of which either is so.
+    repeated: int | None
+    no_crowd: int | None
     #: Releases that left when fewer than k persons had been published under their box.
     small_groups: int
     #: The same for l and the values of each sensitive column, by column.
@@ -162,6 +173,8 @@ class Report:
     star_not_widest: int
     #: Mean loss over the rows published (a suppressed row loses everything: 1.0).
     loss: float | None
+    #: Whether the policy promises that every published row leaves in a crowd.
+    crowd: bool = False
     #: Whether boxes are over perturbed values.
     perturbed: bool = False
     #: What is guaranteed besides, and how well that is founded; None: nothing.
@@ -196,7 +209,12 @@ class Report:
             (f"releases further than t from the stream in sensitive column {name}", far)
             for name, far in self.far.items()
         ]
+        crowd = [
+            (f"rows that left with {FEWER}", self.alone),
+            ("rows of releases in which a person is more than once", self.repeated),
+        ]
         promises = [
+            *(crowd if self.crowd else []),
             ("rows lost", self.lost),
             ("rows that left more than once", self.twice),
             ("row numbers that were never pushed", self.unknown),
@@ -215,8 +233,10 @@ class Report:
         return [(text, count) for text, count in promises if not (self.perturbed and text in _NOT_OF_PERTURBED)]
 
     def __str__(self) -> str:
+        alone = "unknown" if self.alone is None else self.alone
         names = ("rows", "published", "suppressed", "sampled_out", "held")
-        lines = [f"{name.replace('_', ' '):<12}{getattr(self, name):>12}" for name in names]
+        lines = [f"{alone} rows left with {FEWER}."]
+        lines += [f"{name.replace('_', ' '):<12}{getattr(self, name):>12}" for name in names]
         average = "unknown" if self.loss is None else f"{self.loss:.6f}"
         lines.append(f"{'loss':<12}{average:>12}")
         if self.differential is not None:
@@ -329,6 +349,10 @@ class _Audit:
             lost=missing if ended else 0,
             twice=int(np.count_nonzero(times > 1)),
             unknown=self.unknown,
+            crowd=self.policy.crowd,
+            alone=self._rows_of(self._alone()),
+            repeated=self._rows_of(self._repeated()),
+            no_crowd=self._rows_of(self._alone() | self._repeated()),
             early=self._early(),
             small_groups=self._too_few(self.rows.person, self.policy.k),
             low_diversity=self._low_diversity(),
@@ -347,6 +371,32 @@ class _Audit:
 
     def _members_of(self, releases: Bools) -> int:
         return int(np.count_nonzero(releases[self.release]))
+
+    # -- crowds ----------------------------------------------------------------------------------
+
+    def _alone(self) -> Bools:
+        """The releases that no crowd hides: of fewer than k persons, or stars."""
+        leaves = ~self.sampled
+        if self.policy.on_suppress is OnSuppress.DROP:
+            leaves &= ~self.suppressed
+        return leaves & (self.suppressed | (self._persons[0] < self.policy.k))
+
+    def _repeated(self) -> Bools:
+        """The releases in which a person is more than once; a star is no crowd anyway."""
+        persons, rows = self._persons
+        return self.published & (persons < rows)
+
+    @cached_property
+    def _persons(self) -> tuple[Ints, Ints]:
+        """The persons and the rows of each release."""
+        person = _numbered(self.rows.person[:, None])[self.row]
+        most = int(person.max(initial=0)) + 1
+        persons = np.bincount(np.unique(self.release * most + person) // most, minlength=len(self.out))
+        return persons, np.bincount(self.release, minlength=len(self.out))
+
+    def _rows_of(self, releases: Bools) -> int | None:
+        """The rows of these releases; None if it is not known which rows left together."""
+        return None if self.out.offsets is None else self._members_of(releases)
 
     # -- groups ----------------------------------------------------------------------------------
 

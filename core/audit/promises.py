@@ -15,11 +15,11 @@ from crenel.audit.measures import rounded
 from crenel.audit.view import View
 from crenel.durations import format_duration
 
-__all__ = ["BROKEN", "KEPT", "UNKNOWN", "Promise", "promises"]
+__all__ = ["BROKEN", "KEPT", "NOT_PROMISED", "UNKNOWN", "Promise", "left", "promises", "seeded"]
 
 Bools = npt.NDArray[np.bool_]
 
-KEPT, BROKEN, UNKNOWN = "kept", "broken", "unknown"
+KEPT, BROKEN, UNKNOWN, NOT_PROMISED = "kept", "broken", "unknown", "not promised"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,8 @@ class Promise:
 
 
 def promises(view: View) -> Iterator[Promise]:
-    """Each promise that the policy makes, in the document's order."""
+    """Each promise that the policy makes, in the document's order, and the crowd whether it is promised or not."""
+    yield _crowd(view)
     yield _crowded(view)
     for j, name in enumerate(view.policy.sensitive):
         if view.policy.l is not None:
@@ -57,6 +58,59 @@ def promises(view: View) -> Iterator[Promise]:
         yield _reported(view)
     if stated(view.policy) is not None:
         yield _epsilon(view)
+
+
+def seeded(view: View) -> str:
+    """What a seed in the policy gives away; nothing if there is none."""
+    if view.policy.seed is None:
+        return ""
+    return (
+        "The policy has a seed: whoever guesses it can recompute the order of the rows in each release and all other "
+        "draws, so that the order is not secret. Leave the seed out to have a secret drawn."
+    )
+
+
+def _crowd(view: View) -> Promise:
+    k, crowd = view.policy.k, view.crowd
+    promise = Promise(
+        name="crowd",
+        promised=f"every row leaves in a release of at least {k} persons, each of them once, at one moment",
+        measured=left(view),
+        value=crowd.alone if crowd.exact or crowd.alone else None,
+        bound=0,
+        state=UNKNOWN,
+        rows=crowd.offending,
+    )
+    if not view.policy.crowd:
+        return replace(promise, promised="not promised by the policy", state=NOT_PROMISED, note=_not_promised(view))
+    if crowd.offending:
+        return replace(promise, state=BROKEN)
+    if not crowd.exact:
+        return replace(promise, note="Which rows left together, and when, is known by --trace alone.")
+    if view.policy.seed is not None:
+        return replace(promise, note="Whoever guesses the seed can recompute the order in which rows left.")
+    return replace(promise, state=KEPT)
+
+
+def left(view: View) -> str:
+    """How many rows left with fewer than k persons at one moment, in words."""
+    crowd, fewer = view.crowd, f"rows left with fewer than {view.policy.k} persons at one moment"
+    if not crowd.exact and not crowd.alone:
+        return f"it is not known how many of {crowd.rows:,} {fewer}"
+    least = "" if crowd.exact else "at least "
+    repeated = f", and {crowd.repeated:,} in releases in which a person is more than once" if crowd.repeated else ""
+    return f"{least}{crowd.alone:,} of {crowd.rows:,} {fewer}{repeated}"
+
+
+def _not_promised(view: View) -> str:
+    crowd = view.crowd
+    if crowd.offending:
+        said = "An attacker who knows the time can single them out."
+    elif crowd.exact:
+        said = "Every row of this stream left in a crowd all the same."
+    else:
+        said = "Which rows left together, and when, is known by --trace alone."
+    return f"{said} The method bastion promises a crowd, with reuse: false and on_suppress: drop."
 
 
 def _crowded(view: View) -> Promise:
@@ -282,7 +336,6 @@ def _epsilon(view: View) -> Promise:
     statement = stated(view.policy)
     if statement is None:
         raise AssertionError
-    how = "It is proven for the method." if statement.proven else "It is claimed by the paper, and not proven."
     return Promise(
         name="epsilon",
         promised=f"epsilon {statement.epsilon:.4g} with delta {statement.delta:.3g}, for {statement.scope}",
@@ -290,5 +343,5 @@ def _epsilon(view: View) -> Promise:
         value=None,
         bound=rounded(statement.epsilon),
         state=UNKNOWN,
-        note=f"{how} No output can show it.",
+        note="It is proven for the method. No output can show it.",
     )

@@ -17,7 +17,7 @@ from crenel.audit.measures import rounded
 from crenel.parameters import takes_holes
 from crenel.policy import OnSuppress, Policy
 
-__all__ = ["Accounts", "View"]
+__all__ = ["Accounts", "Crowd", "View"]
 
 Ints = npt.NDArray[np.integer[Any]]
 Floats = npt.NDArray[np.float64]
@@ -35,6 +35,21 @@ class Accounts(NamedTuple):
     more: int
     #: What would have to be given to know it.
     lacking: str = ""
+
+
+class Crowd(NamedTuple):
+    """Whether rows left in crowds: in releases of at least k persons, each of them once, at one moment."""
+
+    #: The rows that were published, stars included.
+    rows: int
+    #: Those that left with fewer than k persons at one moment; at least so many if it is not exact.
+    alone: int
+    #: Those of releases in which a person is more than once; None if that is not known.
+    repeated: int | None
+    #: Those that did one or the other.
+    offending: int
+    #: Whether it is known which rows left together.
+    exact: bool
 
 
 class View:
@@ -78,6 +93,20 @@ class View:
     def reports(self) -> list[Report]:
         """What the audit by the trace says of each shard."""
         return [] if self.exact is None else self.exact.reports(self.given.reported)
+
+    @cached_property
+    def crowd(self) -> Crowd:
+        """How many rows left in no crowd. Without a trace, those that cannot have: stars, and groups of too few."""
+        rows = len(self.out)
+        if self.exact is not None:
+            alone = sum(report.alone or 0 for report in self.reports)
+            repeated = sum(report.repeated or 0 for report in self.reports)
+            either = sum(report.no_crowd or 0 for report in self.reports)
+            # A row that never came has no person.
+            return Crowd(rows, alone, repeated, either, exact=not self.exact.unknown())
+        most = self.sizes[self.groups] if self.given.input is None else self.bounds.most
+        alone = int(np.count_nonzero(~self.grouped) + self.sizes[self.groups[most < self.policy.k]].sum())
+        return Crowd(rows, alone, None, alone, exact=False)
 
     @cached_property
     def persons(self) -> Ints:

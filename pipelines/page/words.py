@@ -18,7 +18,8 @@ _UNITS = [("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)]
 _LARGE = 1e15
 
 _TITLES = {
-    "k": "A crowd of k",
+    "crowd": "A crowd at one moment",
+    "k": "k persons in each group",
     "l": "Diversity",
     "t": "Closeness",
     "deadline": "In time",

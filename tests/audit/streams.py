@@ -18,6 +18,8 @@ PARAMETERS: dict[str, dict[str, Any]] = {
     "castle": {"beta": 10},
     "castleguard": {"beta": 10, "beta_sample": 0.6, "phi": 100.0},
 }
+#: What promises a crowd at one moment.
+CROWD: dict[str, Any] = {"parameters": {"reuse": False}, "on_suppress": "drop"}
 WIDEST = np.array([[0.0, 100.0], [0.0, 100.0]])
 
 

@@ -1,4 +1,4 @@
-"""The attacks of the CASTLEGUARD paper's section II-B: each succeeds against castle, and fails against castleguard."""
+"""The attacks of the CASTLEGUARD paper's section II-B, against castle and castleguard under the same promises."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from crenel.audit.attacks import Outcome, boundary, enumeration, homogeneity
+from crenel.audit.attacks import Outcome, boundary, enumeration, homogeneity, noise
 from tests.audit.streams import WIDEST, N, clouds, policy, seen, stream, view
 
 METHODS = ["castle", "castleguard"]
@@ -46,7 +46,7 @@ def bounded(method: str, **parameters: Any) -> Outcome:
         of = policy(method, parameters=parameters)
     view = seen(of, rows)
     published = np.isin(np.arange(N), view.rows)
-    return boundary(view, people=rows.qi, published=published, widest=WIDEST)
+    return boundary(view, people=rows.qi, published=published, widest=WIDEST, scale=noise(of, rows.qi))
 
 
 def test_boundary():
@@ -54,11 +54,29 @@ def test_boundary():
     # Every box of CASTLE's ends at values of its own rows: about one in two of groups of 5 to 9 persons is found.
     assert castle.success > 0.4
     assert castle.precision == 1.0
-    assert guarded.right == 0
+    # Noise of a hundredth of the range leaves few claims, about half of which are right all the same.
+    assert 15 < guarded.right < guarded.claims < castle.claims
+    assert guarded.precision > 0.4
 
 
-def test_boundary_holds_even_for_the_least_noise_of_the_paper():
-    assert bounded("castleguard", beta=10, beta_sample=1.0, phi=10_000.0).right == 0
+def test_little_noise_is_no_defence_of_boundaries():
+    """Ends are no longer equal to values, but near them: the nearest one is the right one."""
+    least = bounded("castleguard", beta=10, beta_sample=1.0, phi=10_000.0)
+    assert least.success > 0.3
+    assert least.precision > 0.95
+
+
+def test_boundary_with_noise_by_hand():
+    people = np.array([[1.0], [5.0], [5.2], [9.0], [7.0]])
+    boxes = view([[1.1], [1.1], [5.1], [5.1]], [[4.9], [4.9], [9.1], [9.1]], [0, 0, 0, 0])
+    told = {"people": people, "published": np.ones(5, bool), "widest": np.array([[0.0, 10.0]])}
+    assert boundary(boxes, **told).claims == 0
+    # 1.1 can only be of 1, and 9.1 of 9; 4.9 and 5.1 are of 5 or of 5.2, who seem to be in both. With much noise all
+    # may be of anybody.
+    coarse, fine = (boundary(boxes, **told, scale=np.array([scale])) for scale in (100.0, 0.1))
+    assert (coarse.claims, fine.claims, fine.right) == (0, 2, 2)
+    assert noise(policy("castle"), people) is None
+    assert noise(policy("castleguard"), stream().qi).tolist() == [1.0, 1.0]
 
 
 def found_out(method: str, *, timed: bool = False, **changes: Any) -> Outcome:
@@ -68,11 +86,17 @@ def found_out(method: str, *, timed: bool = False, **changes: Any) -> Outcome:
     return homogeneity(seen(of, rows), people=rows.qi, truth=rows.sensitive[:, 0], **when)
 
 
-def test_homogeneity():
-    castle, guarded = found_out("castle", timed=True), found_out("castleguard", l=2, on_suppress="drop")
-    assert castle.success > 0.2
+@pytest.mark.parametrize("timed", [False, True])
+def test_noise_does_not_stop_homogeneity(timed: bool):
+    """Like with like: it is l that closes it for both, and for neither if it is known when rows came."""
+    castle, guarded = (found_out(method, timed=timed, on_suppress="drop") for method in METHODS)
+    assert castle.success > 0.1
+    assert guarded.success > 0.1
     assert castle.precision == 1.0
-    assert guarded.claims == 0
+    assert guarded.precision > 0.9
+    castle, guarded = (found_out(method, timed=timed, l=2, on_suppress="drop") for method in METHODS)
+    assert (castle.claims > 0) is timed
+    assert (guarded.claims > 0) is timed
 
 
 @pytest.mark.parametrize("method", ["castle", "bastion", "mondrian", "partition"])

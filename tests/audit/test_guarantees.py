@@ -42,6 +42,9 @@ POLICY = Policy(
     delay="100us",
     delay_rows=6,
     disorder="5us",
+    method="bastion",
+    parameters={"reuse": True},
+    on_suppress="star",
 )
 
 ROWS = Rows(
@@ -136,8 +139,64 @@ def test_right_stream_is_ok():
 
 def test_every_count_is_looked_at():
     kept = {"rows", "published", "suppressed", "sampled_out", "held", "loss", "perturbed", "differential"}
-    kept |= {"uncertainty_penalty", "information_loss", "mean_delay"}
+    kept |= {"uncertainty_penalty", "information_loss", "mean_delay", "crowd", "alone", "repeated", "no_crowd"}
     assert {field.name for field in fields(Report)} == COUNTS | kept
+
+
+def crowded(**changes: Any) -> Policy:
+    """A policy that promises the crowd."""
+    said = {"l": None, "parameters": {"reuse": False}, "on_suppress": "drop"}
+    return replace(POLICY, **said | changes)
+
+
+def test_rows_that_leave_alone_are_counted():
+    """By reuse, as stars, and in releases of too few; a row that is dropped leaves with nobody."""
+    report = audit(POLICY, ROWS, published())
+    assert (report.alone, report.repeated, report.no_crowd) == (4, 0, 4)
+    assert str(report).splitlines()[0] == "4 rows left with fewer than k persons at one moment."
+    # Not promised: no breach.
+    assert report.ok
+    assert audit(replace(POLICY, on_suppress="drop"), ROWS, published()).alone == 2
+    few = audit(replace(POLICY, k=4, on_suppress="drop"), ROWS, published())
+    assert few.alone == 8
+
+
+def test_who_leaves_alone_breaks_a_crowd_that_is_promised():
+    report = audit(crowded(), ROWS, published())
+    assert report.problems() == ["2 rows that left with fewer than k persons at one moment."]
+    assert not report.ok
+    unknown = audit(
+        crowded(),
+        ROWS,
+        published(
+            rows=range(10),
+            offsets=None,
+            **dict.fromkeys(("kind", "loss", "persons", "moment", "arrivals", "group")),
+            lo=np.zeros((10, 3)),
+            hi=ROWS.qi,
+        ),
+    )
+    assert (unknown.alone, unknown.no_crowd) == (None, None)
+    assert "Not checked: rows that left with fewer than k persons at one moment." in unknown.unchecked()
+
+
+def test_a_person_is_in_a_crowd_once():
+    """Rows 0, 1, 2 and 3 together: of three persons, of whom one has two."""
+    together = {
+        "rows": [2, 0, 1, 3, 5, 4, 6, 7, 8, 9],
+        "offsets": [0, 4, 7, 8, 9, 10],
+        "kind": [CLUSTER, CLUSTER, SUPPRESSED, SUPPRESSED, SUPPRESSED],
+        **{name: [RIGHT[name][0], *RIGHT[name][2:]] for name in ("lo", "hi", "loss", "persons", "moment")},
+        "arrivals": [7, 10, 10, 10, 10],
+        "group": [0, 2, 3, 4, 5],
+    }
+    ends = {
+        "lo": [*together["lo"][:3], [0, 0, 0], [0, 0, 0]],
+        "hi": [*together["hi"][:3], [100, 4, 999], [100, 4, 999]],
+    }
+    report = audit(crowded(), ROWS, Published(**together | ends | {"loss": None, "persons": None}))
+    assert (report.alone, report.repeated, report.no_crowd) == (0, 4, 4)
+    assert report.problems() == ["4 rows of releases in which a person is more than once."]
 
 
 def test_costs_of_continuous_publishing():

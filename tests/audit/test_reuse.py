@@ -10,14 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from crenel.audit.attacks import LEAST_LOSS, reuse_odds, shrinking
+from crenel.audit.attacks import LEAST_LOSS, pinned, reuse_odds, shrinking
 from crenel.audit.attacks.reuse import _memory, _reuses
 from crenel.audit.guarantees import Published
 from crenel.engine import Kind
 from crenel.policy import Policy
 from crenel.quasi_identifiers import Numeric
 from crenel.rows import Rows
-from tests.audit.streams import policy, published, stream
+from tests.audit.streams import CROWD, policy, published, stream
 from tests.engine import test_bastion_oracle, test_castle_oracle
 from tests.engine.cases import Case, bastion_cases, cases, run
 from tests.engine.oracle import Oracle, OracleRelease
@@ -76,21 +76,92 @@ def example_6(box: tuple[float, float]) -> tuple[Policy, Rows, Published]:
 def test_example_4_and_6():
     """Persons 1 and 2 are left of the five inside, so each with 1/2; a uniform draw excludes nobody."""
     of, rows, out = example_6((24.0, 27.0))
-    least = shrinking(of, rows, out, eta=LEAST_LOSS)
+    least = shrinking(of, rows, out, eta=LEAST_LOSS, pins=False)
     assert (least.targets, least.excluded, least.wrong, least.highest) == (1, 1, 0, 0.5)
     assert least.odds == math.inf
-    uniform = shrinking(of, rows, out, eta=0.0)
+    uniform = shrinking(of, rows, out, eta=0.0, pins=False)
     # Persons 1 and 2 are in C3 alone; 3, 4 and 11 in both, and seen under C3 half of the time: 2 to 1.
     assert (uniform.excluded, uniform.odds, uniform.odds_bound, uniform.weights) == (0, 2.0, 2.0, 1.0)
     assert uniform.highest == pytest.approx(1 / (2 + 3 / 2))
     of, rows, out = example_6((26.0, 28.0))
-    assert shrinking(of, rows, out, eta=LEAST_LOSS).excluded == 0
+    assert shrinking(of, rows, out, eta=LEAST_LOSS, pins=False).excluded == 0
+
+
+def test_who_alone_has_an_end_of_a_box_is_in_its_group():
+    """24 and 27 are ends of C3 that one person has: these left with it, and neither is the one who left alone."""
+    of, rows, out = example_6((24.0, 27.0))
+    assert np.flatnonzero(pinned(of, rows, out)).tolist() == [4, 7]
+    found = shrinking(of, rows, out, eta=0.0)
+    # Person 2 is in C3 alone; 3 and 11 are in both: 2 to 1 for each.
+    assert (found.pinned, found.wrong) == (2, 0)
+    assert found.highest == pytest.approx(1 / (1 + 2 / 2))
+    assert shrinking(of, rows, out, eta=LEAST_LOSS).highest == 1.0
+    # One pin leads to another: without the row at 24, the lower end of C2 has one holder less.
+    line = Rows(
+        np.array([1.0, 2.0, 5.0, 5.0, 9.0])[:, None],
+        np.arange(5),
+        np.zeros((5, 0), np.int64),
+        np.zeros(5, np.int64),
+    )
+    two = Published(
+        rows=[0, 2, 1, 3, 4],
+        offsets=[0, 2, 4, 5],
+        lo=[[1.0], [2.0], [0.0]],
+        hi=[[5.0], [5.0], [10.0]],
+        kind=[0, 0, 2],
+    )
+    assert np.flatnonzero(pinned(of, line, two)).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("method", ["castle", "bastion"])
+@EASILY
+@given(data=st.data())
+def test_who_is_pinned_is_no_one_who_left_alone(method: str, data: st.DataObject):
+    case = data.draw(cases() if method == "castle" else bastion_cases(), label="case")
+    releases = run(case)
+    members = releases.rows[releases.per_row(releases.kind) == Kind.CLUSTER]
+    assert set(np.flatnonzero(pinned(case.policy, case.rows, releases)).tolist()) <= set(members.tolist())
+    # Nor does a star exclude whose it is.
+    assert shrinking(case.policy, case.rows, releases).wrong == 0
+
+
+def test_a_star_excludes_who_lies_in_a_box():
+    """C2 and C3 left, and then a star: it is of nobody in them, so of the last row but one or the last."""
+    of, rows, out = example_6((18.0, 120.0))
+    ages = np.append(rows.qi[:, 0], [60.0, 70.0])
+    rows = Rows(ages[:, None], np.append(rows.person, [5, 6]), np.zeros((11, 0), np.int64), np.zeros(11, np.int64))
+    star = Published(
+        rows=[0, 1, 2, 3, 4, 5, 6, 7, 9],
+        offsets=out.offsets,
+        lo=out.lo,
+        hi=out.hi,
+        kind=[0, 0, 2],
+        loss=out.loss,
+    )
+    found = shrinking(of, rows, star)
+    assert (found.targets, found.stars, found.wrong, found.highest) == (1, 1, 0, 0.5)
+    assert found.star_excludes == pytest.approx(8 / 10)
+    assert found.above == 1
+    # Without reuse nobody is excluded, but for whom an end tells.
+    never = policy("bastion", k=4, quasi_identifiers=of.quasi_identifiers, sensitive={}, parameters={"reuse": False})
+    assert shrinking(never, rows, star).highest == pytest.approx(1 / 8)
+    assert shrinking(never, rows, star, pins=False).highest == pytest.approx(1 / 10)
+    assert shrinking(of, rows, star, stars=False).targets == 0
+
+
+@pytest.mark.parametrize("method", ["castle", "bastion"])
+def test_stars_of_a_thin_stream_exclude_most(method: str, many: Rows):
+    of = policy(method, k=20, delay_rows=25)
+    found = shrinking(of, many, published(of, many), most=500)
+    assert found.stars > 0
+    assert found.wrong == 0
+    assert found.star_excludes > 0.5
 
 
 def test_weights_lie_between():
     """More eta tells more, up to what the least loss tells."""
     of, rows, out = example_6((24.0, 27.0))
-    found = [shrinking(of, rows, out, eta=eta) for eta in (0.0, 1.0, 2.0, 20.0)]
+    found = [shrinking(of, rows, out, eta=eta, pins=False) for eta in (0.0, 1.0, 2.0, 20.0)]
     assert [one.odds for one in found] == sorted(one.odds for one in found)
     assert [one.highest for one in found] == sorted(one.highest for one in found)
     # The average is the loss of the first group, and then a tenth of the way to that of the second.
@@ -120,7 +191,7 @@ def test_the_least_loss_is_broken(many: Rows):
 def test_ours_exclude_nobody(method: str, many: Rows):
     of = policy(method)
     releases = published(of, many)
-    ours = shrinking(of, many, releases, most=500)
+    ours = shrinking(of, many, releases, most=500, stars=False)
     assert ours.targets == np.count_nonzero(releases.kind == Kind.REUSE)
     assert ours.targets > 10
     assert (ours.excluded, ours.wrong) == (0, 0)
@@ -159,7 +230,7 @@ def test_the_odds_are_bounded(case: Case, data: st.DataObject):
 @EASILY
 @given(case=bastion_cases())
 def test_the_best_guess_is_bounded_by_the_odds(case: Case):
-    found = shrinking(case.policy, case.rows, run(case))
+    found = shrinking(case.policy, case.rows, run(case), stars=False, pins=False)
     assert (found.excluded, found.wrong) == (0, 0)
     assert found.highest <= found.odds / (found.odds + case.policy.k - 1) + 1e-9
 
@@ -233,9 +304,9 @@ def test_what_cannot_be_followed_is_not_tried():
 def test_some_rows_only(many: Rows):
     of = policy("bastion")
     releases = published(of, many)
-    some = shrinking(of, many, releases, most=10, seed=4)
+    some = shrinking(of, many, releases, most=10, seed=4, stars=False)
     assert some.targets == 10
-    assert some == shrinking(of, many, releases, most=10, seed=4)
+    assert some == shrinking(of, many, releases, most=10, seed=4, stars=False)
     assert "odds changed by up to" in str(some)
-    never = policy("bastion", parameters={"reuse": False})
+    never = policy("bastion", **CROWD)
     assert shrinking(never, many, published(never, many)).targets == 0

@@ -180,10 +180,19 @@ def test_tables_are_markdown() -> None:
 
 def test_attacks(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert data_dir
-    assert attacks.main(["--quick", "--methods", "bastion"]) == 0
+    assert attacks.main(["--quick", "--methods", "bastion (default)"]) == 0
     found = last_line(capsys)["figures"]
-    assert found["bastion"]["linkage: highest chance"] <= 0.1 < found["weak"]["linkage: highest chance"]
-    assert found["weak"]["order: right of pairs"] == 1.0
+    ours, weak = found["bastion (default)"], found["weak"]
+    assert ours["linkage: highest chance"] <= 0.1 < weak["linkage: highest chance"]
+    assert (
+        ours["posterior: rows with a best guess above 1/k"] == 0 < weak["posterior: rows with a best guess above 1/k"]
+    )
+    assert ours["rows that left with fewer than k persons at one moment"] == 0
+    assert weak["outermost: times chance"] > 3
+    assert weak["order: right of pairs"] == 1.0
+    taxi = {name: told for name, told in found["taxi"].items() if name.startswith("`bastion (default)`")}
+    assert taxi
+    assert all(told["highest chance"] <= 0.1 and told["posterior above 1/k"] == 0 for told in taxi.values())
     assert attacks.main(["--quick", "--reuse"]) == 0
     assert last_line(capsys)["k"] == 10
 
@@ -192,4 +201,4 @@ def test_the_audit(capsys: pytest.CaptureFixture[str]) -> None:
     assert audit.main(["--quick"]) == 0
     figures = last_line(capsys)
     assert {"published", "input"} <= set(figures)
-    assert figures["trace"]["verdict"] == "kept"
+    assert figures["trace"]["verdict"] == "no crowd"

@@ -38,14 +38,28 @@ def broken() -> dict[str, Any]:
     return document
 
 
+def no_crowd() -> dict[str, Any]:
+    """An audit of a policy that lets rows leave alone, and has a seed."""
+    document = _short(kept())
+    seed = "The policy has a seed: whoever guesses it can recompute the order."
+    document["verdict"] = "no crowd"
+    document["crowd"].update(alone=9_435, repeated=120, promised=False, state="not promised", seed=seed)
+    document["crowd"]["text"] = "A crowd at one moment is not promised: 9,435 of 48,000 rows left with fewer."
+    note = "An attacker who knows the time can single them out."
+    _promise(document, "crowd").update(promised="not promised by the policy", value=9_435, rows=9_500, note=note)
+    _promise(document, "crowd").update(state="not promised", measured="9,435 of 48,000 rows left with fewer")
+    return document
+
+
 def of_the_published() -> dict[str, Any]:
     """What can be known of the published rows alone."""
     document = _short(kept())
     document.update(knowledge="published", verdict="not proven", delay=None, utility=None, attacks=[])
     document["rows"].update(input=None, rejected=None, suppressed=None, sampled_out=None, lost=None)
+    document["crowd"].update(alone=None, repeated=None, exact=False, state="unknown", text="It is not known.")
     document["groups"]["unit"] = "rows"
     document["loss"]["information_loss"] = None
-    for name in ("k", "deadline", "nothing lost", "contained"):
+    for name in ("crowd", "k", "deadline", "nothing lost", "contained"):
         note = "Give --input and --trace to prove it."
         _promise(document, name).update(measured="not known", value=None, state="unknown", groups=None, note=note)
     for part in document["over_time"]["bins"]:
@@ -59,6 +73,7 @@ def empty() -> dict[str, Any]:
     document = of_the_published()
     document["policy"].update(l=None, delay=None, quasi_identifiers=[], sensitive=[], publish=[])
     document["rows"].update(published=0, groups=0)
+    document["crowd"]["rows"] = 0
     document["promises"] = []
     document["loss"] = {**dict.fromkeys(document["loss"]), "per_attribute": {}}
     document["groups"].update(smallest=None, median=None, largest=None, histogram=[])
@@ -79,6 +94,7 @@ def renamed(document: dict[str, Any], name: str) -> dict[str, Any]:
     for part in document["over_time"]["bins"]:
         part.update({"from": name, "to": name})
     document["over_time"]["unit"] = "event time"
+    document["crowd"].update(text=name, seed=name)
     document["differential"] = {"epsilon": 1.0, "delta": 1e-6, "text": name}
     document["notes"] = [name]
     return document
@@ -121,33 +137,47 @@ _GROUP_BINS = [(10, 12, 640), (12, 14, 812), (14, 16, 540), (16, 20, 333), (20, 
 _DELAY_BINS = [310, 640, 1210, 2105, 3380, 4902, 6110, 7204, 7925, 6840, 4600, 2632]
 _SUPPRESSED = sum(part["suppressed"] for part in _TIME_BINS)
 
+_PUBLISHED = 48_000
+
 _KEPT: dict[str, Any] = {
     "crenel": "0.1.0",
+    "crowd": {
+        "alone": 0,
+        "rows": _PUBLISHED,
+        "k": 10,
+        "exact": True,
+        "repeated": 0,
+        "promised": True,
+        "state": "kept",
+        "text": "A crowd at one moment is kept: 0 of 48,000 rows left with fewer than 10 persons at one moment.",
+        "seed": None,
+    },
+    "verdict": "kept",
+    "knowledge": "trace",
     "policy": {
-        "method": "castle",
+        "method": "bastion",
         "k": 10,
         "l": 2,
         "t": None,
         "delay": "1h",
         "delay_rows": None,
-        "on_suppress": "star",
+        "on_suppress": "drop",
         "person": "customer",
         "quasi_identifiers": ["age", "zipcode", "education", "hours", "joined"],
         "sensitive": ["diagnosis"],
         "publish": ["visit_kind"],
     },
-    "knowledge": "trace",
-    "verdict": "kept",
     "rows": {
-        "input": 48_019 + _SUPPRESSED,
+        "input": _PUBLISHED + 19 + _SUPPRESSED,
         "rejected": 19,
-        "published": 48_000,
+        "published": _PUBLISHED,
         "suppressed": _SUPPRESSED,
         "sampled_out": 0,
         "lost": 0,
         "groups": 2_578,
     },
     "promises": [
+        _holds("crowd", "every row leaves in a release of at least 10 persons", "0 of 48,000 rows did not", 0, 0),
         _holds("k", "at least 10 persons in each group", "at least 10 persons", 10, 10),
         {
             **_holds("l:diagnosis", "at least 2 values in each group", "at least 2 values", 2, 2),

@@ -32,6 +32,7 @@ PAGES = {
     "kept": documents.kept,
     "few": documents.kept_by_few,
     "broken": documents.broken,
+    "no crowd": documents.no_crowd,
     "published": documents.of_the_published,
     "empty": documents.empty,
     "evil": lambda: documents.renamed(documents.broken(), EVIL),
@@ -139,7 +140,9 @@ def test_what_is_missing_is_said() -> None:
     said = _said(page_of("published"))
     for words in (
         "Not proven",
-        "4 of 7 promises could not be proven",
+        "5 of 8 promises are not proven",
+        "How many of 48,000 rows left with fewer than 10 persons at one moment: not known.",
+        "promised, and not proven",
         "The auditor had the published rows alone",
         "Not measured. How long each row waited is known only from the input",
         "Not known: when rows were suppressed",
@@ -155,11 +158,39 @@ def test_what_is_missing_is_said() -> None:
 
 
 def test_the_verdict_is_said_in_words() -> None:
-    assert "The promises are kept All 7 promises of the policy were checked" in _said(page_of("kept"))
+    assert "The promises are kept 0 of 48,000 rows left with fewer than 10 persons" in _said(page_of("kept"))
+    assert "All 8 promises of the policy were checked" in _said(page_of("kept"))
     said = _said(page_of("broken"))
-    assert "Promises are broken 2 of 7 promises are broken." in said
+    assert "2 of 8 promises are broken." in said
     assert "In 3 groups, 41 rows." in said
     assert "some rows were late" in said
+
+
+def _banner(page: str) -> str:
+    found = re.search(r'<div class="verdict ([a-z]*)">', page)
+    assert found
+    return found[1]
+
+
+def test_the_crowd_is_the_first_figure_of_all() -> None:
+    for name in ("kept", "broken", "no crowd"):
+        first = re.search(r'<data data-at="([^"]*)"', page_of(name))
+        assert first
+        assert first[1] == "[&#34;crowd&#34;, &#34;alone&#34;]"
+
+
+def test_what_is_weaker_than_a_crowd_is_not_green() -> None:
+    assert _banner(page_of("kept")) == "kept"
+    assert _banner(page_of("broken")) == "broken"
+    for name in ("no crowd", "published", "empty"):
+        assert _banner(page_of(name)) == "unproven"
+    said = _said(page_of("no crowd"))
+    assert "No crowd is promised 9,435 of 48,000 rows left with fewer than 10 persons at one moment, and 120" in said
+    assert "An attacker who knows the time can single them out. The policy does not promise a crowd" in said
+    assert "All 7 promises of the policy were checked" in said
+    assert "A crowd at one moment: not promised." in said
+    assert "whoever guesses it can recompute the order" in said
+    assert "The promises are kept" not in said
 
 
 def test_delays_may_be_counted_in_rows() -> None:
@@ -418,7 +449,7 @@ def _leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
     elif isinstance(value, list):
         for place, inner in enumerate(value):
             yield from _leaves(inner, (*path, place))
-    elif isinstance(value, (int, float)):
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
         yield path
 
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
 from crenel.audit.attacks.outcomes import Outcome
 from crenel.audit.attacks.seen import Bools, Floats, Ints, Seen
+from crenel.audit.measures import domains
+from crenel.policy import Policy
 
-__all__ = ["CERTAIN", "boundary", "enumeration", "homogeneity"]
+__all__ = ["CERTAIN", "LIKELY", "boundary", "enumeration", "homogeneity", "noise"]
 
 #: The posterior chance at which an attacker takes a thing for certain.
 CERTAIN = 0.95
+#: That from which on he claims it where there is noise, and nothing is certain.
+LIKELY = 0.3
 
 
 def enumeration(seen: Seen, *, known: int, present: bool, beta_sample: float = 1.0) -> Outcome:
@@ -39,11 +44,22 @@ def enumeration(seen: Seen, *, known: int, present: bool, beta_sample: float = 1
     return _one("enumeration", claimed=claimed, truth=present)
 
 
-def boundary(seen: Seen, *, people: Floats, published: Bools, widest: Floats) -> Outcome:
+def noise(policy: Policy, people: Floats) -> Floats | None:
+    """The scale of the noise on each quasi-identifier, which everybody can compute; None if there is none."""
+    phi = getattr(policy.parameters, "phi", None)
+    if phi is None:
+        return None
+    ends = domains(policy, people)
+    return np.asarray((ends[:, 1] - ends[:, 0]) / float(phi))
+
+
+def boundary(seen: Seen, *, people: Floats, published: Bools, widest: Floats, scale: Floats | None = None) -> Outcome:
     """In which group is somebody? Look for their own values among the ends of boxes.
 
     The attacker knows the quasi-identifiers of everybody who may be in the stream. Where a box ends at a value that
-    only one of them has, that person is in it.
+    only one of them has, that person is in it. Where values were moved by noise, whose scale is known, somebody's
+    value is near the end instead of equal to it: he weighs everybody by how likely the noise is that takes their
+    values to this end and into the box, and claims it of the best if that is at least as likely as `LIKELY`.
 
     Parameters
     ----------
@@ -53,22 +69,50 @@ def boundary(seen: Seen, *, people: Floats, published: Bools, widest: Floats) ->
         For each of them the truth: whether the row was published at all.
     widest
         The ends of each quasi-identifier's domain, which tell nothing: a row each.
+    scale
+        The scale of the Laplace noise on each quasi-identifier (`noise`); None: there is none.
     """
     lo, hi, group = seen.groups()
     rows = seen.rows[~seen.star]
     claims: dict[int, set[int]] = {}
+    pairs = _exactly(lo, hi, people, widest) if scale is None else _nearest(lo, hi, people, widest, scale)
+    for person, box in pairs:
+        claims.setdefault(person, set()).add(box)
+    # Who seems to be in two groups may have two rows, or none here: nothing is certain of them.
+    certain = {person: next(iter(found)) for person, found in claims.items() if len(found) == 1}
+    truth = dict(zip(rows.tolist(), group.tolist(), strict=True))
+    right = sum(truth.get(person) == box for person, box in certain.items())
+    return Outcome(attack="boundary", targets=int(published.sum()), claims=len(certain), right=right)
+
+
+def _exactly(lo: Floats, hi: Floats, people: Floats, widest: Floats) -> Iterator[tuple[int, int]]:
+    """Persons and boxes that end at a value which nobody else has."""
     for d in range(people.shape[1]):
         values, owner, count = np.unique(people[:, d], return_index=True, return_counts=True)
         owners = {float(value): int(row) for value, row in zip(values[count == 1], owner[count == 1], strict=True)}
         for ends in (lo[:, d], hi[:, d]):
             for box, end in enumerate(ends.tolist()):
                 if end in owners and end not in widest[d]:
-                    claims.setdefault(owners[end], set()).add(box)
-    # Who seems to be in two groups may have two rows, or none here: nothing is certain of them.
-    certain = {person: next(iter(found)) for person, found in claims.items() if len(found) == 1}
-    truth = dict(zip(rows.tolist(), group.tolist(), strict=True))
-    right = sum(truth.get(person) == box for person, box in certain.items())
-    return Outcome(attack="boundary", targets=int(published.sum()), claims=len(certain), right=right)
+                    yield owners[end], box
+
+
+def _nearest(lo: Floats, hi: Floats, people: Floats, widest: Floats, scale: Floats) -> Iterator[tuple[int, int]]:
+    """Persons and boxes an end of which is likely that person's value, moved by noise."""
+    least = np.where(scale > 0, scale, np.finfo(np.float64).tiny)
+    for box in range(len(lo)):
+        with np.errstate(invalid="ignore", over="ignore"):
+            # How far each value must have been moved to be inside, in scales.
+            outside = np.maximum(np.maximum(lo[box] - people, people - hi[box]), 0.0) / least
+            inside = np.nan_to_num(outside, nan=0.0, posinf=np.inf).sum(axis=1)
+            for d in range(people.shape[1]):
+                for end in {lo[box, d], hi[box, d]}:
+                    if not np.isfinite(end) or end in widest[d]:
+                        continue
+                    moved = inside - np.nan_to_num(outside[:, d]) + np.abs(people[:, d] - end) / least[d]
+                    weight = np.exp(np.min(moved) - moved)
+                    best = int(np.argmax(weight))
+                    if weight[best] >= LIKELY * weight.sum():
+                        yield best, box
 
 
 def homogeneity(

@@ -1,8 +1,11 @@
-"""Where is a row that was published under a box seen before? Ask where it would have been given this box.
+"""Whose is a row that left alone? Ask where a row would have been given this box, or none.
 
 CASTLE's example 4. Whoever knows the rule by which a generalization is reused, and has seen which ones there were, can
 say how likely a row at each place would have been given the one it was. By the rule of the least loss that excludes
 places; by a random draw it makes some more likely than others.
+
+A row that no remembered box contains is suppressed: a star excludes everybody who lies in one. And whoever alone has
+the value that a group's box ends at is a member of that group, and so is not the one who left alone.
 
 The memory of the methods is written again here, from `docs/castle.md` and `docs/bastion.md`: what they remember follows
 from what they publish.
@@ -24,11 +27,12 @@ from crenel.audit.attacks.places import Places
 from crenel.audit.attacks.seen import Bools, Floats, Ints
 from crenel.audit.guarantees import Published
 from crenel.audit.measures import domains, losses
-from crenel.parameters import BastionParameters, CastleParameters
-from crenel.policy import Policy
+from crenel.geometry import Interval
+from crenel.parameters import BastionParameters, CastleParameters, Reuse
+from crenel.policy import OnSuppress, Policy
 from crenel.rows import Rows
 
-__all__ = ["LEAST_LOSS", "Shrinking", "reuse_odds", "shrinking"]
+__all__ = ["LEAST_LOSS", "Shrinking", "pinned", "reuse_odds", "shrinking"]
 
 #: The eta of the rule that always takes the box of least loss.
 LEAST_LOSS = math.inf
@@ -36,18 +40,29 @@ LEAST_LOSS = math.inf
 _TOLERANCE = 1e-12
 _CLUSTER = 0
 _REUSE = 1
+_SUPPRESSED = 2
+#: Holders of a value beyond which it is not looked for the one of them who is no member of another group.
+_FEW = 64
+#: Places that are weighed at a time.
+_BLOCK = 256
 #: A box that loses more than the best by more averages than this weighs no less.
 _FARTHEST = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shrinking(Chances):
-    """What came of `shrinking`. Targets are rows that left alone under a box seen before.
+    """What came of `shrinking`. Targets are rows that left alone: under a box seen before, or as a star.
 
     Its bound is 1/k, as that of `linkage`; but it is not promised, and `above` says how many rows are above it.
     """
 
-    #: Rows of which a person inside the box was excluded; and those of which the true one was, the rule being another.
+    #: Of the targets, those that left as stars, and the part of the persons that a star excludes, on average.
+    stars: int
+    star_excludes: float
+    #: Rows that are known to be members of a group, by a value that its box ends at.
+    pinned: int
+    #: Rows of which the rule excluded a person inside the box; and those of which it excluded the true one, since the
+    #: rule is another.
     excluded: int
     wrong: int
     #: The greatest factor by which the odds between two persons changed, the greatest that `reuse_odds` allows for the
@@ -123,13 +138,21 @@ def reuse_odds(eta: float, *, boxes: int, averages: float = 1.0) -> float:
 
 
 def shrinking(
-    policy: Policy, rows: Rows, releases: Any, *, eta: float | None = None, most: int = 200, seed: int = 0
+    policy: Policy,
+    rows: Rows,
+    releases: Any,
+    *,
+    eta: float | None = None,
+    most: int = 200,
+    seed: int = 0,
+    stars: bool = True,
+    pins: bool = True,
 ) -> Shrinking | None:
     """Whose is a row that was published alone? Weigh those inside its box by the chance that they would be given it.
 
-    The attacker knows everybody's quasi-identifiers, all that was published before, the method and its parameters. That
-    the row left alone, which depends on the rows that were held, and with `t` the sensitive values, are not weighed.
-    None if it is not known how the method remembers boxes.
+    The attacker knows everybody's quasi-identifiers, all that was published, the method and its parameters; no times.
+    That the row left alone, which depends on the rows that were held, and with `t` the sensitive values, are not
+    weighed. None if it is not known how the method remembers boxes.
 
     Parameters
     ----------
@@ -138,7 +161,11 @@ def shrinking(
     eta
         The rule that the attacker takes the method to have; by default its own. `LEAST_LOSS`: the box of least loss.
     most
-        Rows to ask about, drawn at random by `seed`.
+        Rows to ask about, drawn at random by `seed`: so many that were given a box again, and so many stars.
+    stars
+        Whether rows that were published as stars are asked about.
+    pins
+        Whether members of groups that an end of their box tells are left out (`pinned`).
     """
     out = Published.of(releases)
     if eta is None:
@@ -146,14 +173,16 @@ def shrinking(
     memory = _memory(policy)
     if memory is None or out.kind is None or out.offsets is None:
         return None
+    kind = out.kind
     if out.loss is None:
         out = replace(out, loss=_losses(policy, rows, out))
-    alone = np.flatnonzero(out.kind == _REUSE)
-    if len(alone) > most:
-        alone = np.sort(np.random.default_rng(seed).choice(alone, most, replace=False))
     places, found = Places(policy, rows), _Found()
-    for reused in _reuses(memory, out, alone):
+    if pins:
+        found.pinned = pinned(policy, rows, out)
+    for reused in _reuses(memory, out, _drawn(kind, _REUSE, most, seed)):
         _weigh(places, reused, eta, found)
+    if stars and policy.on_suppress is OnSuppress.STAR:
+        _weigh_stars(places, policy, out, _drawn(kind, _SUPPRESSED, most, seed), found)
     chances = np.array(found.chances)
     return Shrinking(
         attack="shrinking",
@@ -162,12 +191,61 @@ def shrinking(
         mean=float(chances.mean()) if len(chances) else 0.0,
         bound=1.0 / policy.k,
         above=int(np.count_nonzero(chances > 1.0 / policy.k + _TOLERANCE)),
+        stars=len(found.excludes),
+        star_excludes=float(np.mean(found.excludes)) if found.excludes else 0.0,
+        pinned=0 if found.pinned is None else int(np.count_nonzero(found.pinned)),
         excluded=found.excluded,
         wrong=found.wrong,
         odds=found.odds,
         odds_bound=found.bound,
         weights=found.weights,
     )
+
+
+def pinned(policy: Policy, rows: Rows, releases: Any) -> Bools:
+    """Which rows are known to be members of a group: they alone have the value that an end of its box is.
+
+    Each end of a range is the value of a member. Where one row alone in the box has it, of those that are not known to
+    be members of other groups, that is the member. Ends that lie on a grid (`step`), and the nodes of hierarchies, tell
+    nothing of this kind.
+    """
+    out = Published.of(releases)
+    tells = [
+        d
+        for d, qi in enumerate(policy.quasi_identifiers.values())
+        if isinstance(qi.geometry, Interval) and getattr(qi, "step", None) is None
+    ]
+    faces = list(_faces(Places(policy, rows), out, tells))
+    of = np.full(len(rows), -1, np.int64)
+    found = -1
+    while found != np.count_nonzero(of >= 0):
+        found = int(np.count_nonzero(of >= 0))
+        for i, holders in faces:
+            free = holders[(of[holders] < 0) | (of[holders] == i)]
+            if len(free) == 1:
+                of[free] = i
+    return np.asarray(of >= 0)
+
+
+def _faces(places: Places, out: Published, tells: list[int]) -> Iterator[tuple[int, Ints]]:
+    """Groups, and for each end of their boxes the rows in the box that have this value, if they are few."""
+    groups = np.arange(len(out)) if out.kind is None else np.flatnonzero(out.kind == _CLUSTER)
+    for i in groups.tolist():
+        inside = places.inside(out.lo[i], out.hi[i])
+        for d in tells:
+            values = places.qi[inside, d]
+            for end in {out.lo[i, d], out.hi[i, d]}:
+                holders = inside[values == end]
+                if len(holders) <= _FEW:
+                    yield i, holders
+
+
+def _drawn(kind: Ints, wanted: int, most: int, seed: int) -> Ints:
+    """Some of the releases of this kind, in order."""
+    numbers = np.flatnonzero(kind == wanted)
+    if len(numbers) > most:
+        numbers = np.sort(np.random.default_rng(seed).choice(numbers, most, replace=False))
+    return numbers
 
 
 def _losses(policy: Policy, rows: Rows, out: Published) -> Floats:
@@ -181,6 +259,8 @@ class _Found:
 
     def __init__(self) -> None:
         self.chances: list[float] = []
+        self.excludes: list[float] = []
+        self.pinned: Bools | None = None
         self.excluded = self.wrong = 0
         self.odds = self.bound = self.weights = 1.0
 
@@ -189,9 +269,19 @@ def _weigh(places: Places, reused: Reused, eta: float, found: _Found) -> None:
     """Weigh the persons inside a box that was reused."""
     box = reused.box
     rows = places.inside(reused.lo[box], reused.hi[box])
-    near = _overlapping(reused)
-    inside = near.containing(places.qi[rows])
-    chance = near.chances(inside, eta)
+    if found.pinned is not None:
+        rows = rows[~found.pinned[rows]]
+    if not len(rows):
+        found.wrong += 1
+        return
+    chance = np.zeros(len(rows))
+    for block in _blocks(places.qi[rows]):
+        points = places.qi[rows[block]]
+        near = _overlapping(reused, points.min(axis=0), points.max(axis=0))
+        inside = near.containing(points)
+        chance[block] = near.chances(inside, eta)
+        bound, weights = near.bound(inside, eta)
+        found.bound, found.weights = max(found.bound, bound), max(found.weights, weights)
     # Before, one person is as likely as another; of one with several places any may be the row's.
     persons, at = np.unique(places.person[rows], return_inverse=True)
     weight = np.bincount(at.reshape(-1), chance) / np.bincount(at.reshape(-1))
@@ -202,13 +292,47 @@ def _weigh(places: Places, reused: Reused, eta: float, found: _Found) -> None:
     found.excluded += len(possible) < len(persons)
     found.wrong += bool(weight[persons == places.person[reused.row]].sum() == 0)
     found.odds = max(found.odds, float(chance.max() / chance.min()) if chance.min() > 0 else math.inf)
-    bound, weights = near.bound(inside, eta)
-    found.bound, found.weights = max(found.bound, bound), max(found.weights, weights)
 
 
-def _overlapping(reused: Reused) -> Reused:
-    """The same without the boxes that have no place in common with the one that was given."""
-    lo, hi = reused.lo[reused.box], reused.hi[reused.box]
+def _weigh_stars(places: Places, policy: Policy, out: Published, wanted: Ints, found: _Found) -> None:
+    """Weigh the persons who may be a star: those who have a row that no remembered box contains."""
+    memory = _memory(policy)
+    assert memory is not None and out.kind is not None and out.offsets is not None and out.loss is not None
+    # With t a box may be refused to a row that it contains: that the row is a star excludes nobody.
+    excludes = policy.t is None and getattr(policy.parameters, "reuse", False) not in (False, Reuse.OFF)
+    free = np.ones(len(places.qi), np.bool_) if found.pinned is None else ~found.pinned
+    whole = np.bincount(places.person[free], minlength=places.persons)
+    boxes, asked = np.zeros(len(places.qi), np.int64), set(wanted.tolist())
+    for i, (kind, begin, end) in enumerate(zip(out.kind.tolist(), out.offsets[:-1], out.offsets[1:], strict=True)):
+        if i in asked:
+            possible = free & (boxes == 0) if excludes else free
+            held = np.bincount(places.person[possible], minlength=places.persons)
+            weight = held[held > 0] / whole[held > 0]
+            truth = places.person[out.rows[begin:end]]
+            found.wrong += int(np.count_nonzero(held[truth] == 0))
+            if len(weight):
+                found.chances.append(float(weight.max() / weight.sum()))
+                found.excludes.append(1.0 - len(weight) / max(places.persons, 1))
+        for added, lo, hi in memory.left(kind, int(end - begin), out.lo[i], out.hi[i], float(out.loss[i])):
+            boxes[places.inside(lo, hi)] += added
+
+
+def _blocks(points: Floats) -> Iterator[Ints]:
+    """The points in blocks of a few that lie near each other: few boxes meet a block."""
+    parts = [np.arange(len(points))]
+    while parts:
+        part = parts.pop()
+        if len(part) <= _BLOCK:
+            yield part
+            continue
+        d = int(np.argmax(np.ptp(points[part], axis=0) / np.maximum(np.ptp(points, axis=0), np.finfo(np.float64).tiny)))
+        middle = len(part) // 2
+        part = part[np.argpartition(points[part, d], middle)]
+        parts += [part[:middle], part[middle:]]
+
+
+def _overlapping(reused: Reused, lo: Floats, hi: Floats) -> Reused:
+    """The same without the boxes that have no place between these ends; the one that was given has."""
     near = np.all((reused.lo <= hi) & (lo <= reused.hi), axis=1)
     return Reused(
         reused.row,
@@ -231,18 +355,22 @@ class _Memory(ABC):
         self.boxes: dict[bytes, tuple[Floats, Floats, float]] = {}
         self.average: float | None = None
 
-    def left(self, kind: int, rows: int, lo: Floats, hi: Floats, loss: float) -> None:
-        """Take note of a release."""
+    def left(self, kind: int, rows: int, lo: Floats, hi: Floats, loss: float) -> list[tuple[int, Floats, Floats]]:
+        """Take note of a release; the boxes that are remembered since (1), or no longer (-1)."""
         key = _key(lo, hi)
         if kind == _REUSE and key in self.boxes:
             self._note(rows, self.boxes[key][2])  # what it lost when it was made
         if kind != _CLUSTER:
-            return
+            return []
         self._note(rows, loss)
-        if self._keeps(loss) and self._most > 0:
-            if key not in self.boxes and len(self.boxes) == self._most:
-                del self.boxes[next(iter(self.boxes))]
-            self.boxes[key] = lo, hi, loss
+        if not self._keeps(loss) or self._most <= 0:
+            return []
+        changes = [] if key in self.boxes else [(1, lo, hi)]
+        if key not in self.boxes and len(self.boxes) == self._most:
+            old = self.boxes.pop(next(iter(self.boxes)))
+            changes.append((-1, old[0], old[1]))
+        self.boxes[key] = lo, hi, loss
+        return changes
 
     @abstractmethod
     def _keeps(self, loss: float) -> bool:

@@ -7,10 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from crenel.audit.attacks.claims import boundary, homogeneity
+from crenel.audit.attacks.claims import boundary, homogeneity, noise
+from crenel.audit.attacks.ends import ends
 from crenel.audit.attacks.links import intersection, linkage
+from crenel.audit.attacks.observer import observer
 from crenel.audit.attacks.orders import order
 from crenel.audit.attacks.outcomes import Chances, Outcome
+from crenel.audit.attacks.outermost import outermost
+from crenel.audit.attacks.posterior import posterior
 from crenel.audit.attacks.reuse import shrinking
 from crenel.audit.attacks.seen import Seen
 from crenel.policy import Policy
@@ -22,6 +26,9 @@ __all__ = ["Tried", "tried"]
 _NEVER = 1e-9
 
 KEPT, BROKEN, INFORMATION = "kept", "broken", "information"
+
+#: How well the observer of time knows the moment of a row: within this part of the delay.
+_KNOWN = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,21 +70,80 @@ def tried(
     most
         The boxes, rows or persons that costly attacks look at, drawn at random by `seed`.
     """
-    found = [_linked(policy, seen, rows, most, seed)]
+    known = bool(len(seen)) and not np.any(seen.rows < 0)
+    left = None if releases is None or not known else releases
+    found: list[Tried | None] = []
+    if left is not None:
+        found += [_believed(policy, rows, left), _observed(policy, rows, left, most, seed)]
+    found.append(_linked(policy, seen, rows, most, seed))
     for column, name in enumerate(policy.sensitive):
         found.append(_homogeneous(policy, seen, rows, column, name, most, seed))
-    if len(seen) and not np.any(seen.rows < 0):
-        found += [_bounded(policy, seen, rows), _intersected(policy, seen, rows), _ordered(policy, seen)]
-        shrunk = None if releases is None else _shrunk(policy, rows, releases, most, seed)
-        found += [] if shrunk is None else [shrunk]
-    return found
+        found.append(None if left is None else _odd(policy, rows, left, column, name))
+    if known:
+        found += [_bounded(policy, seen, rows), _ended(policy, seen, rows)]
+        found += [_intersected(policy, seen, rows), _ordered(policy, seen)]
+        found.append(None if left is None else _shrunk(policy, rows, left, most, seed))
+    return [one for one in found if one is not None]
+
+
+def _believed(policy: Policy, rows: Rows, releases: Any) -> Tried | None:
+    outcome = posterior(policy, rows, releases)
+    if outcome is None:
+        return None
+    text = (
+        "An attacker who knows everyone's quasi-identifiers, all times and the method has a best guess above 1/k for "
+        f"{outcome.above} of {outcome.targets} rows ({outcome.reused} left alone under a generalization seen before, "
+        f"{outcome.stars} as stars, {outcome.together} in releases); at most {outcome.highest:.3g}."
+    )
+    return _of_chances(outcome, text, _crowd(policy, outcome))
+
+
+def _observed(policy: Policy, rows: Rows, releases: Any, most: int, seed: int) -> Tried | None:
+    outcome = observer(policy, rows, releases, known=_KNOWN, most=most, seed=seed)
+    if outcome is None:
+        return None
+    text = (
+        "An attacker who knows someone's quasi-identifiers, and when their row came to within a tenth of the delay, "
+        f"finds fewer than k possible rows for {outcome.above} of {outcome.targets} rows, and just the right one for "
+        f"{outcome.linked}."
+    )
+    return _of_chances(outcome, text, _crowd(policy, outcome))
+
+
+def _crowd(policy: Policy, outcome: Chances) -> str:
+    """What is promised against who knows times, is so by the crowd alone."""
+    if not policy.crowd:
+        return INFORMATION
+    return KEPT if outcome.kept else BROKEN
+
+
+def _odd(policy: Policy, rows: Rows, releases: Any, column: int, name: str) -> Tried | None:
+    outcome = outermost(policy, rows, releases, column=column)
+    if outcome is None:
+        return None
+    text = f"No group has just one member with a value of {name} of its own."
+    if outcome.targets:
+        text = (
+            f"An attacker who knows who is in a group guesses that the outermost member has the odd value of {name}: "
+            f"right in {outcome.right} of {outcome.targets} groups, {outcome.ratio or 0.0:.3g} times what chance gives."
+        )
+    return _of_claims(outcome, text, INFORMATION, name=f"outermost:{name}")
+
+
+def _ended(policy: Policy, seen: Seen, rows: Rows) -> Tried:
+    outcome = ends(policy, seen, rows)
+    text = (
+        f"Of {outcome.targets} values that one person alone has, {outcome.claims} left exactly, as an end of a range; "
+        "a step on the quasi-identifier puts the ends on a grid."
+    )
+    return _of_claims(outcome, text, INFORMATION)
 
 
 def _linked(policy: Policy, seen: Seen, rows: Rows, most: int, seed: int) -> Tried:
     outcome = linkage(policy, seen, rows, most=most, seed=seed)
     text = (
-        "Who knows everybody's quasi-identifiers names the person of a row with a chance of at most "
-        f"{outcome.highest:.3g} ({outcome.mean:.3g} on average); 1/k is {outcome.bound:.3g}."
+        "An attacker who knows everyone's quasi-identifiers, and no times, can link a row to its person with a "
+        f"probability of at most {outcome.highest:.3g} ({outcome.mean:.3g} on average); 1/k is {outcome.bound:.3g}."
     )
     if outcome.only_stars and outcome.among_stars:
         text += (
@@ -94,8 +160,8 @@ def _homogeneous(policy: Policy, seen: Seen, rows: Rows, column: int, name: str,
     if len(targets) > most:
         targets = np.random.default_rng(seed).choice(targets, most, replace=False)
     outcome = homogeneity(seen, people=rows.qi[targets], truth=rows.sensitive[targets, column], column=column)
-    text = f"Who knows somebody's quasi-identifiers finds that all rows that may be theirs have one value of {name}: "
-    text += f"of {outcome.claims} in {outcome.targets} rows, and rightly of {outcome.right}."
+    text = f"An attacker who knows someone's quasi-identifiers finds that all rows that may be theirs have one {name}: "
+    text += f"for {outcome.claims} of {outcome.targets} rows, and is right for {outcome.right}."
     promised = policy.l is not None and not seen.star.any()
     state = INFORMATION if not promised else BROKEN if outcome.claims else KEPT
     return _of_claims(outcome, text, state, name=f"homogeneity:{name}", bound=0.0 if promised else None)
@@ -105,9 +171,10 @@ def _bounded(policy: Policy, seen: Seen, rows: Rows) -> Tried:
     widest = np.array([qi.geometry.widest() for qi in policy.quasi_identifiers.values()]).reshape(-1, 2)
     present = np.zeros(len(rows), np.bool_)
     present[seen.rows] = True
-    outcome = boundary(seen, people=rows.qi, published=present, widest=widest)
-    text = "Groups end at values of their own rows: who knows everybody's quasi-identifiers tells the group of "
-    text += f"{outcome.claims} in {outcome.targets} rows, and rightly of {outcome.right}. The row in it stays hidden."
+    outcome = boundary(seen, people=rows.qi, published=present, widest=widest, scale=noise(policy, rows.qi))
+    text = "Groups end at, or near, values of their own rows: an attacker who knows everyone's quasi-identifiers names "
+    text += f"the group of {outcome.claims} of {outcome.targets} rows, and is right for {outcome.right}. "
+    text += "The row in it stays hidden."
     return _of_claims(outcome, text, INFORMATION)
 
 
@@ -133,14 +200,14 @@ def _shrunk(policy: Policy, rows: Rows, releases: Any, most: int, seed: int) -> 
     outcome = shrinking(policy, rows, releases, most=most, seed=seed)
     if outcome is None:
         return None
-    text = "No row left alone under a generalization that was published before."
+    text = "No row left alone."
     if outcome.targets:
         text = (
-            f"Which generalization was reused changes the odds between two persons by a factor of up to "
-            f"{outcome.odds:.3g}, of at most {outcome.odds_bound:.3g} (the weights' part of that is "
-            f"{outcome.weights:.3g}); the best guess of the person is right with a chance of at most "
-            f"{outcome.highest:.3g} ({outcome.mean:.3g} on average), for {outcome.above} of {outcome.targets} rows "
-            f"more than 1/k. Somebody is excluded for {outcome.excluded}."
+            "An attacker who knows everyone's quasi-identifiers and the method, and no times, has a best guess above "
+            f"1/k for {outcome.above} of {outcome.targets} rows that left alone, at most {outcome.highest:.3g} "
+            f"({outcome.mean:.3g} on average). Which generalization was reused changes the odds between two persons "
+            f"by a factor of up to {outcome.odds:.3g}; {outcome.pinned} rows are known to be in a group, by a value "
+            f"that it ends at; a star excludes {outcome.star_excludes:.0%} of the persons."
         )
     return _of_chances(outcome, text, INFORMATION)
 

@@ -1,0 +1,131 @@
+"""Who of a group has the value that nobody else in it has? Guess the one who lies outermost.
+
+A method that gathers the nearest rows first, and then takes in the nearest row that brings a new value, puts the odd
+value at the rim: whoever knows the method and who is in the group finds its holder far more often than by chance.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from crenel.audit.attacks.outcomes import Outcome
+from crenel.audit.attacks.seen import Floats
+from crenel.audit.guarantees import Published
+from crenel.audit.measures import domains
+from crenel.geometry import Geometry, Interval
+from crenel.policy import Policy
+from crenel.rows import Rows
+
+__all__ = ["Outermost", "outermost"]
+
+_CLUSTER = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outermost(Outcome):
+    """What came of `outermost`. Targets are groups in which one member alone has a value of its own."""
+
+    #: The guesses that are right by chance, on average: one over the rows of each group, added up.
+    expected: float
+    #: The same figures of groups of more than k rows: of those, some joined for their value.
+    larger: int
+    larger_right: int
+    larger_expected: float
+
+    @property
+    def ratio(self) -> float | None:
+        """How much better than chance the guesses are; None if there are none."""
+        return self.right / self.expected if self.targets else None
+
+    @property
+    def larger_ratio(self) -> float | None:
+        """The same in groups of more than k rows."""
+        return self.larger_right / self.larger_expected if self.larger else None
+
+    def __str__(self) -> str:
+        gain = "" if self.ratio is None else f", {self.ratio:.3g} times what chance gives"
+        return f"{super().__str__()}{gain}"
+
+
+def outermost(policy: Policy, rows: Rows, releases: Any, *, column: int = 0) -> Outermost | None:
+    """Who has the odd value of a group? Guess the member without whom its box would be smallest.
+
+    The attacker knows the quasi-identifiers of everybody in the group, and sees that one of its values is there once.
+    Of members whose absence makes the same difference, he takes the one farthest from the others. None if it is not
+    known which rows left together.
+
+    Parameters
+    ----------
+    releases
+        What left, in the order it left: a `Published`, or anything with its columns.
+    column
+        Which of the sensitive columns is looked at.
+    """
+    out = Published.of(releases)
+    if out.offsets is None or out.kind is None or not policy.sensitive:
+        return None
+    box = _Box(policy, rows)
+    # For groups of k rows, and for larger ones: how many, how many right, how many by chance.
+    found = np.zeros((2, 3))
+    for i in np.flatnonzero(out.kind == _CLUSTER):
+        members = out.rows[out.offsets[i] : out.offsets[i + 1]]
+        _, first, count = np.unique(rows.sensitive[members, column], return_index=True, return_counts=True)
+        odd = first[count == 1]
+        if len(odd) != 1 or len(members) < 2:
+            continue
+        guessed = box.outermost(rows.qi[members]) == odd[0]
+        found[int(len(members) > policy.k)] += (1, guessed, 1.0 / len(members))
+    groups, right, expected = found.sum(axis=0).tolist()
+    larger, larger_right, larger_expected = found[1].tolist()
+    return Outermost(
+        attack="outermost",
+        targets=int(groups),
+        claims=int(groups),
+        right=int(right),
+        expected=expected,
+        larger=int(larger),
+        larger_right=int(larger_right),
+        larger_expected=larger_expected,
+    )
+
+
+class _Box:
+    """Measures boxes as everybody can: parts of the domains, by the policy's weights."""
+
+    def __init__(self, policy: Policy, rows: Rows) -> None:
+        self._geometries: list[Geometry] = [qi.geometry for qi in policy.quasi_identifiers.values()]
+        ends = domains(policy, rows.qi)
+        self._width = np.where(ends[:, 1] > ends[:, 0], ends[:, 1] - ends[:, 0], 1.0)
+        weights = np.array([float(qi.weight) for qi in policy.quasi_identifiers.values()])
+        self._share = weights / weights.sum()
+
+    def outermost(self, places: Floats) -> int:
+        """The member without whom the box is smallest; of several the one farthest from the mean of the others."""
+        scaled = np.where(np.isnan(places), 0.0, places) / self._width
+        spared = np.zeros(len(places))
+        for d, geometry in enumerate(self._geometries):
+            spared += self._share[d] * self._spared(geometry, places[:, d], self._width[d])
+        others = (scaled.sum(axis=0) - scaled) / max(len(places) - 1, 1)
+        far = np.abs(scaled - others) @ self._share
+        return int(np.lexsort([-far, -np.round(spared, 12)])[0])
+
+    def _spared(self, geometry: Geometry, values: Floats, width: float) -> Floats:
+        """By how much the box of a group shrinks in this quasi-identifier without each of its members."""
+        order = np.argsort(values, kind="stable")
+        spared = np.zeros(len(values))
+        if np.isnan(values).any() or len(values) < 3:
+            return spared
+        whole = _span(geometry, values[order[0]], values[order[-1]])
+        # Only who is first or last in order can make a difference.
+        for place, lo, hi in ((0, order[1], order[-1]), (-1, order[0], order[-2])):
+            less = _span(geometry, values[lo], values[hi])
+            spared[order[place]] = max(whole - less, 0.0) / width
+        return spared
+
+
+def _span(geometry: Geometry, lo: float, hi: float) -> float:
+    first, last = (lo, hi) if isinstance(geometry, Interval) else geometry.span(lo, hi)
+    return float(last - first)

@@ -1,0 +1,104 @@
+"""How likely is a row a given person's, to somebody who knows all but the values that leave as they are?
+
+This is the attacker of the theorem in `docs/guarantee.md`: he knows everybody's quasi-identifiers, all times, the
+method and its parameters. So he can run the method himself, and knows which persons' rows leave when, and which of
+them together. What he does not know is what is drawn in secret: the order in a release, and which box a row is given.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from crenel.audit.attacks.outcomes import Chances
+from crenel.audit.attacks.seen import Floats, Ints
+from crenel.audit.guarantees import Published
+from crenel.policy import OnSuppress, Policy
+from crenel.rows import Rows
+
+__all__ = ["Posterior", "posterior"]
+
+_TOLERANCE = 1e-12
+# As the engine numbers them; written again here on purpose.
+_CLUSTER, _REUSE, _SUPPRESSED, _SAMPLED_OUT = range(4)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Posterior(Chances):
+    """What came of `posterior`. Targets are all rows that were published."""
+
+    #: Those above the bound that left alone under a box seen before, as stars, and in a release with others.
+    reused: int
+    stars: int
+    together: int
+
+
+def posterior(policy: Policy, rows: Rows, releases: Any) -> Posterior | None:
+    """Whose is each published row? Guess the person who has most of the rows that it may be.
+
+    A row of a release of n rows is one of these n: the best guess is the person who has most of them, and right with
+    their part, 1/n if each has one. A row that leaves alone may be any that left alone at the same moment and lies in
+    its box; a star, any star of the same moment. None if it is not known which rows left together.
+
+    Parameters
+    ----------
+    releases
+        What left, in the order it left: a `Published`, or anything with its columns.
+    """
+    out = Published.of(releases)
+    if out.kind is None or out.offsets is None or out.arrivals is None:
+        return None
+    person = np.unique(rows.person, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    release = np.repeat(np.arange(len(out)), np.diff(out.offsets))
+    kind = out.kind[release]
+    chances = np.zeros(len(release))
+    together = kind == _CLUSTER
+    chances[together] = _largest(release[together], person[out.rows[together]])
+    moment = np.zeros(len(out), np.int64) if out.moment is None else out.moment
+    when = np.unique(np.stack([out.arrivals, moment], axis=1), axis=0, return_inverse=True)[1].reshape(-1)
+    stars = kind == _SUPPRESSED
+    chances[stars] = _largest(when[release[stars]], person[out.rows[stars]])
+    reused = np.flatnonzero(kind == _REUSE)
+    chances[reused] = _among(out, release[reused], when, rows.qi[out.rows[reused]], person[out.rows[reused]])
+    leaves = kind != _SAMPLED_OUT
+    if policy.on_suppress is OnSuppress.DROP:
+        leaves &= ~stars
+    bound = 1.0 / policy.k
+    above = leaves & (chances > bound + _TOLERANCE)
+    return Posterior(
+        attack="posterior",
+        targets=int(np.count_nonzero(leaves)),
+        highest=float(chances.max(where=leaves, initial=0.0)),
+        mean=float(chances[leaves].mean()) if leaves.any() else 0.0,
+        bound=bound,
+        above=int(np.count_nonzero(above)),
+        reused=int(np.count_nonzero(above & (kind == _REUSE))),
+        stars=int(np.count_nonzero(above & stars)),
+        together=int(np.count_nonzero(above & together)),
+    )
+
+
+def _largest(of: Ints, person: Ints) -> Floats:
+    """For each row, the part of its set's rows that the person with most of them has."""
+    if not len(of):
+        return np.zeros(0)
+    pairs, held = np.unique(np.stack([of, person], axis=1), axis=0, return_counts=True)
+    most = np.zeros(int(of.max()) + 1)
+    np.maximum.at(most, pairs[:, 0], held)
+    return np.asarray(most[of] / np.bincount(of)[of])
+
+
+def _among(out: Published, release: Ints, when: Ints, qi: Floats, person: Ints) -> Floats:
+    """For each row that left alone, the chance of the best guess among those that did so at the same moment."""
+    chances = np.zeros(len(release))
+    order = np.argsort(when[release], kind="stable")
+    ends = np.flatnonzero(np.diff(when[release][order])) + 1
+    for together in np.split(order, ends) if len(order) else []:
+        for i in together:
+            lo, hi = out.lo[release[i]], out.hi[release[i]]
+            inside = np.all((lo <= qi[together]) & (qi[together] <= hi) | np.isnan(lo), axis=1)
+            _, held = np.unique(person[together[inside]], return_counts=True)
+            chances[i] = held.max() / held.sum() if len(held) else 1.0
+    return chances
