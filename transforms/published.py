@@ -75,13 +75,21 @@ class Publisher:
         releases = departure.releases
         leave = self.leaves[releases.kind]
         release_of = np.repeat(np.flatnonzero(leave), releases.sizes[leave])
-        places = _rows_of(releases, leave)
+        places = self.published_places(departure)
         return self._batch(departure, releases.lo[release_of], releases.hi[release_of], places)
+
+    def published_places(self, departure: Departure) -> NDArray[np.int64]:
+        """Where the rows of `published_batch` are in the departure."""
+        return _rows_of(departure.releases, self.leaves[departure.releases.kind])
 
     def suppressed_batch(self, departure: Departure) -> pa.RecordBatch:
         """The rows that no group was found for, with their exact values: for the owner alone."""
-        places = _rows_of(departure.releases, departure.releases.kind == Kind.SUPPRESSED)
+        places = self.suppressed_places(departure)
         return self._batch(departure, departure.qi[places], departure.qi[places], places)
+
+    def suppressed_places(self, departure: Departure) -> NDArray[np.int64]:
+        """Where the rows of `suppressed_batch` are in the departure."""
+        return _rows_of(departure.releases, departure.releases.kind == Kind.SUPPRESSED)
 
     def _batch(
         self,
