@@ -104,20 +104,22 @@ def _dealt(parts: Sequence[str], folder: str, read: Callable[[str], Iterable[pa.
 def _gathered(parts: Sequence[str], read: Callable[[str], Iterable[pa.Table]]) -> Iterator[pa.Table]:
     """The rows in tables that are worth dealing out."""
     waiting: list[pa.Table] = []
+    size = 0
     for part in parts:
         for table in read(part):
             waiting.append(table)
-            if sum(each.nbytes for each in waiting) >= _BYTES:
-                yield pa.concat_tables(waiting)
-                waiting = []
+            size += table.nbytes
+            if size >= _BYTES:
+                yield pa.concat_tables(waiting).combine_chunks()
+                waiting, size = [], 0
         os.unlink(part)
     if waiting:
-        yield pa.concat_tables(waiting)
+        yield pa.concat_tables(waiting).combine_chunks()
 
 
 def _sorted(tables: list[pa.Table]) -> Iterator[pa.Table]:
     if tables:
-        table = pa.concat_tables(tables)
+        table = pa.concat_tables(tables).combine_chunks()
         rank = np.argsort(_hashes(table), kind="stable")
         yield table.drop_columns([ORDER]).take(pa.array(rank))
 
