@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from crenel.engine import Kind
 from crenel.policy import Policy
 from crenel.transforms.holder import Departure
-from crenel.transforms.payloads import Form
+from crenel.transforms.payloads import Form, alone
 from crenel.transforms.published import Publisher, release_records
 from crenel.transforms.stamps import stamps
 
@@ -115,7 +115,8 @@ class Emitter:
         ends = np.cumsum(sizes)[last].tolist()
         for start, end, stamp in zip([0, *ends], ends, np.take(at, last).tolist(), strict=False):
             if start < end:
-                yield batch.slice(start, end - start), stamp
+                # What leaves later is not to leave with it, in the memory behind a slice.
+                yield batch if end - start == len(batch) else alone(batch.slice(start, end - start)), stamp
 
     def _as_beam_row(self, row: dict[str, Any]) -> beam.Row:
         """A published dict as `beam.Row`, its ranges too."""

@@ -16,7 +16,7 @@ from crenel.engine import Kind, Releases
 from crenel.policy import OnSuppress, Policy
 from crenel.quasi_identifiers import Numeric, QuasiIdentifier, Range
 from crenel.transforms.holder import Departure
-from crenel.transforms.payloads import Batch, Objects
+from crenel.transforms.payloads import Batch, Objects, own
 from crenel.transforms.perturb import published_as_floats
 
 #: Published values that are kept for the next time, per quasi-identifier.
@@ -110,7 +110,7 @@ class Publisher:
         for name in self._kept:
             if name in table.schema.names:
                 column = table.column(name)
-                arrays[name] = column.chunk(0) if column.num_chunks else pa.array([], column.type)
+                arrays[name] = own(column.chunk(0)) if column.num_chunks else pa.array([], column.type)
         return pa.RecordBatch.from_pydict(arrays)
 
     def star(self) -> dict[str, Any]:

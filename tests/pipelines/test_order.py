@@ -190,6 +190,22 @@ def test_the_dictionary_of_a_row_group_is_of_its_own_rows(here: Path, monkeypatc
         assert sorted(chunk.dictionary.to_pylist()) == sorted(set(chunk.to_pylist()))
 
 
+def test_nested_dictionaries_are_written_out(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sinks, "ROWS", 50)
+    given = make_rows(600)
+    words = pa.dictionary(pa.int32(), pa.string())
+    kind = pa.struct([("all", pa.list_(words)), ("one", words)])
+    values = [{"all": [f"a-{row['note']}", "b"], "one": f"c-{row['note']}"} for row in given]
+    table = pa.Table.from_pylist(given).append_column("more", pa.array(values, kind))
+    pq.write_table(table, "nested.parquet")
+    assert pq.read_schema("nested.parquet").field("more").type == kind
+    Path("policy.yaml").write_text(POLICY.replace("[note]", "[note, more]") + WAYS["reuse"])
+    assert main(["run", "policy.yaml", "--input", "nested.parquet", "--output", "out.parquet"]) == 0
+    out = pq.read_table("out.parquet")
+    assert out.schema.field("more").type == pa.struct([("all", pa.list_(pa.string())), ("one", pa.string())])
+    assert {row["note"]: row["more"] for row in out.to_pylist()} == dict(enumerate(values))
+
+
 # -- the shuffle -----------------------------------------------------------------------------------
 
 
