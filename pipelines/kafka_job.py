@@ -109,6 +109,9 @@ def _with_schema(policy: Policy, source: Topic, name: str, place: Topic | Path) 
     except OSError as error:
         msg = f"{place.schema} cannot be written: {os.strerror(error.errno or 5).lower()}."
         raise CommandError(msg) from None
+    if place.encoding == "confluent" and place.schema_id is None:
+        msg = f"{place!r}: {place.schema} was written. Register it, and give its id as schema_id=ID."
+        raise CommandError(msg)
     return replace(place, schema_text=text)
 
 
