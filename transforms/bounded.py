@@ -84,7 +84,7 @@ class HoldGrouped(beam.DoFn):
 
     def setup(self) -> None:
         """Prepare what does not travel."""
-        self._emitter = Emitter(self._policy, self._record)
+        self._emitter = Emitter(self._policy, self._secret, self._record)
         self._held = Metrics.distribution(NAMESPACE, "held_rows")
 
     def process(self, element: tuple[int, Iterable[bytes]], window: Any = beam.DoFn.WindowParam) -> Iterator[Any]:
