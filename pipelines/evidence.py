@@ -79,8 +79,9 @@ def _as_released(policy: Policy, evidence: Evidence, trace: Trace) -> Evidence:
     published file, and the same is true of suppressed rows. If they are not as many, they are not those, and stay.
     """
     order = np.lexsort([trace.release, trace.shard])
-    columns = {field.name: getattr(trace, field.name) for field in fields(Trace)}
-    moved = Trace(**{name: None if column is None else column[order] for name, column in columns.items()})
+    columns: dict[str, Any] = {field.name: getattr(trace, field.name) for field in fields(Trace)}
+    columns = {name: None if column is None else column[order] for name, column in columns.items()}
+    moved = Trace(**columns)
     leave, hidden = leaving(policy, trace), trace.kind == _KINDS["suppressed"]
     return replace(
         evidence,

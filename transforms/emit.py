@@ -93,7 +93,7 @@ class Emitter:
         first = int(departure.number[releases.rows[0]])
         # Another part of the sequence for each row that may be the first. To hash each release costs ten times as much.
         drawn = np.random.Philox(key=self._key, counter=np.array([0, first, shard, 0], dtype=np.uint64))
-        order = np.lexsort([drawn.random_raw(len(at)), at])
+        order = np.lexsort([np.asarray(drawn.random_raw(len(at))), np.asarray(at)])
         return replace(departure, releases=_taken(releases, order)), np.take(at, order).tolist()
 
     def _rows(self, departure: Departure, at: list[int], windows: Any) -> Iterator[Iterable[Any]]:
