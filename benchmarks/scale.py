@@ -118,7 +118,7 @@ def simulate(policy: Policy, rows: Rows) -> Point:
     Raises:
         BrokenPromiseError: the audit of a shard found a breach.
     """
-    shard = Sharder(policy).shards(rows, {}, np.arange(len(rows)))
+    shard = Sharder(policy, b"").shards(rows, {}, np.arange(len(rows)))
     engines = [create(policy, shard=str(i).encode()) for i in range(policy.shards)]
     left: list[list[Releases]] = [[] for _ in engines]
     told: list[list[tuple[int, int]]] = [[] for _ in engines]

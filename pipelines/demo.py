@@ -140,9 +140,9 @@ def _before_and_after(policy: Policy, folder: Path, given: Evidence) -> Iterator
         return
     clusters = trace.release[(trace.kind == 0) & (trace.release >= trace.release.max() // 2)]
     rows = np.flatnonzero(trace.release == clusters[0])
-    shown = rows[:_SHOWN]
-    before = _rows(folder / _INPUT, trace.row[shown].tolist())
-    after = _rows(folder / _PUBLISHED, shown.tolist())
+    shown = trace.row[rows[:_SHOWN]].tolist()
+    before = _rows(folder / _INPUT, shown)
+    after = _rows(folder / _PUBLISHED, _places(policy, folder, shown))
     names = [*policy.quasi_identifiers, *policy.sensitive, "channel"]
     heads = [["customer", "paid_at", *names], names]
     persons = len({row["customer"] for row in _rows(folder / _INPUT, trace.row[rows].tolist())})
@@ -153,6 +153,15 @@ def _before_and_after(policy: Policy, folder: Path, given: Evidence) -> Iterator
     yield "and after:"
     yield ""
     yield from _table(heads[1], [[row[name] for name in names] for row in after])
+
+
+def _places(policy: Policy, folder: Path, rows: Sequence[int]) -> list[int]:
+    """Where rows of the input are in the published file: the trace's file has the same order."""
+    with open(_file(folder, "trace"), newline="", encoding="utf-8") as file:
+        traced = [(record["kind"], int(record["row"])) for record in csv.DictReader(file)]
+    absent = {"sampled_out"} if policy.on_suppress.value == "star" else {"sampled_out", "suppressed"}
+    place = {row: n for n, row in enumerate(row for kind, row in traced if kind not in absent)}
+    return [place[row] for row in rows]
 
 
 def _rows(path: Path, numbers: Sequence[int]) -> list[dict[str, str]]:

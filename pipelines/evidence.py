@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import fields, replace
 from hashlib import blake2b
 from typing import IO, Any, NoReturn
 
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from crenel import columns
 from crenel.audit.evidence import Evidence, Input, Output, Reported, Trace
+from crenel.audit.exact import leaving
 from crenel.checks import suggestion
 from crenel.encode import Encoder, siphash
 from crenel.errors import Rejected
@@ -60,13 +62,41 @@ def read(
     Raises:
         CommandError: a file is not there, is broken, lacks a column, or holds what the policy cannot have published.
     """
-    return Evidence(
+    evidence = Evidence(
         published=_output(policy, _find(published), tick),
         input=None if given is None else _input(policy, _find(given), tick),
         suppressed=None if suppressed is None else _output(policy, _find([suppressed]), tick),
         trace=None if trace is None else _trace(_find([trace]), tick),
         reported=None if releases is None else _reported(_find([releases]), tick),
     )
+    return evidence if evidence.trace is None else _as_released(policy, evidence, evidence.trace)
+
+
+def _as_released(policy: Policy, evidence: Evidence, trace: Trace) -> Evidence:
+    """The rows as they left: by shard and release, those of one release in the order of the files.
+
+    The files have all rows in an order of their own: the n-th that the trace says was published is the n-th of the
+    published file, and the same is true of suppressed rows. If they are not as many, they are not those, and stay.
+    """
+    order = np.lexsort([trace.release, trace.shard])
+    columns: dict[str, Any] = {field.name: getattr(trace, field.name) for field in fields(Trace)}
+    columns = {name: None if column is None else column[order] for name, column in columns.items()}
+    moved = Trace(**columns)
+    leave, hidden = leaving(policy, trace), trace.kind == _KINDS["suppressed"]
+    return replace(
+        evidence,
+        trace=moved,
+        published=_moved(evidence.published, leave, order),
+        suppressed=None if evidence.suppressed is None else _moved(evidence.suppressed, hidden, order),
+    )
+
+
+def _moved(rows: Output, among: NDArray[np.bool_], order: NDArray[np.intp]) -> Output:
+    """The rows, which are those `among` the trace's, as these are when the trace is put in an order."""
+    if np.count_nonzero(among) != len(rows):
+        return rows
+    place = (np.cumsum(among) - 1)[order][among[order]]
+    return replace(rows, box=rows.box[place], sensitive=rows.sensitive[place], kept=rows.kept[place])
 
 
 def _find(patterns: Iterable[str]) -> list[Source]:

@@ -3,9 +3,9 @@
     files -> Read (encode, pack) -> Group (by shard) -> Anonymize (sort, engine) -> parts -> the outputs
 
 The rows of a shard are put in the order of their event times, ties by what the rows hold, or in
-the order of the files where the policy names no event time. The outputs hold the shards one after
-another, each in the order of its releases. So they depend on the rows, the policy and the secret
-alone.
+the order of the files where the policy names no event time. The outputs hold the rows of all
+shards in an order drawn from the secret (`shuffle`). So they depend on the rows, the policy and
+the secret alone, and what is published tells by its order neither times nor shards.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from apache_beam import typehints
 
 from crenel.checks import suggestion
 from crenel.engine import Kind, Releases
-from crenel.pipelines import sinks, sources
+from crenel.pipelines import shuffle, sinks, sources
 from crenel.pipelines.errors import CommandError
 from crenel.pipelines.sources import STANDARD, Source
 from crenel.pipelines.tables import COMPRESSIONS, FORMATS, TableError, detect
@@ -304,10 +304,12 @@ class _Hold(_Step):
     def setup(self) -> None:
         """Prepare what does not travel."""
         self._publisher = Publisher(self._policy)
+        self._shuffle = shuffle.Shuffle(self._secret)
 
     def process(self, element: tuple[int, Iterable[bytes]]) -> None:
         """Take a shard."""
         shard, packs = element
+        publisher, place = self._publisher, self._shuffle.place
         holder = Holder(self._policy, self._secret, str(shard).encode())
         tally = Tally()
         with ExitStack() as parts:
@@ -317,13 +319,17 @@ class _Hold(_Step):
                 self._work.check()
                 tally.holds(holder.held)
                 for departure in left:
-                    opened[PUBLISHED].write(self._publisher.published_batch(departure))
+                    number = departure.number
+                    leave = publisher.published_places(departure)
+                    opened[PUBLISHED].write(place(publisher.published_batch(departure), shard, number[leave]))
                     if SUPPRESSED in opened:
-                        opened[SUPPRESSED].write(self._publisher.suppressed_batch(departure))
+                        hidden = publisher.suppressed_places(departure)
+                        opened[SUPPRESSED].write(place(publisher.suppressed_batch(departure), shard, number[hidden]))
                     if RELEASES in opened:
                         opened[RELEASES].write(_release_batch(self._policy, departure.releases, shard))
                     if TRACE in opened:
-                        opened[TRACE].write(_trace_batch(self._policy, departure, shard, tally.releases))
+                        traced = _trace_batch(self._policy, departure, shard, tally.releases)
+                        opened[TRACE].write(place(traced, shard, number[departure.releases.rows]))
                     tally.count(departure)
                     self._work.tick("left", int(departure.releases.sizes.sum()))
         self._work.note("held", shard, tally.as_dict())
@@ -374,7 +380,7 @@ def _release_batch(policy: Policy, releases: Releases, shard: int) -> pa.RecordB
 
 
 def _trace_batch(policy: Policy, departure: Departure, shard: int, first: int) -> pa.RecordBatch:
-    """A record for each row that leaves, or does not, in the order of the output; `first` releases were before."""
+    """A record for each row that leaves, or does not; `first` releases were before."""
     releases, payload = departure.releases, departure.payload
     if not isinstance(payload, Batch):
         message = "trace: the rows must have come as Arrow."
@@ -467,7 +473,10 @@ def _contents(policy: Policy, name: str, work: Work) -> tuple[pa.Schema, Iterato
     schema = {REJECTED: _REJECTED_SCHEMA, RELEASES: _RELEASES_SCHEMA, TRACE: _TRACE_SCHEMA}.get(name)
     if schema is None:
         schema = _schema(policy, parts)
-    tables = _tables(parts, schema)
+    if name in (REJECTED, RELEASES):
+        return schema, (table for part in parts for table in _tables(part, schema))
+    ordered = schema.append(pa.field(shuffle.ORDER, pa.uint64()))
+    tables = shuffle.shuffled(parts, work.folder, lambda part: _tables(part, ordered))
     return schema, _counted(tables, work) if name == TRACE else tables
 
 
@@ -488,11 +497,10 @@ def _schema(policy: Policy, parts: Iterable[str]) -> pa.Schema:
         with pa.OSFile(part) as file, pa.ipc.open_stream(file) as reading:
             schemas.append(reading.schema)
     fields = [(f.name, pa.string() if pa.types.is_null(f.type) else f.type) for f in unified(schemas)]
-    return pa.schema(fields)
+    return pa.schema([field for field in fields if field[0] != shuffle.ORDER])
 
 
-def _tables(parts: Iterable[str], schema: pa.Schema) -> Iterator[pa.Table]:
-    for part in parts:
-        with pa.OSFile(part) as file, pa.ipc.open_stream(file) as reading:
-            for batch in reading:
-                yield conformed(pa.Table.from_batches([batch]), schema)
+def _tables(part: str, schema: pa.Schema) -> Iterator[pa.Table]:
+    with pa.OSFile(part) as file, pa.ipc.open_stream(file) as reading:
+        for batch in reading:
+            yield conformed(pa.Table.from_batches([batch]), schema)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import threading
 import time
 from collections import Counter
@@ -109,6 +110,9 @@ def _with_schema(policy: Policy, source: Topic, name: str, place: Topic | Path) 
     except OSError as error:
         msg = f"{place.schema} cannot be written: {os.strerror(error.errno or 5).lower()}."
         raise CommandError(msg) from None
+    if place.encoding == "confluent" and place.schema_id is None:
+        msg = f"{place!r}: {place.schema} was written. Register it, and give its id as schema_id=ID."
+        raise CommandError(msg)
     return replace(place, schema_text=text)
 
 
@@ -229,9 +233,11 @@ class _Pump(beam.DoFn):
         packed = self._packer.pack_dicts(rows, np.asarray(times, dtype=np.int64))
         for place, name, reason in packed.rejected:
             self._reject({"row": as_text(rows[place]), "field": name, "reason": reason})
+        left: Left = []
         for pack in packed.packs:
-            self._leave(self._shards.push(pack))
+            left += self._shards.push(pack)
             self._left.holds(self._shards.held_by(pack.shard))
+        self._leave(left)
         self._arrived.rows += len(rows)
         self._work.tick("read", len(rows))
 
@@ -254,12 +260,16 @@ class _Pump(beam.DoFn):
         self._leave(self._shards.wake(min(known)))
 
     def _leave(self, left: Left) -> None:
+        published: list[dict[str, Any]] = []
         for shard, departure in ((shard, departure) for shard, departures in left for departure in departures):
-            self._writer.write(PUBLISHED, self._publisher.published(departure))
+            published += self._publisher.published(departure)
             self._writer.write(SUPPRESSED, self._publisher.suppressed(departure))
             self._writer.write(RELEASES, release_records(departure.releases, shard))
             self._left.count(departure)
             self._work.tick("left", int(departure.releases.sizes.sum()))
+        # What leaves at once leaves in random order: neither shards nor releases lie together.
+        random.SystemRandom().shuffle(published)
+        self._writer.write(PUBLISHED, published)
 
 
 class _Writer:

@@ -37,7 +37,7 @@ _OWN = {
     "transactional.id",
 }
 _BOTH = ("config", "encoding", "format", "schema", "schema_id")
-_READ = ("idle", "start", "until")
+_READ = ("idle", "schemas", "start", "until")
 _CHOICES = {
     "encoding": ("bare", "single", "confluent"),
     "format": ("json", "avro"),
@@ -66,7 +66,11 @@ class Topic:
     schema_text: str | None = None
     #: How an Avro value begins: with nothing, as a single object (a fingerprint), or as Confluent's (the schema's id).
     encoding: str = "bare"
+    #: The id of the schema in the file; or a folder of the schemas that values were written with, and what is in it, by
+    #: id.
     schema_id: int | None = None
+    schemas: str | None = None
+    schema_texts: tuple[tuple[int, str], ...] = ()
     #: Where reading begins where nothing is known, and where it ends: at what is there now, or never.
     start: str = "earliest"
     until: str | None = None
@@ -110,14 +114,38 @@ class Topic:
             given["schema_id"] = _schema_id(plain, given["schema_id"])
         topic = cls(servers=parts.netloc, name=name, settings=settings, **given)
         topic._check_avro()
-        return topic if topic.schema is None else replace(topic, schema_text=_text(plain, topic.schema, needed=read))
+        if topic.schema is not None:
+            topic = replace(topic, schema_text=_text(plain, topic.schema, needed=read))
+        if topic.schemas is not None:
+            topic = replace(topic, schema_texts=_texts(plain, topic.schemas))
+        topic._check_ids(read=read)
+        return topic
 
     def _check_avro(self) -> None:
-        if self.format != "avro" and (self.schema or self.encoding != "bare" or self.schema_id is not None):
-            msg = f"{self!r}: schema, encoding and schema_id are of format=avro."
+        named = self.schema_id is not None or self.schemas is not None
+        if self.format != "avro" and (self.schema or self.encoding != "bare" or named):
+            msg = f"{self!r}: schema, encoding, schema_id and schemas are of format=avro."
             raise CommandError(msg)
         if self.format == "avro" and self.schema is None:
             msg = f"{self!r}: format=avro needs schema=FILE, the Avro schema of its values."
+            raise CommandError(msg)
+        if self.encoding != "confluent" and named:
+            msg = f"{self!r}: schema_id and schemas are of encoding=confluent."
+            raise CommandError(msg)
+        if self.schema_id is not None and self.schemas is not None:
+            msg = f"{self!r}: must have schema_id or schemas, not both; put the schema of that id into the folder, too."
+            raise CommandError(msg)
+
+    def _check_ids(self, *, read: bool) -> None:
+        """Without its id, whatever a schema was would be taken for the one of the file: fields would change names."""
+        if self.encoding != "confluent" or self.schema_id is not None or self.schemas is not None:
+            return
+        needed = f"encoding=confluent needs schema_id=ID, the id that the schema registry has for {self.schema}"
+        if read:
+            msg = f"{self!r}: {needed}; or schemas=FOLDER, with a file ID.avsc for each schema that values have."
+            raise CommandError(msg)
+        if self.schema_text is not None:
+            msg = f"{self!r}: {needed}."
             raise CommandError(msg)
 
 
@@ -140,6 +168,30 @@ def _text(plain: str, path: str, *, needed: bool) -> str | None:
             return None
         msg = f"{plain}: {path} cannot be read; it must be the file of an Avro schema."
         raise CommandError(msg) from None
+
+
+def _texts(plain: str, folder: str) -> tuple[tuple[int, str], ...]:
+    """The schemas of a folder, by their ids."""
+    try:
+        names = sorted(name for name in os.listdir(folder) if name.endswith(".avsc"))
+    except OSError:
+        msg = f"{plain}: {folder} cannot be read; it must be a folder of Avro schemas."
+        raise CommandError(msg) from None
+    found = []
+    for name in names:
+        number = name.removesuffix(".avsc")
+        if not _is_id(number):
+            msg = f"{plain}: {folder} must have files ID.avsc, named after the ids of a schema registry, not {name}."
+            raise CommandError(msg)
+        found.append((int(number), str(_text(plain, os.path.join(folder, name), needed=True))))
+    if len(dict(found)) < max(len(found), 1):
+        msg = f"{plain}: {folder} must have files ID.avsc, named after the ids of a schema registry, one for each id."
+        raise CommandError(msg)
+    return tuple(found)
+
+
+def _is_id(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and int(text) < 1 << 32
 
 
 def _properties(plain: str, path: str) -> dict[str, str]:
@@ -165,7 +217,7 @@ def _seconds(plain: str, text: str) -> float:
 
 
 def _schema_id(plain: str, text: str) -> int:
-    if not text.isdecimal() or int(text) >= 1 << 32:
+    if not _is_id(text):
         msg = f"{plain}: schema_id must be a schema's number, not {text!r}."
         raise CommandError(msg)
     return int(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import os
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -22,6 +23,8 @@ __all__ = ["Unreadable", "Values", "derived", "values"]
 _CONFLUENT = struct.Struct(">BI")
 #: What single objects begin with; the schema's fingerprint follows.
 _SINGLE = b"\xc3\x01"
+#: Why a value is no row.
+_NOT_OF_THIS_SCHEMA, _OF_ANOTHER_ID = "not Avro of this schema", "Avro of another schema id"
 
 
 class Unreadable(Exception):
@@ -93,24 +96,33 @@ class _Avro(Values):
         self._read, self._write = fastavro.schemaless_reader, fastavro.schemaless_writer
         self._head = _head(topic, self._schema)
         self._name = repr(topic)
-        self._any_id = topic.encoding == "confluent" and topic.schema_id is None
+        #: The schemas that values may have been written with, by their ids; None if values do not tell an id.
+        self._by_id = _by_id(topic, self._schema) if topic.encoding == "confluent" else None
 
     def read(self, value: bytes) -> dict[str, Any]:
-        size = len(self._head)
-        known = value[:1] == self._head[:1] if self._any_id else value[:size] == self._head
-        if not known or len(value) < size:
-            msg = "not Avro of this schema"
-            raise Unreadable(msg)
-        stream = io.BytesIO(value[size:])
+        written_with = self._written_with(value)
+        stream = io.BytesIO(value[len(self._head) :])
         try:
-            row = self._read(stream, self._schema, None)
+            # By the names of fields, if the schemas differ.
+            row = self._read(stream, written_with, None if written_with is self._schema else self._schema)
         except Exception:  # fastavro lets through whatever broken bytes lead to
-            msg = "not Avro of this schema"
-            raise Unreadable(msg) from None
+            raise Unreadable(_NOT_OF_THIS_SCHEMA) from None
         if stream.read(1):
-            msg = "not Avro of this schema"
-            raise Unreadable(msg)
+            raise Unreadable(_NOT_OF_THIS_SCHEMA)
         return dict(row)
+
+    def _written_with(self, value: bytes) -> Any:
+        """The schema that a value was written with: never one that it only might be of."""
+        if self._by_id is None:
+            if not value.startswith(self._head):
+                raise Unreadable(_NOT_OF_THIS_SCHEMA)
+            return self._schema
+        if len(value) < _CONFLUENT.size or value[0] != 0:
+            raise Unreadable(_NOT_OF_THIS_SCHEMA)
+        _, number = _CONFLUENT.unpack_from(value)
+        if number not in self._by_id:
+            raise Unreadable(_OF_ANOTHER_ID)
+        return self._by_id[number]
 
     def write(self, row: Mapping[str, Any]) -> bytes:
         stream = io.BytesIO()
@@ -125,16 +137,44 @@ class _Avro(Values):
 
 def _load(topic: Topic) -> Any:
     """The schema of a topic's values, understood."""
+    return _parsed(topic, str(topic.schema), topic.schema_text or "")
+
+
+def _parsed(topic: Topic, path: str, text: str) -> Any:
     import fastavro
 
     try:
-        schema: Any = fastavro.parse_schema(json.loads(topic.schema_text or ""))
+        schema: Any = fastavro.parse_schema(json.loads(text))
     except Exception:  # fastavro has many words for it
         schema = None
     if not isinstance(schema, dict) or schema.get("type") != "record":
-        msg = f"{topic!r}: {topic.schema} must hold the Avro schema of a record."
+        msg = f"{topic!r}: {path} must hold the Avro schema of a record."
         raise CommandError(msg)
     return schema
+
+
+def _by_id(topic: Topic, schema: Any) -> dict[int, Any]:
+    """The schemas that values were written with, by their ids."""
+    found = {} if topic.schema_id is None else {topic.schema_id: schema}
+    for number, text in topic.schema_texts:
+        path = os.path.join(str(topic.schemas), f"{number}.avsc")
+        found[number] = _parsed(topic, path, text)
+        _check_resolved(topic, path, found[number], schema)
+    return found
+
+
+def _check_resolved(topic: Topic, path: str, written: Any, wanted: Any) -> None:
+    """Say before anything is read what would reject every value of a schema."""
+    names = {"written": written["name"].rpartition(".")[2], "wanted": wanted["name"].rpartition(".")[2]}
+    known = {names["wanted"], *(alias.rpartition(".")[2] for alias in wanted.get("aliases", ()))}
+    if names["written"] not in known:
+        msg = f"{topic!r}: {path} is of a record {names['written']!r}, not {names['wanted']!r} as {topic.schema}."
+        raise CommandError(msg)
+    there = {field["name"] for field in written["fields"]}
+    for field in wanted["fields"]:
+        if "default" not in field and there.isdisjoint([field["name"], *field.get("aliases", ())]):
+            msg = f"{topic!r}: {path} has no field {field['name']!r}, which {topic.schema} has without a default."
+            raise CommandError(msg)
 
 
 def derived(policy: Policy, source: Topic) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,10 @@ from crenel.pipelines.tables import FORMATS
 
 __all__ = ["write"]
 
-#: Lines that are joined at once.
-_LINES = 1 << 16
+#: Rows that are written at once, and of a row group in Parquet: all have as many but the last, whatever the rows are.
+ROWS = 1 << 16
+#: Rows of a block in Avro.
+_BLOCK = 1 << 12
 
 
 def write(path: str, extension: str, compression: str | None, schema: pa.Schema, tables: Iterable[pa.Table]) -> None:
@@ -37,11 +39,27 @@ def write(path: str, extension: str, compression: str | None, schema: pa.Schema,
     """
     writer = _WRITERS[FORMATS[extension].name](path, compression, schema)
     try:
-        for table in tables:
-            if table.num_rows:
-                writer.write(table)
+        for table in _cut(tables):
+            writer.write(table)
     finally:
         writer.close()
+
+
+def _cut(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """The same rows in tables of `ROWS`, but for the last: where one ends says nothing of the rows."""
+    waiting: list[pa.Table] = []
+    room = ROWS
+    for table in tables:
+        start = 0
+        while start < table.num_rows:
+            part = table.slice(start, room)
+            waiting.append(part)
+            start, room = start + part.num_rows, room - part.num_rows
+            if not room:
+                yield pa.concat_tables(waiting)
+                waiting, room = [], ROWS
+    if waiting:
+        yield pa.concat_tables(waiting)
 
 
 class _Writer(ABC):
@@ -63,10 +81,8 @@ class _Text(_Writer):
         self._stream = pa.output_stream(path, compression=compression)
 
     def _lines(self, texts: pa.Array) -> None:
-        for start in range(0, len(texts), _LINES):
-            part = texts.slice(start, _LINES)
-            lists = pa.ListArray.from_arrays(pa.array([0, len(part)], pa.int32()), part)
-            self._stream.write(pc.binary_join(lists, "\n")[0].as_py().encode() + b"\n")
+        lists = pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts)
+        self._stream.write(pc.binary_join(lists, "\n")[0].as_py().encode() + b"\n")
 
     def close(self) -> None:
         self._stream.close()
@@ -108,7 +124,7 @@ class _Parquet(_Writer):
         self._writer = pa.parquet.ParquetWriter(path, schema, compression="zstd")
 
     def write(self, table: pa.Table) -> None:
-        self._writer.write_table(table)
+        self._writer.write_table(table, row_group_size=table.num_rows)
 
     def close(self) -> None:
         self._writer.close()
@@ -122,14 +138,18 @@ class _Avro(_Writer):
         fields = [{"name": f.name, "type": ["null", _avro_type(f.name, f.type)]} for f in schema]
         declared: Any = {"type": "record", "name": "Row", "namespace": "crenel", "fields": fields}
         self._stream = open(path, "wb")  # noqa: SIM115 - closed by close
-        # The marker between blocks is random unless it is given; the same rows are to be the same bytes.
-        self._writer = Writer(self._stream, declared, codec="deflate", sync_marker=b"crenel, rows fol")
+        # The marker between blocks is random unless it is given; the same rows are to be the same bytes. A block ends
+        # where we say, not where it has so many bytes.
+        marker = b"crenel, rows fol"
+        self._writer = Writer(self._stream, declared, codec="deflate", sync_interval=1 << 62, sync_marker=marker)
 
     def write(self, table: pa.Table) -> None:
         columns = [_avro_values(table.column(field.name), field.type) for field in self.schema]
         names = self.schema.names
-        for row in zip(*columns, strict=True):
+        for place, row in enumerate(zip(*columns, strict=True), start=1):
             self._writer.write(dict(zip(names, row, strict=True)))
+            if place % _BLOCK == 0 or place == table.num_rows:
+                self._writer.flush()
 
     def close(self) -> None:
         self._writer.flush()

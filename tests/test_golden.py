@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,8 @@ def test_a_golden_snapshot_has_something_of_everything(path: Path) -> None:
 @pytest.mark.parametrize("path", HELD, ids=lambda path: path.stem)
 def test_a_step_goes_on_from_golden_state(path: Path) -> None:
     record = load(path)
-    assert golden.gone_on(record) == record["published"]
+    by_number = itemgetter("number")  # rows that leave at once do so in any order
+    assert sorted(golden.gone_on(record), key=by_number) == sorted(record["published"], key=by_number)
     assert len(record["published"]) > 60
 
 

@@ -12,7 +12,8 @@ from typing import Any, Optional, Union
 import apache_beam as beam
 import pyarrow as pa
 from apache_beam import pvalue, typehints
-from apache_beam.transforms.window import GlobalWindows
+from apache_beam.transforms.trigger import AccumulationMode
+from apache_beam.transforms.window import GlobalWindows, SlidingWindows
 from apache_beam.typehints.row_type import RowTypeConstraint
 
 from crenel.parameters import takes_holes
@@ -21,7 +22,7 @@ from crenel.secret import secret_of
 from crenel.transforms.emit import PUBLISHED, REJECTED, RELEASES, SUPPRESSED
 from crenel.transforms.hold import Hold
 from crenel.transforms.local import is_run_here, keep_keys_whole, warn_of_stale_state
-from crenel.transforms.pack import REJECTED_FIELDS, Pack, PackBounded
+from crenel.transforms.pack import OVERLAPPING, REJECTED_FIELDS, Pack, PackBounded
 from crenel.transforms.perturb import published_as_floats
 from crenel.transforms.published import RELEASE_FIELDS, Publisher
 
@@ -68,27 +69,27 @@ class Anonymize(beam.PTransform):
 
     Args:
         policy: A `Policy`, the path of a YAML file, or what such a file would hold.
+        overlapping_windows: Whether to take rows that lie in several windows. Each is then published once for each
+            window, and whoever can tell that these are one row can intersect its generalizations.
 
     Raises:
         PolicyError: the policy is wrong, does not fit the rows' schema, or names a secret that is not there.
-        ValueError: the rows are in merging windows.
+        ValueError: the rows are in windows that merge, that overlap, or whose panes accumulate.
     """
 
-    def __init__(self, policy: Policy | str | PathLike[str] | Mapping[str, Any]) -> None:
+    def __init__(
+        self, policy: Policy | str | PathLike[str] | Mapping[str, Any], *, overlapping_windows: bool = False
+    ) -> None:
         super().__init__()
         self._policy = _policy(policy)
+        self._overlapping = overlapping_windows
 
     def expand(self, rows: pvalue.PCollection) -> Anonymized:
         """Pack, hold, publish."""
         # Here, so that an object that is applied twice draws two: no two engines share a sequence.
         self._secret = secret_of(self._policy)
         self._uid = uuid.uuid4().hex
-        if rows.windowing.windowfn.is_merging():
-            message = (
-                f"Anonymize: windows must not merge (state is per window), not {rows.windowing.windowfn}. "
-                "Use global, fixed or sliding windows."
-            )
-            raise ValueError(message)
+        self._check_windows(rows.windowing)
         fields = _check_schema(self._policy, rows.element_type)
         #: What makes records of rejected rows and of releases: such as have a schema, if the rows do.
         self._record: Callable[..., Any] = dict if fields is None else beam.Row
@@ -103,6 +104,23 @@ class Anonymize(beam.PTransform):
         releases.element_type = _record_type(RELEASE_FIELDS, fields)
         self._declare({SUPPRESSED: suppressed, REJECTED: rejected, RELEASES: releases})
         return Anonymized.of(published, suppressed, rejected, releases)
+
+    def _check_windows(self, windowing: Any) -> None:
+        """Refuse windows in which groups cannot be formed, or which publish a row again."""
+        windows = windowing.windowfn
+        if windows.is_merging():
+            message = (
+                f"Anonymize: windows must not merge (state is per window), not {windows}. Use global or fixed windows."
+            )
+            raise ValueError(message)
+        if isinstance(windows, SlidingWindows) and windows.size > windows.period and not self._overlapping:
+            raise ValueError(OVERLAPPING)
+        if windowing.accumulation_mode == AccumulationMode.ACCUMULATING:
+            message = (
+                "Anonymize: panes must not accumulate, because a row that is in several would be published in each and "
+                "its generalizations could be intersected. Use AccumulationMode.DISCARDING before this step."
+            )
+            raise ValueError(message)
 
     def _hold(self, packs: pvalue.PCollection) -> Any:
         warn_of_stale_state(packs.pipeline)
@@ -121,7 +139,8 @@ class Anonymize(beam.PTransform):
         has_time = self._policy.event_time is not None
         is_global = isinstance(rows.windowing.windowfn, GlobalWindows)
         pack = PackBounded if rows.is_bounded and is_global and has_time else Pack
-        return pack(self._policy, self._secret, self._record, one_key=self._has_one_key(rows))
+        one_key = self._has_one_key(rows)
+        return pack(self._policy, self._secret, self._record, one_key=one_key, overlapping=self._overlapping)
 
     def _has_one_key(self, rows: pvalue.PCollection) -> bool:
         """Whether to hold all shards under one key: keys cost, and here no two are ever worked on at once."""

@@ -13,6 +13,7 @@ import apache_beam as beam
 import numpy as np
 from apache_beam import pvalue
 from apache_beam.metrics import Metrics
+from apache_beam.transforms.trigger import DefaultTrigger
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
 from numpy.typing import NDArray
 
@@ -44,16 +45,23 @@ class AnonymizeBounded(Anonymize):
 
     Args:
         policy: A `Policy`, the path of a YAML file, or what such a file would hold.
+        overlapping_windows: As for `Anonymize`.
 
     Raises:
         PolicyError: the policy is wrong, or does not fit the rows' schema.
-        ValueError: the rows are not bounded, or in merging windows.
+        ValueError: the rows are not bounded, or in windows that merge, that overlap, or that have a trigger.
     """
 
     def expand(self, rows: pvalue.PCollection) -> Any:
         """Pack, group, publish."""
         if not rows.is_bounded:
             message = "AnonymizeBounded: the rows must be bounded. Use Anonymize for a stream."
+            raise ValueError(message)
+        if rows.windowing.triggerfn != DefaultTrigger():
+            message = (
+                "AnonymizeBounded: windows must have no trigger of their own, because all rows of a window are to be "
+                "there before the first leaves. Set it after this step."
+            )
             raise ValueError(message)
         return super().expand(rows)
 
@@ -76,7 +84,7 @@ class HoldGrouped(beam.DoFn):
 
     def setup(self) -> None:
         """Prepare what does not travel."""
-        self._emitter = Emitter(self._policy, self._record)
+        self._emitter = Emitter(self._policy, self._secret, self._record)
         self._held = Metrics.distribution(NAMESPACE, "held_rows")
 
     def process(self, element: tuple[int, Iterable[bytes]], window: Any = beam.DoFn.WindowParam) -> Iterator[Any]:

@@ -33,17 +33,19 @@ class Anonymize(beam.PTransform):
         outputs: The results that are wanted, by name: published, suppressed, rejected, releases; a list, or text with
             commas. The default is published alone. Of several, each is the transform's output of that name.
         error_handling: As for other transforms of Beam YAML: `output` names an output for rows that do not fit.
+        overlapping_windows: Whether to take rows that lie in several windows, and are published once for each.
     """
 
-    def __init__(self, policy, outputs=None, error_handling=None) -> None:  # type: ignore[no-untyped-def]
+    def __init__(self, policy, outputs=None, error_handling=None, overlapping_windows=False) -> None:  # type: ignore[no-untyped-def]
         # Without annotations: Beam makes a schema of them, and knows none for "one of these".
         super().__init__()
         self._policy: Policy = _policy(policy)
         self._outputs: dict[str, str] = _outputs(outputs, error_handling)
+        self._overlapping = bool(overlapping_windows)
 
     def expand(self, rows: pvalue.PCollection) -> dict[str, pvalue.PCollection]:
         """Give the results that are wanted, by their names."""
-        results = rows | transforms.Anonymize(self._policy)
+        results = rows | transforms.Anonymize(self._policy, overlapping_windows=self._overlapping)
         return {name: getattr(results, result) for name, result in self._outputs.items()}
 
 

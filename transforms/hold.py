@@ -55,7 +55,8 @@ class Hold(beam.DoFn):
 
     Args:
         policy: What is to be guaranteed.
-        secret: What the engines' generators are seeded from; it travels with the pipeline.
+        secret: What the engines' generators are seeded from, and the order of what leaves at once; it travels with the
+            pipeline.
         uid: What tells this transform from others in the same process.
         record: What makes records of releases: `dict`, or `beam.Row`.
     """
@@ -73,7 +74,7 @@ class Hold(beam.DoFn):
 
     def setup(self) -> None:
         """Prepare what does not travel."""
-        self._emitter = Emitter(self._policy, self._record)
+        self._emitter = Emitter(self._policy, self._secret, self._record)
         self._held = Metrics.distribution(NAMESPACE, "held_rows")
 
     def process(

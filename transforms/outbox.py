@@ -12,6 +12,7 @@ checkpoint, and its barrier came after all that was written before the first. Se
 
 from __future__ import annotations
 
+import random
 import secrets
 import struct
 import threading
@@ -58,10 +59,10 @@ _OPEN = b""
 class Durable(beam.PTransform):
     """Hold elements back until checkpoints have them.
 
-    The elements come out in the global window, as they went in: an element that was let through before a failure, and
-    again after it, is the same element. They wait for three checkpoints; without checkpoints they wait for the end.
-    When the watermark is at the end of time (the input is over, or the runner drains the pipeline) all of them leave,
-    durable or not. Beam's local runners have no checkpoints, and replay nothing: there they pass.
+    The elements come out in the global window, in random order, each as it went in: one that was let through before a
+    failure, and again after it, is the same element. They wait for three checkpoints; without checkpoints they wait for
+    the end. When the watermark is at the end of time (the input is over, or the runner drains the pipeline) all of them
+    leave, durable or not. Beam's local runners have no checkpoints, and replay nothing: there they pass.
 
     On Flink, leave `num_concurrent_checkpoints` at 1 and `load_balance_bundles` off: with keys that change processes
     nothing is ever confirmed.
@@ -99,7 +100,10 @@ class Durable(beam.PTransform):
 
 
 class Gather(beam.DoFn):
-    """Packs elements within a bundle, so that Beam's cost per element is paid per pack; packs go to boxes at random."""
+    """Packs elements within a bundle, so that Beam's cost per element is paid per pack.
+
+    Packs go to boxes at random, and a pack's elements are in random order: as they came they would tell shards.
+    """
 
     def __init__(self, coder: Coder, keys: int) -> None:
         self._coder = coder
@@ -119,6 +123,7 @@ class Gather(beam.DoFn):
     def finish_bundle(self) -> Iterator[Any]:
         """Let go of the pack."""
         if self._elements:
+            random.SystemRandom().shuffle(self._elements)
             pack = secrets.randbelow(self._keys), self._coder.encode(self._elements)
             yield windowed_value.create(pack, self._latest, _GLOBAL)
             self.start_bundle()

@@ -28,6 +28,11 @@ _ROWS = 2_000
 _ROWS_OF_SHARD = 10_000
 #: Rows of all shards that are gathered at most: what bounds a bundle's memory, and a pack in the state's log.
 _MOST_ROWS = 131_072
+#: What is said of a row in several windows.
+OVERLAPPING = (
+    "Anonymize: windows must not overlap, because a row that lies in several is published in each, and its "
+    "generalizations can be intersected. Use global or fixed windows, or ask for it: overlapping_windows=True."
+)
 #: The record of a rejected row: the whole row as JSON text, the first field that did not fit, and why.
 REJECTED_FIELDS = (("row", str), ("field", str), ("reason", str))
 
@@ -98,13 +103,21 @@ class Pack(beam.DoFn):
         secret: What keys the hashes of persons; it travels with the pipeline.
         record: What makes records of rejected rows: `dict`, or `beam.Row`.
         one_key: Whether all shards share a key; otherwise each is one.
+        overlapping: Whether to take rows that lie in several windows.
     """
 
     def __init__(
-        self, policy: Policy, secret: bytes, record: Callable[..., Any] = dict, *, one_key: bool = False
+        self,
+        policy: Policy,
+        secret: bytes,
+        record: Callable[..., Any] = dict,
+        *,
+        one_key: bool = False,
+        overlapping: bool = False,
     ) -> None:
         self._policy = policy
         self._one_key = one_key
+        self._overlapping = overlapping
         self._secret = secret
         self._record = record
 
@@ -157,6 +170,9 @@ class Pack(beam.DoFn):
         key = (kind, tuple(windows))
         buffer = self._buffers.get(key)
         if buffer is None:
+            # Windows that are not Beam's own may overlap without a word of it before.
+            if len(windows) > 1 and not self._overlapping:
+                raise ValueError(OVERLAPPING)
             buffer = self._buffers[key] = _Buffer(kind, windows)
         return buffer
 

@@ -155,7 +155,7 @@ class Packer:
 
     Args:
         policy: Which columns, and how.
-        secret: What keys the hashes of persons, and the noise on sensitive columns.
+        secret: What keys the hashes of persons and of what says the shard, and the noise on sensitive columns.
         own_times: Whether the column of event times, if there is one, is the rows' own: not their place in a file.
         carried: Columns of Arrow rows that stay with them and never leave: how an owner traces them.
     """
@@ -165,7 +165,7 @@ class Packer:
         self._persons = persons_mark(policy, secret)
         self._space = space_mark(policy)
         self._perturber = Perturber(policy, secret, by_time=own_times and policy.event_time is not None)
-        self._sharder = Sharder(policy)
+        self._sharder = Sharder(policy, secret)
         #: The columns that leave as they are, in the order of a payload's tuples.
         self._kept = (*policy.sensitive, *policy.publish)
         # Last: rows are put in order by what leaves of them first.

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 #: Types whose values nobody can change.
@@ -242,7 +243,16 @@ def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
+    """The type without dictionaries, as far as it is made of lists and structs."""
+    if pa.types.is_dictionary(kind):
+        return _plain(kind.value_type)
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_plain(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_plain(kind.value_type)))
+    if pa.types.is_large_list(kind):
+        return pa.large_list(kind.value_field.with_type(_plain(kind.value_type)))
+    return kind
 
 
 def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
@@ -260,6 +270,50 @@ def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
         return pa.unify_schemas(pair, promote_options="permissive").field(0).type
     except pa.ArrowException:
         return pa.string()
+
+
+def alone(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with memory of its own: what lies beyond it, if it is a slice, does not leave with it."""
+    copied = batch.take(pa.array(np.arange(batch.num_rows)))
+    return pa.RecordBatch.from_arrays([own(column) for column in copied.columns], schema=copied.schema)
+
+
+def own(column: pa.Array) -> pa.Array:
+    """The column with dictionaries of the values that its rows have, wherever in its type there is one.
+
+    Arrow keeps a dictionary whole when it chooses rows. The values are in the order in which the rows have them; those
+    of an ordered dictionary, whose order means something, stay in that.
+    """
+    kind = column.type
+    if not _has_dictionary(kind):
+        return column
+    if pa.types.is_dictionary(kind):
+        return _own_dictionary(column)
+    if pa.types.is_struct(kind):
+        inner = [own(field) for field in column.flatten()]
+        return pa.StructArray.from_arrays(inner, fields=list(kind), mask=column.is_null())
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        lengths = np.asarray(pc.fill_null(column.value_lengths(), 0))
+        offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32() if pa.types.is_list(kind) else None)
+        made = pa.ListArray if pa.types.is_list(kind) else pa.LargeListArray
+        return made.from_arrays(offsets, own(column.flatten()), type=kind, mask=column.is_null())
+    # Rarer ones one by one.
+    return pa.array(column.to_pylist(), kind)
+
+
+def _own_dictionary(column: pa.DictionaryArray) -> pa.DictionaryArray:
+    used = column.indices.unique().drop_null()
+    if column.type.ordered:
+        used = used.take(pc.sort_indices(used))
+    places = pc.index_in(column.indices, value_set=used).cast(column.type.index_type)
+    return pa.DictionaryArray.from_arrays(places, own(column.dictionary.take(used)), ordered=column.type.ordered)
+
+
+def _has_dictionary(kind: pa.DataType) -> bool:
+    if isinstance(kind, pa.BaseExtensionType):
+        return _has_dictionary(kind.storage_type)
+    inner = [kind.field(i).type for i in range(kind.num_fields)]
+    return bool(pa.types.is_dictionary(kind)) or any(map(_has_dictionary, inner))
 
 
 def from_bytes(form: Form, data: bytes) -> Payload:

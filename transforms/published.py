@@ -16,7 +16,7 @@ from crenel.engine import Kind, Releases
 from crenel.policy import OnSuppress, Policy
 from crenel.quasi_identifiers import Numeric, QuasiIdentifier, Range
 from crenel.transforms.holder import Departure
-from crenel.transforms.payloads import Batch, Objects
+from crenel.transforms.payloads import Batch, Objects, own
 from crenel.transforms.perturb import published_as_floats
 
 #: Published values that are kept for the next time, per quasi-identifier.
@@ -75,13 +75,21 @@ class Publisher:
         releases = departure.releases
         leave = self.leaves[releases.kind]
         release_of = np.repeat(np.flatnonzero(leave), releases.sizes[leave])
-        places = _rows_of(releases, leave)
+        places = self.published_places(departure)
         return self._batch(departure, releases.lo[release_of], releases.hi[release_of], places)
+
+    def published_places(self, departure: Departure) -> NDArray[np.int64]:
+        """Where the rows of `published_batch` are in the departure."""
+        return _rows_of(departure.releases, self.leaves[departure.releases.kind])
 
     def suppressed_batch(self, departure: Departure) -> pa.RecordBatch:
         """The rows that no group was found for, with their exact values: for the owner alone."""
-        places = _rows_of(departure.releases, departure.releases.kind == Kind.SUPPRESSED)
+        places = self.suppressed_places(departure)
         return self._batch(departure, departure.qi[places], departure.qi[places], places)
+
+    def suppressed_places(self, departure: Departure) -> NDArray[np.int64]:
+        """Where the rows of `suppressed_batch` are in the departure."""
+        return _rows_of(departure.releases, departure.releases.kind == Kind.SUPPRESSED)
 
     def _batch(
         self,
@@ -102,7 +110,7 @@ class Publisher:
         for name in self._kept:
             if name in table.schema.names:
                 column = table.column(name)
-                arrays[name] = column.chunk(0) if column.num_chunks else pa.array([], column.type)
+                arrays[name] = own(column.chunk(0)) if column.num_chunks else pa.array([], column.type)
         return pa.RecordBatch.from_pydict(arrays)
 
     def star(self) -> dict[str, Any]:

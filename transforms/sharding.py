@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from crenel.encode import siphash
 from crenel.policy import Policy, ShardBy
 from crenel.rows import Rows
 from crenel.sensitive import Sensitive
@@ -18,10 +20,18 @@ _UNDECLARED = Sensitive()
 
 
 class Sharder:
-    """Deals rows out to the shards of a policy; the same row always goes to the same one."""
+    """Deals rows out to the shards of a policy; under one secret the same row always goes to the same one.
 
-    def __init__(self, policy: Policy) -> None:
+    Args:
+        policy: Into how many shards, and by what.
+        secret: What keys the hashes of columns. The hash of a person has a key of its own. `locality` has none: it cuts
+            the declared domains into equal parts, which anybody can do.
+    """
+
+    def __init__(self, policy: Policy, secret: bytes) -> None:
         self._shards = policy.shards
+        digest = blake2b(secret, digest_size=16, person=b"crenel.shard").digest()
+        self._key = np.frombuffer(digest, dtype="<u8").astype(np.uint64)
         self._by = policy.shard_by
         #: The columns whose values decide, if it is columns.
         self.fields = policy.shard_by if isinstance(policy.shard_by, tuple) else ()
@@ -40,7 +50,7 @@ class Sharder:
         mixed = np.zeros(len(rows), dtype=np.int64)
         for name in self.fields:
             if name in columns:
-                mixed = mixed * 31 + _UNDECLARED.codes(columns[name])[0][kept]
+                mixed = siphash(mixed ^ _UNDECLARED.codes(columns[name])[0][kept], self._key)
         return self._spread(mixed)
 
     def _spread(self, hashes: NDArray[np.int64]) -> NDArray[np.int64]:

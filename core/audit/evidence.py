@@ -18,7 +18,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Output:
-    """Rows as they were published, or suppressed, in the order of the file."""
+    """Rows as they were published, or suppressed, in the order of the file; in that of the trace, if there is one."""
 
     #: The different boxes, a row each and a column for each quasi-identifier; NaN if that is not published.
     lo: Floats = field(repr=False)
@@ -57,7 +57,7 @@ class Input:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Trace:
-    """What became of each row, in the order of the output."""
+    """What became of each row, by shard and release."""
 
     #: Its shard, and the number of its release there.
     shard: Ints = field(repr=False)

@@ -17,7 +17,7 @@ import yaml
 from pycanon import anonymity
 
 from crenel.pipelines.cli import main
-from crenel.policy import Policy
+from crenel.policy import OnSuppress, Policy
 
 ROWS = 30_162
 CATEGORIES = ("education", "marital_status")
@@ -46,27 +46,28 @@ def adult(data_dir: Path) -> pa.Table:
 
 
 def run(table: pa.Table, method: str, data_dir: Path, folder: Path) -> tuple[Policy, pa.Table, pa.Table]:
-    """The policy, the published rows, and the record of releases."""
+    """The policy, the published rows, and the trace, which has them in the same order."""
     said = copy.deepcopy(SAID) | {"method": method, "parameters": PARAMETERS[method]}
     for name in CATEGORIES:
         file = data_dir / "hierarchies" / "adult_arx" / f"{name}.csv"
         said["quasi_identifiers"][name] = {"type": "categorical", "hierarchy": os.fspath(file)}
     (folder / "policy.yaml").write_text(yaml.safe_dump(said, sort_keys=False))
     pq.write_table(table, folder / "in.parquet")
-    files = ("--input", "in.parquet", "--output", "out.parquet", "--releases", "releases.parquet")
-    files += ("--trace", "trace.parquet")
+    files = ("--input", "in.parquet", "--output", "out.parquet", "--trace", "trace.parquet")
     argv = [name if name.startswith("--") else str(folder / name) for name in ("policy.yaml", *files)]
     assert main(["run", *argv]) == 0
     return (
         Policy.from_yaml(folder / "policy.yaml"),
         pq.read_table(folder / "out.parquet"),
-        pq.read_table(folder / "releases.parquet"),
+        pq.read_table(folder / "trace.parquet"),
     )
 
 
-def shown(policy: Policy, out: pa.Table, releases: pa.Table) -> pd.DataFrame:
+def shown(policy: Policy, out: pa.Table, trace: pa.Table) -> pd.DataFrame:
     """What an outsider sees of the rows that are in groups, as text."""
-    grouped = np.repeat(releases["kind"].to_numpy(zero_copy_only=False) != "suppressed", releases["rows"].to_numpy())
+    grouped = trace["kind"].to_numpy(zero_copy_only=False) != "suppressed"
+    if policy.on_suppress is OnSuppress.DROP:
+        grouped = grouped[grouped]
     columns = [*policy.quasi_identifiers, *policy.sensitive]
     text = pd.DataFrame({name: [str(value) for value in out[name].to_pylist()] for name in columns})
     return text[grouped].reset_index(drop=True)  # pyCANON takes labels for places
@@ -87,8 +88,8 @@ def ours(folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, int]:
 @pytest.mark.parametrize("method", ["castle", "bastion"])
 def test_k_and_l_agree(method: str, data_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = adult(data_dir)
-    policy, out, releases = run(table, method, data_dir, tmp_path)
-    judged = shown(policy, out, releases)
+    policy, out, trace = run(table, method, data_dir, tmp_path)
+    judged = shown(policy, out, trace)
     assert len(judged) > 0.9 * ROWS
     names = list(policy.quasi_identifiers)
     k = anonymity.k_anonymity(judged, names)

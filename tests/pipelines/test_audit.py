@@ -489,11 +489,11 @@ def test_rows_may_lie_anywhere_in_the_file(files: Files, capsys: pytest.CaptureF
 
 
 def group_of(rows: list[Row]) -> list[int]:
-    """The places of a group's rows: of the smallest."""
+    """The places of a group's rows: of the smallest, and of those the first by its box."""
     groups: dict[tuple[str, ...], list[int]] = {}
     for place, row in enumerate(rows):
         groups.setdefault((row["age"], row["zip"], row["job"], row["joined"]), []).append(place)
-    return min((places for box, places in groups.items() if box[0] != "[0, 100]"), key=len)
+    return min((len(places), box, places) for box, places in groups.items() if box[0] != "[0, 100]")[2]
 
 
 def test_a_group_of_too_few_rows(honest: Files, capsys: pytest.CaptureFixture[str]) -> None:
@@ -694,7 +694,7 @@ def test_a_trace_that_calls_rows_sampled_out(honest: Files, capsys: pytest.Captu
 def test_a_trace_that_cannot_be(
     honest: Files, how: Callable[[Row], Row], found: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    honest.change("trace", lambda rows: [*rows[:50], how(rows[50]), *rows[51:]])
+    honest.change("trace", lambda rows: [how(row) if row["arrival"] == "50" else row for row in rows])
     assert found in broken(judge(capsys, "trace"))
 
 

@@ -146,7 +146,7 @@ def test_slow_bundles_are_not_split(on_prism: None, monkeypatch: pytest.MonkeyPa
         return take(self, *arguments)
 
     monkeypatch.setattr(hold.Hold, "_take", slowly)
-    out = run(Stamped(GIVEN), anonymize(), window=SlidingWindows(1200, 600))
+    out = run(Stamped(GIVEN), anonymize(overlapping_windows=True), window=SlidingWindows(1200, 600))
     assert len(out.published) == 2 * len(GIVEN)
     assert sum(left.value["rows"] for left in out.releases) == 2 * len(GIVEN)
 

@@ -273,6 +273,6 @@ def check(
     return report
 
 
-def anonymize(**changes: Any) -> Anonymize:
+def anonymize(*, overlapping_windows: bool = False, **changes: Any) -> Anonymize:
     """The transform, of the policy with these changes."""
-    return Anonymize(policy(**changes))
+    return Anonymize(policy(**changes), overlapping_windows=overlapping_windows)

@@ -10,6 +10,7 @@ from apache_beam.portability.api import beam_expansion_api_pb2, beam_runner_api_
 from apache_beam.runners.pipeline_context import PipelineContext
 from apache_beam.runners.portability.expansion_service import ExpansionServiceServicer
 from apache_beam.transforms.fully_qualified_named_transform import FullyQualifiedNamedTransform
+from apache_beam.transforms.window import SlidingWindows
 
 from crenel.transforms.external import Anonymize
 from tests.transforms.streams import as_dict, keep, kept, policy, rows
@@ -121,3 +122,12 @@ def test_it_runs() -> None:
 def test_error_handling_of_another_form_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="error_handling must have the name of an output"):
         Anonymize(text(), error_handling=wrong)
+
+
+def test_windows_that_overlap_are_asked_for_by_name() -> None:
+    pipeline = beam.Pipeline(runner="FnApiRunner")
+    given = pipeline | beam.Create(as_tuples(rows(5))) | beam.WindowInto(SlidingWindows(20, 10))
+    with pytest.raises(ValueError, match="windows must not overlap"):
+        _ = given | Anonymize(text())
+    _ = given | "Asked for" >> Anonymize(text(), overlapping_windows=True)
+    assert not expanded(policy=text(), overlapping_windows=True).error

@@ -87,6 +87,8 @@ def test_keys_wait_for_themselves_alone(changes: dict[str, Any]):
     for left in out.releases:
         by_shard[left.value["shard"]] += left.value["rows"]
     assert sorted(by_shard.values()) == [3, 60]
-    assert {left.value["number"] for left in out.suppressed} == {100, 101, 102}
+    assert {left.value["number"] for left in out.suppressed if left.value["number"] >= 100} == {100, 101, 102}
     assert {left.value["number"] for left in out.published} == {row["number"] for row in given}
-    check(policy(**changes), busy, [left for left in out.published if left.value["number"] < 100], [])
+    here, hidden = ([left for left in found if left.value["number"] < 100] for found in (out.published, out.suppressed))
+    report = check(policy(**changes), busy, here, hidden)
+    assert report.suppressed < policy().k  # a cluster may be left over

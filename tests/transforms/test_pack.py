@@ -21,8 +21,8 @@ GLOBAL = (GlobalWindow(),)
 WINDOWS = ([IntervalWindow(0, 10)], [IntervalWindow(10, 20)], [IntervalWindow(0, 10), IntervalWindow(5, 15)])
 
 
-def made(**changes: Any) -> pack.Pack:
-    step = pack.Pack(policy(**changes), b"secret")
+def made(*, overlapping: bool = False, **changes: Any) -> pack.Pack:
+    step = pack.Pack(policy(**changes), b"secret", overlapping=overlapping)
     step.setup()
     step.start_bundle()
     return step
@@ -50,7 +50,7 @@ def test_a_bundle_leaves_nothing_for_the_next() -> None:
 
 
 def test_rows_of_different_windows_are_packed_apart() -> None:
-    step = made()
+    step = made(overlapping=True)
     for i, row in enumerate(GIVEN):
         step.process(row, value(row, i, WINDOWS[i % 3]))
     out = list(step.finish_bundle())

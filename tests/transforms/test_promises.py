@@ -162,7 +162,7 @@ def test_locality_keeps_neighbours_together() -> None:
     of = policy(**LOCAL)
     packer = Packer(of, b"")
     (pack,) = Packer(policy(), b"").pack_dicts(GIVEN, None).packs
-    shard = Sharder(of).shards(pack.rows, {}, np.arange(len(GIVEN)))
+    shard = Sharder(of, b"").shards(pack.rows, {}, np.arange(len(GIVEN)))
     whole = np.ptp(pack.rows.qi, axis=0)
     within = np.mean([np.ptp(pack.rows.qi[shard == s], axis=0) / whole for s in range(4)], axis=0)
     assert within.min() < 0.6
@@ -175,3 +175,32 @@ def test_shards_do_not_depend_on_the_batch() -> None:
     for start in range(0, 600, 7):
         part = shards_of(of, GIVEN[start : start + 7])
         assert part == {number: whole[number] for number in part}
+
+
+@pytest.mark.parametrize("by", [["city"], ["city", "education"]], ids=str)
+def test_nobody_without_the_secret_knows_the_shard_of_a_city(by: list[str]) -> None:
+    """With another secret a value is in another shard: as often as not in one of eight."""
+    cities = [f"city-{i}" for i in range(200)]
+    given = [{**row, "city": city} for row, city in zip(rows(200), cities, strict=True)]
+    of = policy(shards=8, shard_by=by, seed=None)
+    dealt = [by_number(Packer(of, secret), given) for secret in (b"one", b"one", b"two", b"three")]
+    assert dealt[0] == dealt[1]
+    for other in dealt[2:]:
+        same = sum(dealt[0][number] == other[number] for number in range(200))
+        assert same < 60  # 25 by chance; 60 once in a billion times
+
+
+def test_columns_tell_the_shard_together_not_by_their_sum() -> None:
+    """Values that change places are other values."""
+    given = [{**row, "one": row["number"] // 20, "two": row["number"] % 20} for row in rows(400)]
+    turned = [{**row, "one": row["two"], "two": row["one"]} for row in given]
+    packer = Packer(policy(shards=8, shard_by=["one", "two"]), b"secret")
+    before, after = by_number(packer, given), by_number(packer, turned)
+    assert sum(before[n] == after[n] for n in range(400)) < 150
+
+
+def by_number(packer: Packer, given: list[dict[str, Any]]) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for pack in packer.pack_dicts(given, None).packs:
+        found |= dict.fromkeys(pack.payload.column("number"), pack.shard)
+    return found

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pickle
+from itertools import groupby, pairwise
 from typing import Any
 
 import apache_beam as beam
 import numpy as np
+import pyarrow as pa
 import pytest
 from apache_beam.pipeline import PipelineVisitor
 from apache_beam.portability.api import beam_runner_api_pb2
@@ -14,9 +16,12 @@ from apache_beam.testing.test_pipeline import TestPipeline as Pipeline
 
 from crenel import Policy, PolicyError
 from crenel.quasi_identifiers import Datetime, Numeric
+from crenel.secret import secret_of
 from crenel.transforms import Anonymize, AnonymizeBounded
+from crenel.transforms.holder import Holder
+from crenel.transforms.packs import Packer
 from crenel.transforms.published import _Column
-from tests.transforms.streams import anonymize, keep, kept, policy, rows
+from tests.transforms.streams import anonymize, keep, kept, policy, rows, run
 
 GIVEN = rows(60)
 GIVEN[7]["age"] = -1.0
@@ -174,3 +179,54 @@ def test_a_batch_has_the_ranges_that_rows_have(qi: Any) -> None:
     found = column.array(lo, hi)
     assert found.type == column.type
     assert found.to_pylist() == column.values(lo, hi)
+
+
+# --- The order of what leaves at once ---
+
+
+def moments(batch: pa.RecordBatch, order: dict[int, int]) -> list[int]:
+    """The releases of a batch, as they lie in it: for each the place among all in which the engine decided on it."""
+    places = [order[number] for number in batch["number"].to_pylist()]
+    return [place for place, _ in groupby(places)]
+
+
+ROWS: dict[str, Any] = {"delay": None, "delay_rows": 60}
+
+
+@pytest.mark.parametrize(
+    ("step", "changes"), [(Anonymize, ROWS), (AnonymizeBounded, ROWS), (AnonymizeBounded, {"delay": "1d"})]
+)
+def test_releases_that_leave_at_once_are_in_no_order(step: Any, changes: dict[str, Any]) -> None:
+    """A batch has one timestamp: the order inside does not tell more of the time than that."""
+    of = policy(k=3, **changes)
+    given = rows(600)
+    holder = Holder(of, secret_of(of), b"0")
+    decided: dict[int, int] = {}
+    (pack,) = Packer(of, secret_of(of)).pack_dicts(given, None).packs
+    for departure in [*holder.push(pack), *holder.flush()]:
+        for release in departure.releases:
+            numbers = [departure.payload.column("number")[row] for row in release.rows]
+            decided |= dict.fromkeys(numbers, len(set(decided.values())))
+    out = run([pa.RecordBatch.from_pylist(given)], step(of))
+    batches = [moments(left.value, decided) for left in out.published]
+    longest = max(batches, key=len)
+    assert len(longest) > 30
+    # A release lies together; which came first, the order does not tell.
+    assert len(set(longest)) == len(longest)
+    rising = sum(a < b for a, b in pairwise(longest))
+    assert abs(rising - len(longest) / 2) < 4.5 * (len(longest) / 12) ** 0.5
+
+
+def test_the_order_of_releases_is_the_secrets() -> None:
+    given, orders = [pa.RecordBatch.from_pylist(rows(300))], []
+    for seed in (7, 7, 8):
+        out = run(given, anonymize(k=3, delay="1d", seed=seed))
+        orders.append([left.value["number"].to_pylist() for left in out.published])
+    assert orders[0] == orders[1] != orders[2]
+
+
+def test_rows_that_are_to_leave_in_order_do() -> None:
+    of = policy(k=3, delay=None, delay_rows=60, parameters={"reorder": True})
+    out = run([pa.RecordBatch.from_pylist(rows(300))], Anonymize(of))
+    found = [number for left in out.published for number in left.value["number"].to_pylist()]
+    assert found == list(range(300))
