@@ -34,7 +34,7 @@ _FEW_BOXES = 16
 #: Persons that a part of a large set has at least: a group is not looked for among more than twice as many rows.
 _PART = 4096
 #: Rows in the sample that a row's loneliness is estimated by.
-_SAMPLE = 256
+_SAMPLE = 192
 _SCHEMAS = Schemas("crenel.engine", ("bastion.1.avsc",))
 #: Numbers that change from row to row, and are kept.
 _COUNTS = ("draws", "arrivals", "released", "clock", "sampled", "until_sample")
