@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -37,6 +37,9 @@ from crenel.engine import Kind, Releases
 from crenel.policy import Policy, Sensitive
 from crenel.rows import Rows
 
+OUTERMOST = "outermost: times chance, values as they are"
+#: How often values are dealt at random to measure it.
+DEALS = 20
 QUASI_IDENTIFIERS = ("age", "fnlwgt", "hours_per_week", "education", "marital_status", "native_country")
 K, L, DELTA, ROWS, PERSONS = 10, 2, 1_000, 10_000, 3_000
 #: What the default policy says, and what is asked for by name; the papers' methods have their papers' rule of reuse.
@@ -126,14 +129,27 @@ def in_a_crowd(stream: Stream) -> dict[str, float]:
     }
 
 
-def odd_one(policy: Policy, rows: Rows, releases: Any) -> dict[str, float]:
-    found = outermost(policy, rows, releases)
-    assert found is not None
-    larger = float("nan") if found.larger_ratio is None else found.larger_ratio
-    ratio = float("nan") if found.ratio is None else found.ratio
+def odd_one(made: Iterable[tuple[Policy, Rows, Any]]) -> tuple[float, float]:
+    """How much better than chance the guess of the outermost member is; in all groups, and in those of more than k."""
+    found = [of for of in (outermost(policy, rows, releases) for policy, rows, releases in made) if of is not None]
+    ratios = []
+    for right, expected in (("right", "expected"), ("larger_right", "larger_expected")):
+        by_chance = sum(getattr(of, expected) for of in found)
+        ratios.append(sum(getattr(of, right) for of in found) / by_chance if by_chance else float("nan"))
+    return ratios[0], ratios[1]
+
+
+def odd_ones(make: Callable[..., Stream], method: str, stream: Stream, plain: Stream, deals: int) -> dict[str, float]:
+    """The same with values as they are, and dealt at random: then values and places have nothing in common."""
+    rows = stream.rows
+    values = [np.random.default_rng(deal).permutation(rows.sensitive) for deal in range(deals)]
+    dealt = [make(replace(rows, sensitive=one), method) for one in values]
+    anywhere, larger = odd_one((of.policy, of.rows, of.releases) for of in dealt)
     return {
-        "outermost: times chance": ratio,
-        "outermost, in groups of more than k rows: times chance": larger,
+        "outermost: times chance, values dealt at random": anywhere,
+        "outermost: times chance, values dealt at random, groups of more than k": larger,
+        OUTERMOST: odd_one([(stream.policy, rows, stream.releases)])[0],
+        "outermost: times chance, values as they are, without l": odd_one([(plain.policy, rows, plain.releases)])[0],
     }
 
 
@@ -210,7 +226,7 @@ def figures_of(make: Callable[..., Stream], rows: Rows, repeated: Rows, method: 
         "homogeneity, without l, knowing when rows came: found of": homogeneous(plain, timed=True),
         "homogeneity, l = 2: found of": homogeneous(stream, timed=False),
         "homogeneity, l = 2, knowing when rows came: found of": homogeneous(stream, timed=True),
-        **odd_one(stream.policy, rows, stream.releases),
+        **odd_ones(make, method, stream, plain, DEALS),
         **bounded(stream),
         "ends: unique values that left exactly, of": ended(stream),
         "shrinking: odds changed by at most": shrink.get("odds", float("nan")),
@@ -244,7 +260,7 @@ def weak_figures(make: Callable[..., Stream], rows: Rows) -> dict[str, float]:
         "linkage: told who is in each group": careless["told"],
         "homogeneity, without l: found of": homogeneous(plain, timed=False),
         "homogeneity, without l, knowing when rows came: found of": homogeneous(plain, timed=True),
-        **odd_one(plain.promised, rows, nearest_and_a_new_value(rows, width)),
+        OUTERMOST: odd_one([(plain.promised, rows, nearest_and_a_new_value(rows, width))])[0],
         **bounded(plain),
         "ends: unique values that left exactly, of": ended(plain),
         "shrinking: odds changed by at most": greedy["odds"],
