@@ -215,7 +215,8 @@ def test_it_is_said_before_anything_starts(bare: Path, files: Path, capsys: pyte
     out = files / "out.csv"
     given = ["run", str(files / "policy.yaml"), "--input", "no-such-file.csv", "--output", str(out)]
     assert main([*given, "--runner", "prism"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    warned, line = capsys.readouterr().err.splitlines()
+    assert warned.startswith("crenel: warning: seed")
     assert line.startswith("crenel: --runner prism builds Prism with Go, which is not here")
 
 

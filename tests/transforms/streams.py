@@ -259,7 +259,15 @@ def judge(
 
 
 #: What cannot be told from the published rows alone.
-UNTOLD = ("before they arrived", "further than t", "delay_rows", "wrong loss", "wrong number of persons")
+UNTOLD = (
+    "before they arrived",
+    "further than t",
+    "delay_rows",
+    "wrong loss",
+    "wrong number of persons",
+    "at one moment",
+    "a person is more than once",
+)
 
 
 def check(
