@@ -82,10 +82,7 @@ ENGINE_POLICY: dict[str, Any] = {
 
 def policy_of(record: dict[str, Any]) -> Policy:
     """An engine's policy. The files leave out what was the default when they were written."""
-    said = {"method": "castle", "on_suppress": "star", **record["policy"]}
-    if said["method"] == "bastion":
-        said["parameters"] = {"reuse": True, **said.get("parameters", {})}
-    return Policy.from_dict(said)
+    return Policy.from_dict({"method": "castle", "on_suppress": "star", **record["policy"]})
 
 
 def engine_rows(count: int) -> Rows:
@@ -217,7 +214,7 @@ def gone_on(record: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 WRITERS: dict[str, Callable[[], dict[str, Any]]] = {
-    "bastion.3": lambda: write_engine(method="bastion", k=14, parameters={"reuse": True, "max_reusable": 4}),
+    "bastion.1": lambda: write_engine(method="bastion", k=9, parameters={"reuse": True, "max_reusable": 4}),
     "castle.1": write_engine,
     "castleguard.1": lambda: write_engine(
         method="castleguard", t=None, parameters={"beta_sample": 0.75, "perturb_sensitive": {"size": 2.0}}

@@ -18,9 +18,6 @@ from tests import golden
 from tests.transforms import cells
 
 ENGINES = sorted((golden.TESTS / "engine" / "golden").glob("*.json"))
-#: Written before a method was changed, and never by a release: this state loads, but what leaves is chosen otherwise.
-CHANGED = {"bastion.1", "bastion.2"}
-SAME = [path for path in ENGINES if path.stem not in CHANGED]
 _TRANSFORMS = golden.TESTS / "transforms" / "golden"
 HELD = sorted([*_TRANSFORMS.glob("held.*.json"), *_TRANSFORMS.glob("shards.*.json")])
 #: The kinds of releases, where a method does not reuse, or samples.
@@ -46,7 +43,7 @@ def test_every_schema_has_its_golden_file() -> None:
     assert on_disk == {path.name for path in golden.files().values()}
 
 
-@pytest.mark.parametrize("path", SAME, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", ENGINES, ids=lambda path: path.stem)
 def test_an_engine_goes_on_from_a_golden_snapshot(path: Path) -> None:
     record = load(path)
     engine = create(golden.policy_of(record))
@@ -55,21 +52,7 @@ def test_an_engine_goes_on_from_a_golden_snapshot(path: Path) -> None:
     assert found == record["releases"]
 
 
-@pytest.mark.parametrize("name", sorted(CHANGED))
-def test_what_a_changed_method_held_leaves(name: str) -> None:
-    record = load(golden.TESTS / "engine" / "golden" / f"{name}.json")
-    policy = golden.policy_of(record)
-    engine = create(policy)
-    engine.restore(golden.as_bytes(record["snapshot"]))
-    rows, held = golden.rows_of(record), engine.held
-    found = golden.continued(engine, rows)
-    numbers = [number for releases in found for number in releases["rows"]]
-    assert len(numbers) == len(set(numbers)) == held + record["rows"] - record["pushed"]
-    sizes = [size for releases in found for size in np.diff([0, *releases["offsets"][1:]])]
-    assert max(sizes) >= policy.k
-
-
-@pytest.mark.parametrize("path", SAME, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", ENGINES, ids=lambda path: path.stem)
 def test_it_is_the_same_as_without_the_snapshot(path: Path) -> None:
     """So that the file's rows are today's too."""
     record = load(path)

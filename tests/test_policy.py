@@ -117,7 +117,7 @@ def test_defaults():
     assert policy.on_suppress is OnSuppress.DROP
     assert policy.crowd
     assert policy.parameters == BastionParameters(
-        reuse=False, eta=4.6, lonely=0.15, search=8, max_reusable=4000, reorder=False
+        reuse=False, eta=4.6, lonely=0.25, search=8192, max_reusable=4000, reorder=False
     )
     assert policy.sensitive == {}
     assert policy.publish == ()

@@ -115,6 +115,7 @@ class Bastion(Compiled):
                 best = made
             kernels.hold_again(state)
         if best is not None:
+            _rearrange(state.held, np.argsort(state.held.number[: self.held]))
             best.plan_again(state)
         kernels.begin_writing(state)
         state.numbers["dividing"] = 0
@@ -122,15 +123,12 @@ class Bastion(Compiled):
     def _divided(self, state: kernels.State, least: int) -> _Division:
         """Plan groups in parts of at least so many persons."""
         held, rows = state.held, slice(0, self.held)
+        _rearrange(held, np.argsort(held.number[rows]))
         qi = np.ascontiguousarray(held.columns[:, rows].T)
         sensitive, time = held.sensitive[rows], np.zeros(self.held, dtype=np.int64)
         part = mondrian.partition(state.terrain.space, Rows(qi, held.person[rows], sensitive, time), least)
         order = np.lexsort((held.number[rows], part))
-        for name in _HELD:
-            column = getattr(held, name)
-            if len(column):
-                column[rows] = column[rows][order]
-        held.columns[:, rows] = held.columns[:, rows][:, order]
+        _rearrange(held, order)
         offsets = np.flatnonzero(np.diff(part[order], prepend=-2, append=-2))
         return _Division.of(state, kernels.plan_parts(state, offsets))
 
@@ -215,7 +213,7 @@ class Bastion(Compiled):
             return
         stored = record["reusable"]
         group = unpacked(stored["group"], "<i8")
-        count = min(len(group), self._parameters.max_reusable)
+        count = min(len(group), int(n["max_reusable"]))
         self._make_room_for_boxes(count)
         s = self._state
         newest = slice(len(group) - count, None)
@@ -339,6 +337,16 @@ class _Division:
         held[np.isin(held, self.number)] = common.NONE
         numbers["planned"], numbers["planned_rows"] = self.groups, rows
         numbers["held"] -= rows
+
+
+def _rearrange(held: kernels.Held, order: NDArray[np.int64]) -> None:
+    """Let all held rows, which have no gaps between them, lie in another order."""
+    rows = slice(0, len(order))
+    for name in _HELD:
+        column = getattr(held, name)
+        if len(column):
+            column[rows] = column[rows][order]
+    held.columns[:, rows] = held.columns[:, rows][:, order]
 
 
 def _least_parts(k: int, rows: int) -> list[int]:

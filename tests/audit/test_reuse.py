@@ -178,8 +178,8 @@ def many() -> Rows:
     return stream(1_400, seed=2)
 
 
-def test_the_least_loss_is_broken(many: Rows):
-    of = policy("bastion")
+def test_the_least_loss_is_broken():
+    of, many = policy("bastion"), stream(3_000, seed=2)
     weak = shrinking(of, many, by_least_loss(of, many), eta=LEAST_LOSS, most=500)
     assert weak.targets > 50
     assert weak.wrong == 0  # whoever is excluded is not the one

@@ -459,20 +459,26 @@ def continuous(method: str, *, diverse: bool = False) -> st.SearchStrategy[Case]
 
 
 @st.composite
-def _bastion_parameters(draw: st.DrawFn, reorder: bool) -> BastionParameters:
+def _bastion_parameters(draw: st.DrawFn, reuse: st.SearchStrategy[bool], reorder: bool) -> BastionParameters:
     return BastionParameters(
-        reuse=draw(_mostly(True, False)),
+        reuse=draw(reuse),
         eta=draw(_mostly(4.5, 0.0, 20.0)),
         lonely=draw(_mostly(0.2, 0.0, 1.0)),
-        search=draw(st.integers(2, 4)),
+        # Fewer than a group has, a few, or all that are held.
+        search=draw(_mostly(8192, 2, 3, 6, 12)),
         max_reusable=draw(_mostly(3, 0, 1, 100)),
         reorder=reorder,
     )
 
 
-def bastion_cases(*, reorder: bool = False, **promises: bool) -> st.SearchStrategy[Case]:
-    """Cases for `bastion`."""
-    return cases(method="bastion", parameters=_bastion_parameters(reorder), reorder=reorder, **promises)
+def bastion_cases(
+    *,
+    reuse: st.SearchStrategy[bool] = st.booleans(),  # noqa: B008 - it draws anew
+    reorder: bool = False,
+    **how: Any,
+) -> st.SearchStrategy[Case]:
+    """Cases for `bastion`, with reuse and without."""
+    return cases(method="bastion", parameters=_bastion_parameters(reuse, reorder), reorder=reorder, **how)
 
 
 @st.composite
@@ -578,3 +584,9 @@ def with_watermarks(case: Case, behind: Sequence[int]) -> Case:
     """The same stream, with a watermark before each row that the row itself would bring."""
     told = [(i, int(time) - case.policy.disorder - behind[i % len(behind)]) for i, time in enumerate(case.rows.time)]
     return replace(case, moves=tuple(sorted([*case.moves, *told], key=lambda move: move[0])))
+
+
+def in_bursts(case: Case, every: int) -> Case:
+    """The same stream, its event times rounded down to a multiple: many rows have one deadline."""
+    time = case.rows.time
+    return replace(case, rows=replace(case.rows, time=time - time % every))

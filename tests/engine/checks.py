@@ -154,6 +154,21 @@ def check_groups(method: Method, case: Case) -> None:
         assert all(far == 0 for far in report.far.values()), report.far
 
 
+def check_crowd(method: Method, case: Case) -> None:
+    """Where a crowd is promised, a row leaves with k persons, each of them once, or it is suppressed."""
+    if not getattr(case.policy.parameters, "crowd", False):
+        return
+    for release in run(case):
+        persons = case.rows.person[release.rows]
+        if Kind(release.kind) is Kind.SUPPRESSED:
+            assert len(persons) == 1
+        else:
+            assert Kind(release.kind) is Kind.CLUSTER
+            assert len(persons) == len(set(persons.tolist())) == release.persons >= case.policy.k
+    if case.policy.crowd:
+        assert audited(case, run(case)).no_crowd == 0
+
+
 # -- 3. true -------------------------------------------------------------------------------------
 
 
@@ -541,6 +556,7 @@ ALL_CHECKS: list[Check] = [
     check_nothing_lost,
     check_held,
     check_groups,
+    check_crowd,
     check_true,
     check_boxes,
     check_on_time,

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import strategies as st
 
 from crenel.engine import Kind, Releases, create
-from crenel.parameters import CastleParameters
-from crenel.policy import Policy, Sensitive
+from crenel.parameters import BastionParameters, CastleParameters
+from crenel.policy import OnSuppress, Policy, Sensitive
 from crenel.quasi_identifiers import Numeric
 from crenel.rows import Rows
 from tests.engine import cases, checks
@@ -47,6 +47,13 @@ def busy_case() -> Case:
     )
     moves = ((30, int(rows.time[30]) - 5), (70, int(rows.time[69]) + 1))
     return Case(policy=policy, rows=rows, cuts=(10, 10, 45, 90), moves=moves)
+
+
+def crowded_case() -> Case:
+    """The same stream, all of which leaves in crowds."""
+    case = busy_case()
+    crowd = {"method": "bastion", "parameters": BastionParameters(reuse=False), "on_suppress": OnSuppress.DROP}
+    return replace(case, policy=replace(case.policy, **crowd))
 
 
 class Broken:
@@ -179,6 +186,9 @@ FAULTS: dict[str, tuple[Any, Check]] = {
     "k is smaller": (under(k=2), checks.check_groups),
     "l is forgotten": (under(l=None, t=None), checks.check_groups),
     "t is forgotten": (under(t=None), checks.check_groups),
+    "a crowd is too small": (under(k=2, l=None, t=None), checks.check_crowd),
+    "rows leave alone": (under(parameters=BastionParameters(reuse=True)), checks.check_crowd),
+    "a person is twice in a crowd": (with_column("rows", other_row), checks.check_crowd),
     "a box is too narrow": (with_column("hi", lambda r: r.lo), checks.check_true),
     "a star shows something": (with_column("lo", narrow_star), checks.check_boxes),
     "a loss is wrong": (with_column("loss", lambda r: r.loss / 2), checks.check_boxes),
@@ -214,7 +224,7 @@ FAULTS: dict[str, tuple[Any, Check]] = {
 
 @pytest.mark.parametrize(("fault", "check"), FAULTS.values(), ids=FAULTS)
 def test_a_check_finds_its_fault(fault: Any, check: Check, monkeypatch: pytest.MonkeyPatch):
-    case = busy_case()
+    case = crowded_case() if check is checks.check_crowd else busy_case()
     if check is not checks.check_order:
         check(ANY, case)
 

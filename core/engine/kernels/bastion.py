@@ -814,7 +814,7 @@ def _join(
 
 @bare
 def _gather(s: State, count: int, size: int, wanted: int, most: float) -> int:
-    """Let candidates join, best first, until the group has the wanted size; its size, or -1 if it loses too much."""
+    """Let candidates join, best first, until the group has the wanted size; its size, or -1 if k lose too much."""
     search, score = s.search, s.search.score[: in_lanes(count)]
     while size < wanted:
         chosen = _best(score, search.least)
@@ -826,7 +826,7 @@ def _gather(s: State, count: int, size: int, wanted: int, most: float) -> int:
             continue
         _join(s.terrain, s.box, s.held.columns, search, count, size, chosen, person)
         size += 1
-        if most < np.inf and _box_loss(s.terrain.space, s.box) > most:
+        if size <= s.numbers[0].k and most < np.inf and _box_loss(s.terrain.space, s.box) > most:
             return -1
     return size
 
@@ -862,7 +862,7 @@ def _note_ratios(s: State, anchor: int, nearest: float) -> None:
 def _grow(s: State, first: int, last: int, size: int, wanted: int, most: float, count: int) -> tuple[int, int]:
     """Let rows join until the group has the wanted size, or none is left; its size, and how many candidates there are.
 
-    The size is -1 if the group loses too much.
+    The size is -1 if the group loses too much before it has k rows, or with them.
     """
     while size < wanted:
         if count > 0:
@@ -876,7 +876,7 @@ def _grow(s: State, first: int, last: int, size: int, wanted: int, most: float, 
 
 
 @bare
-def _with_values(s: State, first: int, last: int, size: int, count: int) -> int:
+def _with_values(s: State, first: int, last: int, size: int, most: float, count: int) -> int:
     """Enlarge the group by halves until it has the sensitive values that are asked for; its size, or 0 if it never has.
 
     A ring of half as many rows as the group has joins as a whole, or not at all. Group and ring are three parts of one
@@ -887,7 +887,7 @@ def _with_values(s: State, first: int, last: int, size: int, count: int) -> int:
         for j in range(3):
             copy_into(s.box[j], s.scratch.box[j])
         half, wanted = size // 2, size + size // 2
-        all_three, count = _grow(s, first, last, size, wanted, np.inf, count)
+        all_three, count = _grow(s, first, last, size, wanted, most, count)
         if all_three < wanted:
             return all_three if _has_values(s, all_three, 0, 0) else 0
         if (
@@ -923,7 +923,7 @@ def _group(s: State, anchor: int, first: int, last: int, most: float) -> int:
     if size < n.k:
         return 0
     if n.l > 0 or n.t >= 0.0:
-        size = _with_values(s, first, last, size, count)
+        size = _with_values(s, first, last, size, most, count)
     if size > 0 and _box_loss(s.terrain.space, s.box) > most:
         size = 0
     if size > 0 and n.max_reusable > 0:
@@ -1024,11 +1024,10 @@ def _join_plan(s: State, place: int, first: int) -> bool:
     n, plan, space = s.numbers[0], s.plan, s.terrain.space
     best, least = NONE, 1.0
     for group in range(first, n.planned):
-        loss, growth = 0.0, 0.0
+        loss, growth = _box_loss(space, plan.box[group]), 0.0
         for d in range(s.box.shape[1]):
             lo, hi, x = plan.box[group, 0, d], plan.box[group, 1, d], s.held.columns[d, place]
             new_lo, new_hi, _ = widen(space, d, lo, hi, np.int64(plan.box[group, 2, d]), x, x)
-            loss += space.dimensions[d].scale * (hi - lo)
             growth += space.dimensions[d].scale * ((new_hi - new_lo) - (hi - lo))
         added = plan.size[group] * growth + loss + growth
         if added < least and _may_join(s, group, place):
