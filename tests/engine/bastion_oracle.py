@@ -19,7 +19,7 @@ from crenel.rows import Rows
 from tests.engine.mondrian_oracle import Oracle as Mondrian
 from tests.engine.oracle import CLUSTER, REUSE, SUPPRESSED, IntervalAxis, Oracle, Row, saturate
 
-SAMPLE = 256
+SAMPLE = 192
 PART = 4096
 
 

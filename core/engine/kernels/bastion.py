@@ -1016,11 +1016,8 @@ def _may_join(s: State, group: int, place: int) -> bool:
 
 
 @bare
-def _join_plan(s: State, place: int, first: int) -> bool:
-    """Let a row join the planned group, from `first` on, to which it adds the least loss.
-
-    False if there is none, or if it adds no less than the row's suppression.
-    """
+def _join_plan(s: State, place: int, first: int) -> None:
+    """Let a row join the planned group, from `first` on, to which it adds the least loss, if that is less than 1."""
     n, plan, space = s.numbers[0], s.plan, s.terrain.space
     best, least = NONE, 1.0
     for group in range(first, n.planned):
@@ -1033,12 +1030,11 @@ def _join_plan(s: State, place: int, first: int) -> bool:
         if added < least and _may_join(s, group, place):
             best, least = group, added
     if best == NONE:
-        return False
+        return
     for d in range(s.box.shape[1]):
         _grow_box(space, plan.box[best], d, s.held.columns[d, place])
     plan.size[best] += 1
     _plan_row(s, place, best)
-    return True
 
 
 @bare
@@ -1372,8 +1368,8 @@ def plan_parts(s: State, offsets: Array) -> float:
     for part in range(offsets.size - 1):
         _plan_due(s, offsets[part], offsets[part + 1] - 1, offsets[part + 1] - 1)
     for i in range(n.places):  # those of parts without a group
-        if s.held.number[i] != NONE and not _join_plan(s, i, 0):
-            continue
+        if s.held.number[i] != NONE:
+            _join_plan(s, i, 0)
     total = np.float64(n.held)
     for group in range(n.planned):
         total += s.plan.size[group] * _box_loss(s.terrain.space, s.plan.box[group])
