@@ -214,7 +214,7 @@ def gone_on(record: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 WRITERS: dict[str, Callable[[], dict[str, Any]]] = {
-    "bastion.1": lambda: write_engine(method="bastion", k=9, parameters={"reuse": True, "max_reusable": 4}),
+    "bastion.1": lambda: write_engine(method="bastion", k=5, parameters={"reuse": True, "max_reusable": 4}),
     "castle.1": write_engine,
     "castleguard.1": lambda: write_engine(
         method="castleguard", t=None, parameters={"beta_sample": 0.75, "perturb_sensitive": {"size": 2.0}}

@@ -175,11 +175,11 @@ def test_weights_lie_between():
 
 @pytest.fixture(scope="module")
 def many() -> Rows:
-    return stream(1_400, seed=2)
+    return stream(3_000, seed=2)
 
 
-def test_the_least_loss_is_broken():
-    of, many = policy("bastion"), stream(3_000, seed=2)
+def test_the_least_loss_is_broken(many: Rows):
+    of = policy("bastion")
     weak = shrinking(of, many, by_least_loss(of, many), eta=LEAST_LOSS, most=500)
     assert weak.targets > 50
     assert weak.wrong == 0  # whoever is excluded is not the one
