@@ -128,25 +128,22 @@ class Encoder:
 
         1, 1.0 and "1" are one person (see `columns.text_of`); None, NaN and empty text are none;
         booleans and numbers that are not whole tell nobody apart, and are rejected. Whole numbers
-        are hashed by SipHash-2-4, which is done for a whole column at once; other text, once for
+        are hashed by SipHash-2-4, which is done for all of them at once; other text, once for
         each distinct value, by BLAKE2b.
         """
         whole = _whole_numbers(values)
         if whole is not None:
             return siphash(whole, self._int_key), None
-        return columns.spread(*columns.factorize(values), self.person, np.int64)
+        codes, distinct = columns.factorize(values)
+        numbers = [_whole_number(value) for value in distinct]
+        hashes = siphash(np.array([number or 0 for number in numbers], dtype=np.int64), self._int_key).tolist()
 
-    def person(self, value: Any) -> int:
-        """The hash of one person."""
-        if isinstance(value, (bool, np.bool_)):
-            raise Rejected(columns.WRONG_TYPE)
-        if isinstance(value, (float, np.floating)) and value % 1 > 0:
-            raise Rejected(columns.WRONG_TYPE)
-        text = columns.text_of(value)
-        if not text:
-            raise Rejected(columns.MISSING)
-        if _INTEGER.fullmatch(text) and int(text) in _INT64:
-            return int(siphash(np.array([int(text)], dtype=np.int64), self._int_key)[0])
+        def hashed(place: int) -> int:
+            return hashes[place] if numbers[place] is not None else self._hash(_identity(distinct[place]))
+
+        return columns.spread(codes, list(range(len(distinct))), hashed, np.int64)
+
+    def _hash(self, text: str) -> int:
         encoded = text.encode("utf-8", "surrogatepass")
         digest = blake2b(encoded, digest_size=8, key=self._text_key).digest()
         return int.from_bytes(digest, "little", signed=True)
@@ -230,6 +227,27 @@ def _sip_round(v: list[NDArray[np.uint64]]) -> None:
 
 def _rotated(word: NDArray[np.uint64], bits: int) -> NDArray[np.uint64]:
     return (word << np.uint64(bits)) | (word >> np.uint64(64 - bits))
+
+
+def _identity(value: Any) -> str:
+    """The text that tells a person apart."""
+    if isinstance(value, (bool, np.bool_)):
+        raise Rejected(columns.WRONG_TYPE)
+    if isinstance(value, (float, np.floating)) and value % 1 > 0:
+        raise Rejected(columns.WRONG_TYPE)
+    text = columns.text_of(value)
+    if not text:
+        raise Rejected(columns.MISSING)
+    return text
+
+
+def _whole_number(value: Any) -> int | None:
+    """The whole number that a person is, be it written as text; None if it is none of 64 bits."""
+    try:
+        text = _identity(value)
+    except Rejected:
+        return None
+    return int(text) if _INTEGER.fullmatch(text) and int(text) in _INT64 else None
 
 
 def _whole_numbers(values: Any) -> Ints | None:
