@@ -7,6 +7,7 @@ from statistics import fmean
 
 import pytest
 
+from benchmarks import bursts
 from benchmarks.bastion import CASES, LOSS, policy_of
 from benchmarks.runs import run
 
@@ -31,3 +32,12 @@ def test_it_loses_less_than_castle(name: str, data_dir: Path) -> None:
     stream = case.stream().first(15_000)
     loss = {m: run(policy_of(case, stream, m, case.delta), stream.rows).loss for m in ("castle", "bastion")}
     assert loss["bastion"] <= LOSS * loss["castle"]
+
+
+@pytest.mark.parametrize("gap", bursts.GAPS)
+@pytest.mark.parametrize("name", ["6 numeric, k = 50", "census", "taxi", "l = 2", "l = 3, categories"])
+def test_bursts_lose_no_more_than_mondrian_and_castle(name: str, gap: str, data_dir: Path) -> None:
+    """Rows of one timestamp are one set to be divided, not a queue of anchors."""
+    assert data_dir
+    figures = bursts.figures_of(bursts.CASES[name], gap, seeds=1, part=1)
+    assert figures["bastion loss"] <= min(figures["mondrian loss"], figures["castle loss"])
