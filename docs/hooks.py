@@ -1,4 +1,4 @@
-"""MkDocs hooks: pages from outside docs/, links that work on GitHub and on the site, nothing loaded from another host."""
+"""MkDocs hooks: pages from outside docs/, links for GitHub and the site alike, and nothing loaded from another host."""
 
 from __future__ import annotations
 
