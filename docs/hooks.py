@@ -16,12 +16,14 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = {
     "CHANGELOG.md": "changelog.md",
     "CONTRIBUTING.md": "contributing.md",
+    "README.md": "index.md",
     "SECURITY.md": "security.md",
     "benchmarks/README.md": "benchmarks.md",
 }
 _SOURCES = {page: source for source, page in PAGES.items()}
 
 _LINK = re.compile(r"(?P<image>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)")
+_LAYOUT = re.compile(r"<(table|tr|td)>")
 _LOADED = re.compile(r"""<(?:script|img|iframe|link)\b[^>]*\b(?:src|href)=["']?((?:https?:)?//[^"'\s>]+)""")
 
 
@@ -36,6 +38,8 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
     """Rewrite links, which are written relative to the tree as GitHub shows it, to be relative to the site."""
     place = page.file.src_uri
     source = _SOURCES.get(place, f"docs/{place}")
+    # GitHub reads Markdown inside a table of HTML; here the table has to ask for it.
+    markdown = _LAYOUT.sub(r'<\1 markdown="block">', markdown)
     return _LINK.sub(lambda link: _on_site(link, source, place), markdown)
 
 
@@ -54,8 +58,8 @@ def _on_site(link: re.Match[str], source: str, place: str) -> str:
     if re.match(r"[a-z]+:", target):
         return link[0]
     path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
-    if path.startswith("docs/") or path in PAGES or path == "README.md":
-        inside = "index.md" if path == "README.md" else PAGES.get(path, path.removeprefix("docs/"))
+    if path.startswith("docs/") or path in PAGES:
+        inside = PAGES.get(path, path.removeprefix("docs/"))
         relative = posixpath.relpath(inside, posixpath.dirname(place) or ".")
         return f"{link['image']}[{link['text']}]({relative}{link['anchor'] or ''})"
     if not (ROOT / path).exists():

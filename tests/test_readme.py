@@ -69,7 +69,7 @@ def test_the_pipeline_publishes_every_row(tmp_path: Path) -> None:
 
 
 def test_the_engine_without_beam_publishes_every_row(tmp_path: Path) -> None:
-    (engine,) = blocks("python", (ROOT / "docs" / "index.md").read_text("utf-8"))
+    (engine,) = blocks("python", (ROOT / "docs" / "first-steps.md").read_text("utf-8"))
     printed = run([sys.executable, "-c", engine], tmp_path)
     counts = re.findall(r"^(?:CLUSTER|REUSE|SUPPRESSED) .* for (\d+) rows$", printed, re.MULTILINE)
     assert len(counts) == len(printed.splitlines())
