@@ -21,14 +21,14 @@ demo: $(VENV)/dev ## Anonymize an example stream and audit what was published
 	$(BIN)/crenel demo
 
 test: $(VENV)/dev ## Run all tests but those on a cluster (PYTEST_ARGS=... adds options)
-	$(BIN)/python -m tests.kernels
+	$(BIN)/python -m tests.core.engine.compile_kernels
 	$(BIN)/python -m pytest -n 2 -m "not flink and not kafka" $(PYTEST_ARGS)
 
 flink-test: $(VENV)/dev ## Run the tests on a Flink cluster of their own (Java 17 and Maven needed)
 	$(BIN)/python -m pytest -m "flink and not kafka" --durations=10 tests/runners/flink $(PYTEST_ARGS)
 
 kafka-test: $(VENV)/dev ## Run the tests with a broker of Kafka, one of them on Flink (needs Java and Maven)
-	$(BIN)/python -m pytest -m kafka --durations=10 tests/kafka $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m kafka --durations=10 tests/pipelines/kafka $(PYTEST_ARGS)
 
 # What needs a runner's own timers, windows and bundles.
 PRISM_TESTS := tests/runners/test_prism.py $(addprefix tests/transforms/test_,windows.py promises.py)
@@ -36,7 +36,7 @@ PRISM_TESTS := tests/runners/test_prism.py $(addprefix tests/transforms/test_,wi
 fetch: $(VENV)/prism ## Fetch and build what tests on Prism, Flink and Kafka need; else they do it themselves
 	$(BIN)/python -c 'from crenel.runners import prism; prism.check([])'
 	$(BIN)/python -c 'from crenel.runners.flink import runs; runs.check([])'
-	$(BIN)/python -c 'from tests.kafka import broker; broker.libraries()'
+	$(BIN)/python -c 'from tests.pipelines.kafka import broker; broker.libraries()'
 
 prism-test: $(VENV)/prism ## Run the transform's tests on Prism, which is built if need be
 	$(BIN)/python -m pytest -n 2 --prism $(PRISM_TESTS) $(PYTEST_ARGS)

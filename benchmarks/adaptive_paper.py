@@ -20,10 +20,10 @@ import numpy as np
 
 from benchmarks.runs import push_all, run
 from benchmarks.tables import finish, rounded, table
-from crenel.hierarchy import Hierarchy
+from crenel.encoding.rows import Rows
 from crenel.policy import Policy
-from crenel.quasi_identifiers import Categorical, Numeric
-from crenel.rows import Rows
+from crenel.policy.hierarchy import Hierarchy
+from crenel.policy.quasi_identifiers import Categorical, Numeric
 
 ROWS, RUNS, KS = 1_000, 10, (2, 3, 4)
 MS = 1_000

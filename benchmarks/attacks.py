@@ -33,9 +33,9 @@ from crenel.audit.attacks import (
     shrinking,
 )
 from crenel.audit.guarantees import Published, audit
+from crenel.encoding.rows import Rows
 from crenel.engine import Kind, Releases
 from crenel.policy import Policy, Sensitive
-from crenel.rows import Rows
 
 OUTERMOST = "outermost: times chance, values as they are"
 #: How often values are dealt at random to measure it.

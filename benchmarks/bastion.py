@@ -30,9 +30,9 @@ from benchmarks.datasets import ADULT, NUMERIC, SFU, UCI, Stream
 from benchmarks.methods import measured
 from benchmarks.runs import PACK, push_all
 from benchmarks.tables import finish, rounded, table
+from crenel.encoding.rows import Rows
 from crenel.engine import create
 from crenel.policy import Policy, Sensitive
-from crenel.rows import Rows
 
 
 @dataclass(frozen=True)

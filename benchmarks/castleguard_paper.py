@@ -30,12 +30,12 @@ from benchmarks.castle_paper import write
 from benchmarks.runs import BrokenPromiseError
 from benchmarks.tables import finish, rounded, table
 from crenel.audit.guarantees import audit
+from crenel.encoding.rows import Rows
 from crenel.engine import Kind, Releases, create
-from crenel.engine.castleguard import CastleGuard
-from crenel.parameters import CastleGuardParameters
+from crenel.engine.methods.castleguard.castleguard_engine import CastleGuard
 from crenel.policy import Policy, Sensitive
-from crenel.quasi_identifiers import Numeric
-from crenel.rows import Rows
+from crenel.policy.parameters import CastleGuardParameters
+from crenel.policy.quasi_identifiers import Numeric
 
 PAGE = "castleguard.md"
 PARTS = ("loss", "quality")

@@ -27,8 +27,8 @@ from benchmarks.runs import BrokenPromiseError, push_all
 from benchmarks.tables import finish, rounded, table
 from crenel.audit.guarantees import audit
 from crenel.engine import create
-from crenel.parameters import METHODS as KNOWN
 from crenel.policy import Policy
+from crenel.policy.parameters import METHODS as KNOWN
 
 PAGE = ROOT / "docs" / "papers" / "continuous-publishing.md"
 METHODS = ("min-delay", "rtree", "rtree-density", "rtree-full")

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crenel.encode import Encoder
-from crenel.hierarchy import Hierarchy
-from crenel.parameters import CastleParameters
+from crenel.encoding.encoder import Encoder
+from crenel.encoding.rows import Rows
 from crenel.policy import Policy
-from crenel.quasi_identifiers import Categorical, Numeric, QuasiIdentifier
-from crenel.rows import Rows
+from crenel.policy.hierarchy import Hierarchy
+from crenel.policy.parameters import CastleParameters
+from crenel.policy.quasi_identifiers import Categorical, Numeric, QuasiIdentifier
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -29,8 +29,8 @@ from benchmarks.datasets import ADULT, NUMERIC, Stream
 from benchmarks.runs import PACK, push_all
 from benchmarks.tables import finish, rounded, table
 from crenel.engine import Engine, Releases, create
-from crenel.parameters import Reuse
 from crenel.policy import Policy
+from crenel.policy.parameters import Reuse
 
 #: The case that all others are compared with: 6 numeric QIs.
 BASE = {"k": 100, "delay_rows": 10_000}
@@ -232,7 +232,7 @@ def _first_use(cache: str) -> dict[str, float]:
 
 def _oracle_run(policy: Policy, stream: Stream) -> list[Any]:
     # Here and not above: only this comparison needs the tests.
-    from tests.engine.oracle import Oracle
+    from tests.core.engine.methods.castle.castle_oracle import Oracle
 
     columns = policy.quasi_identifiers.values()
     parameters = policy.parameters

@@ -33,7 +33,7 @@ from apache_beam.options.pipeline_options import PipelineOptions
 from benchmarks import plain
 from benchmarks.tables import finish, rounded, table
 from benchmarks.transform import GROUP, PACK, Bench, Scale
-from crenel.pipelines.errors import CommandError
+from crenel.pipelines.command_errors import CommandError
 from crenel.runners.flink import options, runs
 from crenel.runners.flink.cluster import Cluster, until
 from crenel.runners.flink.job_server import JobServer

@@ -29,7 +29,7 @@ import pyarrow as pa
 from benchmarks.datasets import ROOT
 from benchmarks.tables import finish, rounded, table
 from crenel.policy import Policy
-from crenel.quasi_identifiers import Numeric
+from crenel.policy.quasi_identifiers import Numeric
 
 #: Rows of a batch.
 BATCH = 10_000
@@ -86,9 +86,9 @@ def on_runner(rows: int, of: Policy) -> int:
 
 def as_worker(rows: int, of: Policy) -> int:
     """The same without a runner: encoded, packed, read back, held, published."""
-    from crenel.transforms.packs import Pack, Packer
-    from crenel.transforms.published import Publisher
-    from crenel.transforms.shards import Left, Shards
+    from crenel.transforms._hold.shard_set import Left, Shards
+    from crenel.transforms._pack.row_pack import Pack, Packer
+    from crenel.transforms._publish.publisher import Publisher
 
     packer, publisher = Packer(of, b""), Publisher(of)
     shards = Shards(of, b"")

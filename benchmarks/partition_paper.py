@@ -32,11 +32,11 @@ from benchmarks.kept import KEPT, Keep
 from benchmarks.runs import BrokenPromiseError, push_all, run
 from benchmarks.tables import finish, rounded, table
 from crenel.audit.guarantees import Published, audit
-from crenel.encode import Encoder
+from crenel.encoding.encoder import Encoder
 from crenel.engine import Kind
-from crenel.parameters import METHODS
-from crenel.pipelines.trace import box
+from crenel.pipelines.auditing.published_values import box
 from crenel.policy import Policy
+from crenel.policy.parameters import METHODS
 from crenel.transforms import Anonymize
 
 PAGE = "iot-partitioning.md"

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from crenel.audit.guarantees import audit
+from crenel.encoding.rows import Rows
 from crenel.engine import Kind, Releases, create
 from crenel.policy import Policy
-from crenel.rows import Rows
 
 #: Rows pushed at once. The releases do not depend on it.
 PACK = 500

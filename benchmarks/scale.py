@@ -27,13 +27,13 @@ from benchmarks.datasets import NUMERIC, ROOT, SFU, Stream, adult, census
 from benchmarks.runs import PACK, BrokenPromiseError
 from benchmarks.tables import finish, rounded, table
 from crenel.audit.guarantees import audit
+from crenel.encoding.rows import Rows
 from crenel.engine import Kind, Releases, create
 from crenel.policy import Policy
-from crenel.rows import Rows
-from crenel.transforms.holder import Holder
-from crenel.transforms.packs import Pack, Packer
-from crenel.transforms.published import Publisher
-from crenel.transforms.sharding import Sharder
+from crenel.transforms._hold.holder import Holder
+from crenel.transforms._pack.row_pack import Pack, Packer
+from crenel.transforms._pack.sharding import Sharder
+from crenel.transforms._publish.publisher import Publisher
 
 SHARDS = (1, 2, 4, 8, 16, 32)
 WAYS = ("person", "locality")

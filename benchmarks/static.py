@@ -18,7 +18,7 @@ from benchmarks import datasets
 from benchmarks.castle_paper import REFERENCES
 from benchmarks.datasets import Stream
 from benchmarks.tables import finish, rounded, table
-from crenel.engine.mondrian import groups_of, partition
+from crenel.engine.methods.mondrian.mondrian_engine import groups_of, partition
 from crenel.engine.space import space_of
 
 

@@ -41,9 +41,9 @@ from benchmarks import plain
 from benchmarks.datasets import CATEGORICAL, NUMERIC, adult_categories, data_folder
 from benchmarks.tables import finish, rounded, table
 from crenel.policy import Policy
-from crenel.quasi_identifiers import Numeric, QuasiIdentifier
+from crenel.policy.quasi_identifiers import Numeric, QuasiIdentifier
 from crenel.transforms import Anonymize
-from crenel.transforms.published import Publisher
+from crenel.transforms._publish.publisher import Publisher
 
 #: What leaves as it is.
 PUBLISHED = ("workclass", "sex", "income")

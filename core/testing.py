@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from crenel.errors import Rejected
-from crenel.geometry import Interval, Radix, Tree
-from crenel.quasi_identifiers import QuasiIdentifier
+from crenel.policy.geometry import Interval, Radix, Tree
+from crenel.policy.quasi_identifiers import QuasiIdentifier
 
 __all__ = ["check_quasi_identifier"]
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from crenel.errors import PolicyError
-from crenel.pipelines.errors import CommandError
+from crenel.pipelines.command_errors import CommandError
 
 __all__ = ["COMMANDS", "Command", "main"]
 
@@ -33,13 +33,13 @@ class Command(NamedTuple):
 
 #: The commands by their names, in the order of the help.
 COMMANDS: dict[str, Command] = {
-    "check": Command("crenel.pipelines.check", "explain a policy, and find what will go wrong"),
-    "init": Command("crenel.pipelines.init", "draft a policy from data"),
-    "run": Command("crenel.pipelines.run", "anonymize files"),
-    "audit": Command("crenel.pipelines.audit", "check what was published, and measure what it cost"),
-    "plan": Command("crenel.pipelines.plan", "say how many shards a rate needs, and what they cost"),
-    "guarantee": Command("crenel.pipelines.guarantee", "compute the differential privacy of sampling and k"),
-    "demo": Command("crenel.pipelines.demo", "anonymize an example stream, and audit what was published"),
+    "check": Command("crenel.pipelines.commands.check", "explain a policy, and find what will go wrong"),
+    "init": Command("crenel.pipelines.commands.init", "draft a policy from data"),
+    "run": Command("crenel.pipelines.commands.run", "anonymize files"),
+    "audit": Command("crenel.pipelines.commands.audit", "check what was published, and measure what it cost"),
+    "plan": Command("crenel.pipelines.commands.plan", "say how many shards a rate needs, and what they cost"),
+    "guarantee": Command("crenel.pipelines.commands.guarantee", "compute the differential privacy of sampling and k"),
+    "demo": Command("crenel.pipelines.commands.demo", "anonymize an example stream, and audit what was published"),
 }
 
 _EXAMPLE = """\

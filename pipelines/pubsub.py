@@ -18,11 +18,11 @@ import apache_beam as beam
 from apache_beam.io.gcp.pubsub import ReadFromPubSub, WriteToPubSub, parse_subscription, parse_topic
 from apache_beam.metrics import Metrics
 
-from crenel.pipelines.errors import CommandError
+from crenel.pipelines.command_errors import CommandError
 from crenel.policy import Policy
 from crenel.transforms import Anonymize
+from crenel.transforms._publish.emitter import NAMESPACE
 from crenel.transforms.anonymize import with_outputs
-from crenel.transforms.emit import NAMESPACE
 
 __all__ = ["SCHEME", "Topics", "build"]
 

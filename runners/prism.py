@@ -22,7 +22,7 @@ from apache_beam.options.pipeline_options import PipelineOptions, PrismRunnerOpt
 from apache_beam.runners.portability.job_server import JobServer
 from apache_beam.runners.portability.prism_runner import PrismJobServer, PrismRunner
 
-from crenel.pipelines.errors import CommandError
+from crenel.pipelines.command_errors import CommandError
 from crenel.runners import Job
 
 __all__ = ["binary", "cached", "check", "go", "launch"]

@@ -30,7 +30,7 @@ def _have_prism() -> None:
     """Let pipelines run on Prism. pytest's own process is the first to come here: the others find it built."""
     from apache_beam.options.pipeline_options import PipelineOptions
 
-    from crenel.pipelines.errors import CommandError
+    from crenel.pipelines.command_errors import CommandError
     from crenel.runners import prism
     from tests.transforms import streams
 

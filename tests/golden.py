@@ -22,16 +22,16 @@ from typing import Any
 
 import numpy as np
 
+from crenel.encoding.rows import Rows
 from crenel.engine import Releases, create
 from crenel.policy import Policy
-from crenel.rows import Rows
 
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
 
 #: Where schemas are, and where their golden files.
 FOLDERS = {
-    ROOT / "core" / "engine": TESTS / "engine" / "golden",
+    ROOT / "core" / "engine": TESTS / "core" / "engine" / "golden",
     ROOT / "transforms": TESTS / "transforms" / "golden",
 }
 
@@ -45,7 +45,7 @@ def files() -> dict[str, Path]:
     found = {
         schema.stem: golden / f"{schema.stem}.json"
         for folder, golden in FOLDERS.items()
-        for schema in sorted(folder.glob("*.avsc"))
+        for schema in sorted(folder.rglob("*.avsc"))
     }
     return found | {name: found[of].with_name(f"{name}.json") for name, of in OTHERWISE.items()}
 
@@ -155,7 +155,7 @@ def _without_nan(value: Any) -> Any:
 
 
 def write_pack() -> dict[str, Any]:
-    from crenel.transforms.packs import Packer
+    from crenel.transforms._pack.row_pack import Packer
     from tests.transforms import streams
 
     policy, given = streams.policy(), streams.rows(6)
@@ -166,7 +166,7 @@ def write_pack() -> dict[str, Any]:
 def write_shards() -> dict[str, Any]:
     import pyarrow as pa
 
-    from crenel.transforms.packs import Packer
+    from crenel.transforms._pack.row_pack import Packer
     from tests.transforms import cells, streams
 
     policy, given = streams.policy(shards=3), streams.rows(160)
@@ -231,7 +231,7 @@ WRITERS: dict[str, Callable[[], dict[str, Any]]] = {
     ),
     "partition.1": write_partition,
     "buffered.1": lambda: write_engine(method="faanst-passive", t=None, parameters={"mu": 20}),
-    "continuous.1": lambda: write_engine(
+    "rtree.1": lambda: write_engine(
         k=12,
         t=None,
         method="rtree-full",

@@ -13,15 +13,15 @@ import pytest
 
 from crenel.engine import create
 from crenel.policy import Policy
-from crenel.transforms.packs import Pack, Packer
+from crenel.transforms._pack.row_pack import Pack, Packer
 from tests import golden
 from tests.transforms import cells
 
-ENGINES = sorted((golden.TESTS / "engine" / "golden").glob("*.json"))
+ENGINES = sorted((golden.TESTS / "core" / "engine" / "golden").glob("*.json"))
 _TRANSFORMS = golden.TESTS / "transforms" / "golden"
 HELD = sorted([*_TRANSFORMS.glob("held.*.json"), *_TRANSFORMS.glob("shards.*.json")])
 #: The kinds of releases, where a method does not reuse, or samples.
-_EVERYTHING = {"castleguard": {0, 1, 2, 3}, "continuous": {0, 2}, "sdgs": {0, 2, 3}}
+_EVERYTHING = {"castleguard": {0, 1, 2, 3}, "rtree": {0, 2}, "sdgs": {0, 2, 3}}
 PACKS = sorted(_TRANSFORMS.glob("pack.*.json"))
 
 

@@ -16,15 +16,15 @@ from apache_beam.transforms.trigger import AccumulationMode
 from apache_beam.transforms.window import GlobalWindows, SlidingWindows
 from apache_beam.typehints.row_type import RowTypeConstraint
 
-from crenel.parameters import takes_holes
 from crenel.policy import Policy, PolicyError
-from crenel.secret import secret_of
-from crenel.transforms.emit import PUBLISHED, REJECTED, RELEASES, SUPPRESSED
-from crenel.transforms.hold import Hold
-from crenel.transforms.local import is_run_here, keep_keys_whole, warn_of_stale_state
-from crenel.transforms.pack import OVERLAPPING, REJECTED_FIELDS, Pack, PackBounded
-from crenel.transforms.perturb import published_as_floats
-from crenel.transforms.published import RELEASE_FIELDS, Publisher
+from crenel.policy.parameters import takes_holes
+from crenel.policy.secret import secret_of
+from crenel.transforms._hold.hold_step import Hold
+from crenel.transforms._hold.local_runners import is_run_here, keep_keys_whole, warn_of_stale_state
+from crenel.transforms._pack.pack_step import OVERLAPPING, REJECTED_FIELDS, Pack, PackBounded
+from crenel.transforms._pack.perturb import published_as_floats
+from crenel.transforms._publish.emitter import PUBLISHED, REJECTED, RELEASES, SUPPRESSED
+from crenel.transforms._publish.publisher import RELEASE_FIELDS, Publisher
 
 __all__ = ["Anonymize", "Anonymized"]
 

@@ -17,15 +17,14 @@ from apache_beam.transforms.trigger import DefaultTrigger
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
 from numpy.typing import NDArray
 
-from crenel import columns
 from crenel.errors import Rejected
-from crenel.policy import Policy
+from crenel.policy import Policy, columns
+from crenel.transforms._hold.hold_step import shard_name
+from crenel.transforms._hold.holder import Departure, Holder
+from crenel.transforms._pack.payloads import Batch, Form, Objects, Payload
+from crenel.transforms._pack.row_pack import Pack, joined
+from crenel.transforms._publish.emitter import NAMESPACE, PUBLISHED, RELEASES, SUPPRESSED, Emitter
 from crenel.transforms.anonymize import Anonymize, with_outputs
-from crenel.transforms.emit import NAMESPACE, PUBLISHED, RELEASES, SUPPRESSED, Emitter
-from crenel.transforms.hold import shard_name
-from crenel.transforms.holder import Departure, Holder
-from crenel.transforms.packs import Pack, joined
-from crenel.transforms.payloads import Batch, Form, Objects, Payload
 
 __all__ = ["AnonymizeBounded", "departures"]
 

@@ -13,9 +13,9 @@ import yaml
 from apache_beam import pvalue
 
 from crenel import transforms
-from crenel.checks import suggestion
 from crenel.policy import Policy
-from crenel.transforms.emit import PUBLISHED, REJECTED, RELEASES, SUPPRESSED
+from crenel.policy.checks import suggestion
+from crenel.transforms._publish.emitter import PUBLISHED, REJECTED, RELEASES, SUPPRESSED
 
 __all__ = ["Anonymize"]
 

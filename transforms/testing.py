@@ -24,7 +24,7 @@ import pyarrow as pa
 from apache_beam.testing.util import BeamAssertException
 
 from crenel.policy import OnSuppress, Policy
-from crenel.transforms.published import Publisher
+from crenel.transforms._publish.publisher import Publisher
 
 __all__ = ["is_anonymous", "is_k_anonymous", "is_l_diverse", "names_only", "star_of"]
 

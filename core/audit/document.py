@@ -12,16 +12,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from crenel.audit import attempts, measures
-from crenel.audit.differential import stated
+from crenel.audit import attack_runs as attempts
+from crenel.audit import measures
+from crenel.audit.differential_privacy import stated
 from crenel.audit.evidence import Evidence
 from crenel.audit.measures import rounded
 from crenel.audit.promises import BROKEN, KEPT, NOT_PROMISED, UNKNOWN, Promise, left, promises, seeded
 from crenel.audit.utility import Workload, utility
 from crenel.audit.view import View
-from crenel.durations import format_duration
-from crenel.parameters import takes_holes
 from crenel.policy import Policy
+from crenel.policy.durations import format_duration
+from crenel.policy.parameters import takes_holes
 
 __all__ = ["Workload", "build"]
 

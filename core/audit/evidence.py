@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from crenel.rows import Rows
+from crenel.encoding.rows import Rows
 
 __all__ = ["Evidence", "Input", "Output", "Reported", "Trace"]
 

@@ -15,8 +15,8 @@ import numpy.typing as npt
 from crenel.audit.evidence import Evidence, Input, Output, Reported, Trace
 from crenel.audit.guarantees import Published, Report, audit
 from crenel.audit.measures import widest
+from crenel.encoding.rows import Rows
 from crenel.policy import OnSuppress, Policy
-from crenel.rows import Rows
 
 __all__ = ["Exact", "TraceError", "leaving"]
 

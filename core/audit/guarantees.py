@@ -26,12 +26,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from crenel.audit.differential import Statement, stated
-from crenel.durations import parse_duration
-from crenel.geometry import Geometry, Interval, Radix, Tree
-from crenel.parameters import takes_holes
+from crenel.audit.differential_privacy import Statement, stated
+from crenel.encoding.rows import Rows
 from crenel.policy import OnSuppress, Policy
-from crenel.rows import Rows
+from crenel.policy.durations import parse_duration
+from crenel.policy.geometry import Geometry, Interval, Radix, Tree
+from crenel.policy.parameters import takes_holes
 
 __all__ = ["FEWER", "Published", "Report", "audit", "legal"]
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from crenel.geometry import Interval
 from crenel.policy import Policy
+from crenel.policy.geometry import Interval
 
 __all__ = [
     "Loss",

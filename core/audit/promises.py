@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from crenel.audit import measures
-from crenel.audit.differential import stated
+from crenel.audit.differential_privacy import stated
 from crenel.audit.guarantees import legal
 from crenel.audit.measures import rounded
 from crenel.audit.view import View
-from crenel.durations import format_duration
+from crenel.policy.durations import format_duration
 
 __all__ = ["BROKEN", "KEPT", "NOT_PROMISED", "UNKNOWN", "Promise", "left", "promises", "seeded"]
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from crenel.geometry import Geometry, Interval, Radix, Tree
+from crenel.policy.geometry import Geometry, Interval, Radix, Tree
 
 __all__ = ["Axis", "Boxes", "Queries", "WorkloadError", "workload_error"]
 

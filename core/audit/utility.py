@@ -11,7 +11,7 @@ import numpy.typing as npt
 from crenel.audit.measures import rounded
 from crenel.audit.queries import Axis, Boxes, workload_error
 from crenel.audit.view import View
-from crenel.geometry import Interval
+from crenel.policy.geometry import Interval
 
 __all__ = ["Workload", "utility"]
 

@@ -14,8 +14,8 @@ from crenel.audit.evidence import Evidence
 from crenel.audit.exact import Exact, leaving
 from crenel.audit.guarantees import Report
 from crenel.audit.measures import rounded
-from crenel.parameters import takes_holes
 from crenel.policy import OnSuppress, Policy
+from crenel.policy.parameters import takes_holes
 
 __all__ = ["Accounts", "Crowd", "View"]
 

@@ -21,20 +21,20 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 
-from crenel.engine.adaptive_window import AdaptiveWindow
-from crenel.engine.bastion import Bastion
-from crenel.engine.castle import Castle
-from crenel.engine.castleguard import CastleGuard
-from crenel.engine.continuous import Continuous
+from crenel.encoding.rows import Rows
 from crenel.engine.contract import Engine, Kind, Release, Releases, SnapshotError
-from crenel.engine.faanst import Faanst, ProactiveFaanst
-from crenel.engine.mondrian import Mondrian
-from crenel.engine.partition import Partition
+from crenel.engine.methods.adaptive_window.adaptive_window_engine import AdaptiveWindow
+from crenel.engine.methods.bastion.bastion_engine import Bastion
+from crenel.engine.methods.castle.castle_engine import Castle
+from crenel.engine.methods.castleguard.castleguard_engine import CastleGuard
+from crenel.engine.methods.faanst.faanst_engine import Faanst, ProactiveFaanst
+from crenel.engine.methods.mondrian.mondrian_engine import Mondrian
+from crenel.engine.methods.partition.partition_engine import Partition
+from crenel.engine.methods.rtree.rtree_engine import Continuous
+from crenel.engine.methods.sdgs.sdgs_engine import Sdgs
 from crenel.engine.reorder import Reordered
-from crenel.engine.sdgs import Sdgs
 from crenel.policy import Policy
-from crenel.rows import Rows
-from crenel.secret import secret_of
+from crenel.policy.secret import secret_of
 
 __all__ = ["Engine", "Kind", "Release", "Releases", "Rows", "SnapshotError", "create"]
 

@@ -14,16 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crenel.avro import Schemas, packed, unpacked
+from crenel.encoding.rows import Rows
 from crenel.engine.contract import Engine, Kind, Releases, SnapshotError
 from crenel.engine.draws import generator
 from crenel.engine.groups import Floats, Groups, Ints, groups_of, learn
 from crenel.engine.kernels import common
-from crenel.engine.kernels import groups as kernels
-from crenel.engine.pool import Pool
+from crenel.engine.kernels import group_boxes as kernels
+from crenel.engine.reusable import Pool
 from crenel.engine.space import check_rows, fingerprint, set_domains, space_of
-from crenel.parameters import WindowReuse
 from crenel.policy import Policy
-from crenel.rows import Rows
+from crenel.policy.parameters import WindowReuse
 
 _Parameters = TypeVar("_Parameters")
 _SCHEMAS = Schemas("crenel.engine", ("buffered.1.avsc",))

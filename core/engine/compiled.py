@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crenel.avro import packed
+from crenel.encoding.rows import Rows
 from crenel.engine.contract import Engine, Releases, SnapshotError
 from crenel.engine.kernels import common
 from crenel.engine.space import check_rows, fingerprint, space_of
 from crenel.policy import Policy
-from crenel.rows import Rows
 
 
 class Compiled(Engine):

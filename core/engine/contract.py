@@ -10,8 +10,8 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from crenel.encoding.rows import Rows
 from crenel.errors import SnapshotError
-from crenel.rows import Rows
 
 __all__ = ["Engine", "Kind", "Release", "Releases", "SnapshotError"]
 

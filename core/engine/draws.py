@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from crenel.avro import unpacked
 from crenel.engine.kernels.common import WORDS, Random
-from crenel.engine.kernels.stream import keystream
+from crenel.engine.kernels.keystream import keystream
 
 #: Draws of 64 bits in a block.
 _DRAWS = WORDS // 2

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from crenel.encoding.rows import Rows
 from crenel.engine.kernels import common
-from crenel.engine.kernels import groups as kernels
+from crenel.engine.kernels import group_boxes as kernels
 from crenel.engine.space import own
-from crenel.rows import Rows
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

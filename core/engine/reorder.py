@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from crenel.avro import Schemas, packed, unpacked
+from crenel.encoding.rows import Rows
 from crenel.engine.contract import Engine, Release, Releases
 from crenel.policy import Policy
-from crenel.rows import Rows
 
 _SCHEMAS = Schemas("crenel.engine", ("reordered.1.avsc",))
 _UNDECIDED = -1

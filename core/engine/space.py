@@ -11,10 +11,10 @@ from numpy.lib.recfunctions import repack_fields
 from numpy.typing import NDArray
 
 from crenel.avro import packed
+from crenel.encoding.rows import Rows
 from crenel.engine.kernels import common
-from crenel.geometry import Interval, Radix, Tree
 from crenel.policy import Policy
-from crenel.rows import Rows
+from crenel.policy.geometry import Interval, Radix, Tree
 
 _KINDS = {Interval: common.INTERVAL, Tree: common.TREE, Radix: common.RADIX}
 

@@ -20,7 +20,7 @@ from apache_beam.options.pipeline_options import (
 )
 from apache_beam.pipeline import PipelineVisitor
 
-from crenel.pipelines.errors import CommandError
+from crenel.pipelines.command_errors import CommandError
 from crenel.runners import Job
 
 __all__ = ["check", "launch", "options_of"]

@@ -17,7 +17,7 @@ from apache_beam.io.filesystems import FileSystems
 
 from crenel.errors import PolicyError
 from crenel.pipelines import pubsub
-from crenel.pipelines.errors import CommandError
+from crenel.pipelines.command_errors import CommandError
 from crenel.policy import Policy
 from crenel.runners import Job, dataflow
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from crenel.pipelines.errors import CommandError
+from crenel.pipelines.command_errors import CommandError
 from crenel.runners.flink import distribution, machine
 from crenel.runners.flink.ports import free_ports
 from crenel.runners.flink.processes import Process

@@ -7,7 +7,7 @@ import sys
 import tarfile
 from pathlib import Path
 
-from crenel.pipelines.errors import CommandError
+from crenel.pipelines.command_errors import CommandError
 from crenel.runners.flink import cache
 
 __all__ = ["VERSION", "libraries"]

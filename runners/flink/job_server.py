@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from crenel.pipelines.errors import CommandError
+from crenel.pipelines.command_errors import CommandError
 from crenel.runners.flink import cache, machine
 from crenel.runners.flink.ports import free_ports, listening
 from crenel.runners.flink.processes import Process

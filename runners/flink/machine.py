@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 
-from crenel.pipelines.errors import CommandError
+from crenel.pipelines.command_errors import CommandError
 
 __all__ = ["java", "maven"]
 

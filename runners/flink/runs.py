@@ -13,7 +13,7 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import FlinkRunnerOptions, PipelineOptions
 
-from crenel.pipelines.errors import CommandError
+from crenel.pipelines.command_errors import CommandError
 from crenel.runners import Job, JobFailed, local
 from crenel.runners.flink import distribution, job_server, machine, options
 from crenel.runners.flink.cluster import Cluster, Rest

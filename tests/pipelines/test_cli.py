@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import crenel
-from crenel.pipelines import check
 from crenel.pipelines.cli import COMMANDS, main
+from crenel.pipelines.commands import check
 
 POLICY = """\
 person: who

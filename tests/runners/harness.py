@@ -13,7 +13,7 @@ import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from crenel.pipelines.errors import CommandError
+from crenel.pipelines.command_errors import CommandError
 from crenel.runners.flink import distribution, job_server, machine, options
 from crenel.runners.flink.cluster import Cluster, Rest, until
 from crenel.runners.flink.job_server import JobServer

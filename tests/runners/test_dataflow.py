@@ -21,7 +21,7 @@ from apache_beam.testing.util import assert_that, equal_to
 
 from crenel.pipelines import pubsub
 from crenel.pipelines.cli import main
-from crenel.pipelines.errors import CommandError
+from crenel.pipelines.command_errors import CommandError
 from crenel.runners import Job, dataflow
 from crenel.runners.dataflow.main import main as template
 from crenel.runners.dataflow.main import policy_at
@@ -87,7 +87,7 @@ def test_another_shape_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     from apache_beam.coders import StrUtf8Coder
     from apache_beam.transforms.userstate import BagStateSpec
 
-    from crenel.transforms.hold import Hold
+    from crenel.transforms._hold.hold_step import Hold
 
     before = shape.transform()
     monkeypatch.setattr(Hold.LOG, "coder", StrUtf8Coder())

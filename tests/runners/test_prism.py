@@ -20,9 +20,9 @@ from apache_beam.options.pipeline_options import DebugOptions, PipelineOptions
 from apache_beam.transforms.window import SlidingWindows
 
 from crenel.pipelines.cli import main
-from crenel.pipelines.errors import CommandError
+from crenel.pipelines.command_errors import CommandError
 from crenel.runners import Job, prism
-from crenel.transforms import hold
+from crenel.transforms._hold import hold_step as hold
 from tests.transforms import streams
 from tests.transforms.streams import Stamped, anonymize, check, policy, rows, run, stream
 

@@ -12,10 +12,10 @@ from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import Timestamp
 
 from crenel.policy import Policy
-from crenel.transforms import hold
-from crenel.transforms.hold import Hold
-from crenel.transforms.live import MEMORY
-from crenel.transforms.packs import Packer
+from crenel.transforms._hold import hold_step as hold
+from crenel.transforms._hold.engine_cache import MEMORY
+from crenel.transforms._hold.hold_step import Hold
+from crenel.transforms._pack.row_pack import Packer
 
 #: The end of time.
 END = GlobalWindow().max_timestamp().micros

@@ -13,10 +13,10 @@ import pytest
 from apache_beam.testing.test_stream import TestStream as Stream
 from apache_beam.transforms.window import FixedWindows, Sessions, SlidingWindows
 
-from crenel.encode import Encoder
+from crenel.encoding.encoder import Encoder
 from crenel.runners import Job, local
 from crenel.transforms import Anonymize, AnonymizeBounded
-from crenel.transforms.payloads import concat, unified
+from crenel.transforms._pack.payloads import concat, unified
 from tests.transforms.streams import Outcome, Stamped, as_dict, check, policy, rows, run
 
 

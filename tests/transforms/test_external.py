@@ -13,8 +13,8 @@ from apache_beam.transforms.fully_qualified_named_transform import FullyQualifie
 from apache_beam.transforms.window import SlidingWindows
 
 from crenel.transforms.external import Anonymize
+from tests.transforms._pack.test_rows import as_rows, as_tuples
 from tests.transforms.streams import as_dict, keep, kept, policy, rows
-from tests.transforms.test_rows import as_rows, as_tuples
 
 NAME = "crenel.transforms.external.Anonymize"
 ALL = ["published", "suppressed", "rejected", "releases"]

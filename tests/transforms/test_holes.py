@@ -20,8 +20,8 @@ from apache_beam.testing.util import assert_that
 from apache_beam.typehints.schemas import typing_from_runner_api, typing_to_runner_api
 
 from crenel.audit.guarantees import Published, audit
-from crenel.encode import Encoder
-from crenel.pipelines.trace import box
+from crenel.encoding.encoder import Encoder
+from crenel.pipelines.auditing.published_values import box
 from crenel.policy import Policy
 from crenel.transforms import Anonymize, AnonymizeBounded
 from crenel.transforms.testing import is_anonymous, is_k_anonymous, star_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from crenel.transforms import hold
+from crenel.transforms._hold import hold_step as hold
 from tests.transforms.streams import SECOND, UNNAMED, Outcome, anonymize, check, policy, rows, run, stream
 
 HOUR = 3600

@@ -160,7 +160,7 @@ def test_the_page_lists_what_the_code_counts() -> None:
     """A name in the code is on the page, and the other way round."""
     named = set()
     for folder in ("transforms", "pipelines"):
-        for path in (ROOT / folder).glob("*.py"):
+        for path in (ROOT / folder).rglob("*.py"):
             for call in re.findall(r"Metrics\.(?:counter|distribution)\(NAMESPACE, (.+)", path.read_text("utf-8")):
                 named |= {re.sub(r"\{.*\}", "<reason>", name) for name in re.findall(r'"([^"]+)"', call)}
     page = (ROOT / "docs" / "transform.md").read_text("utf-8")

@@ -12,8 +12,8 @@ import pytest
 
 from crenel.policy import Policy, PolicyError
 from crenel.transforms import Anonymize, AnonymizeBounded
-from crenel.transforms.packs import Packer
-from crenel.transforms.sharding import Sharder
+from crenel.transforms._pack.row_pack import Packer
+from crenel.transforms._pack.sharding import Sharder
 from tests.transforms.streams import DISEASES, Left, anonymize, check, policy, rows, run
 
 GIVEN = [{**row, "zipcode": f"{row['number'] * 7919 % 100_000:05}"} for row in rows(600, persons=300)]

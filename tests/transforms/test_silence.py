@@ -11,11 +11,12 @@ import apache_beam as beam
 import pyarrow as pa
 import pytest
 
-from crenel.transforms import hold, pack
-from crenel.transforms.hold import Hold
-from crenel.transforms.holder import Holder
-from crenel.transforms.live import MEMORY
-from crenel.transforms.packs import Pack, Packer
+from crenel.transforms._hold import hold_step as hold
+from crenel.transforms._hold.engine_cache import MEMORY
+from crenel.transforms._hold.hold_step import Hold
+from crenel.transforms._hold.holder import Holder
+from crenel.transforms._pack import pack_step as pack
+from crenel.transforms._pack.row_pack import Pack, Packer
 from tests.transforms.cells import State, Worker, forget, packs
 from tests.transforms.streams import anonymize, policy, rows, run
 

@@ -18,7 +18,8 @@ from apache_beam.transforms.window import (
     SlidingWindows,
 )
 
-from crenel.transforms import Anonymize, AnonymizeBounded, hold
+from crenel.transforms import Anonymize, AnonymizeBounded
+from crenel.transforms._hold import hold_step as hold
 from tests.transforms.streams import SECOND, Left, Stamped, anonymize, check, policy, rows, run, span, stream
 
 HOUR = 3600

@@ -15,13 +15,13 @@ from __future__ import annotations
 from crenel.audit.attacks.claims import CERTAIN, LIKELY, boundary, enumeration, homogeneity, noise
 from crenel.audit.attacks.ends import Ends, ends
 from crenel.audit.attacks.links import Linkage, intersection, linkage
+from crenel.audit.attacks.observation import Seen
 from crenel.audit.attacks.observer import Observer, observer
 from crenel.audit.attacks.orders import Order, order
 from crenel.audit.attacks.outcomes import Chances, Outcome
 from crenel.audit.attacks.outermost import Outermost, outermost
 from crenel.audit.attacks.posterior import Posterior, posterior
 from crenel.audit.attacks.reuse import LEAST_LOSS, Shrinking, pinned, reuse_odds, shrinking
-from crenel.audit.attacks.seen import Seen
 from crenel.audit.attacks.trial import Tried, tried
 
 __all__ = [

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from crenel.audit.attacks.observation import Bools, Floats, Ints, Seen
 from crenel.audit.attacks.outcomes import Outcome
-from crenel.audit.attacks.seen import Bools, Floats, Ints, Seen
 from crenel.audit.measures import domains
 from crenel.policy import Policy
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from crenel.audit.attacks.observation import Bools, Floats, Seen
 from crenel.audit.attacks.outcomes import Outcome
-from crenel.audit.attacks.seen import Bools, Floats, Seen
-from crenel.geometry import Interval
+from crenel.encoding.rows import Rows
 from crenel.policy import Policy
-from crenel.rows import Rows
+from crenel.policy.geometry import Interval
 
 __all__ = ["Ends", "ends"]
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from crenel.audit.attacks.observation import Floats, Ints, Seen
 from crenel.audit.attacks.outcomes import Chances
-from crenel.audit.attacks.places import Places
-from crenel.audit.attacks.seen import Floats, Ints, Seen
+from crenel.audit.attacks.person_index import Places
+from crenel.encoding.rows import Rows
 from crenel.policy import Policy
-from crenel.rows import Rows
 
 __all__ = ["Linkage", "intersection", "linkage"]
 

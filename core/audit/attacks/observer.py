@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from crenel.audit.attacks.observation import Bools, Floats, Ints
 from crenel.audit.attacks.outcomes import Chances
-from crenel.audit.attacks.seen import Bools, Floats, Ints
 from crenel.audit.guarantees import Published
-from crenel.parameters import BastionParameters, CastleParameters
+from crenel.encoding.rows import Rows
 from crenel.policy import OnSuppress, Policy
-from crenel.rows import Rows
+from crenel.policy.parameters import BastionParameters, CastleParameters
 
 __all__ = ["Observer", "observer"]
 

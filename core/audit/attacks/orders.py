@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from crenel.audit.attacks.observation import Seen
 from crenel.audit.attacks.outcomes import Outcome
-from crenel.audit.attacks.seen import Seen
 
 __all__ = ["Order", "order"]
 

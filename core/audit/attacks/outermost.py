@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from crenel.audit.attacks.observation import Floats
 from crenel.audit.attacks.outcomes import Outcome
-from crenel.audit.attacks.seen import Floats
 from crenel.audit.guarantees import Published
 from crenel.audit.measures import domains
-from crenel.geometry import Geometry, Interval
+from crenel.encoding.rows import Rows
 from crenel.policy import Policy
-from crenel.rows import Rows
+from crenel.policy.geometry import Geometry, Interval
 
 __all__ = ["Outermost", "outermost"]
 

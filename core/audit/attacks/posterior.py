@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from crenel.audit.attacks.observation import Floats, Ints
 from crenel.audit.attacks.outcomes import Chances
-from crenel.audit.attacks.seen import Floats, Ints
 from crenel.audit.guarantees import Published
+from crenel.encoding.rows import Rows
 from crenel.policy import OnSuppress, Policy
-from crenel.rows import Rows
 
 __all__ = ["Posterior", "posterior"]
 

@@ -22,15 +22,15 @@ from typing import Any
 
 import numpy as np
 
+from crenel.audit.attacks.observation import Bools, Floats, Ints
 from crenel.audit.attacks.outcomes import Chances
-from crenel.audit.attacks.places import Places
-from crenel.audit.attacks.seen import Bools, Floats, Ints
+from crenel.audit.attacks.person_index import Places
 from crenel.audit.guarantees import Published
 from crenel.audit.measures import domains, losses
-from crenel.geometry import Interval
-from crenel.parameters import BastionParameters, CastleParameters, Reuse
+from crenel.encoding.rows import Rows
 from crenel.policy import OnSuppress, Policy
-from crenel.rows import Rows
+from crenel.policy.geometry import Interval
+from crenel.policy.parameters import BastionParameters, CastleParameters, Reuse
 
 __all__ = ["LEAST_LOSS", "Shrinking", "pinned", "reuse_odds", "shrinking"]
 

@@ -10,15 +10,15 @@ import numpy as np
 from crenel.audit.attacks.claims import boundary, homogeneity, noise
 from crenel.audit.attacks.ends import ends
 from crenel.audit.attacks.links import intersection, linkage
+from crenel.audit.attacks.observation import Seen
 from crenel.audit.attacks.observer import observer
 from crenel.audit.attacks.orders import order
 from crenel.audit.attacks.outcomes import Chances, Outcome
 from crenel.audit.attacks.outermost import outermost
 from crenel.audit.attacks.posterior import posterior
 from crenel.audit.attacks.reuse import shrinking
-from crenel.audit.attacks.seen import Seen
+from crenel.encoding.rows import Rows
 from crenel.policy import Policy
-from crenel.rows import Rows
 
 __all__ = ["Tried", "tried"]
 

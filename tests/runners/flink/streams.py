@@ -23,10 +23,10 @@ from apache_beam.transforms.window import GlobalWindow, TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
 
 from crenel.audit.guarantees import Published, Report, audit
-from crenel.encode import Encoder
+from crenel.encoding.encoder import Encoder
 from crenel.policy import Policy
-from crenel.secret import secret_of
-from crenel.transforms.packs import Packer
+from crenel.policy.secret import secret_of
+from crenel.transforms._pack.row_pack import Packer
 
 SECOND = 1_000_000
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from crenel.pipelines.cli import main
-from crenel.pipelines.errors import CommandError
+from crenel.pipelines.command_errors import CommandError
 from crenel.runners.flink import boot, cache, distribution, job_server, machine, options, runs
 from crenel.runners.flink.ports import free_ports
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from crenel.transforms import Anonymize
-from crenel.transforms.hold import _SHORTEST_LOG
+from crenel.transforms._hold.hold_step import _SHORTEST_LOG
 from tests.runners.flink import streams
 from tests.runners.harness import Flink, Running
 

@@ -1,0 +1,3 @@
+"""The methods, one folder each: engine, kernel and snapshot schema."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""Adaptive windows: buffers that grow and shrink with the stream."""
+
+from __future__ import annotations

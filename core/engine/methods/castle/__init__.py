@@ -1,0 +1,3 @@
+"""CASTLE: clusters that grow with the stream."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""CASTLEGUARD: CASTLE with sampling and perturbation."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""Partitioning for rows with missing quasi-identifiers."""
+
+from __future__ import annotations

@@ -1,0 +1,252 @@
+"""Continuous publishing: leaves of an R-tree that leave at times drawn by chance, the poor ones later.
+
+Zhou, Han, Pei, Jiang, Tao, Jia: *Continuous privacy preserving publishing of data streams*, EDBT 2009: the methods
+`min-delay`, `rtree`, `rtree-density` and `rtree-full`. How each step is done, and what was chosen where the paper is
+silent, is in `docs/continuous.md`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crenel.avro import Schemas, packed, unpacked
+from crenel.encoding.rows import Rows
+from crenel.engine.compiled import Compiled, numbers_of
+from crenel.engine.contract import Releases, SnapshotError
+from crenel.engine.draws import generator
+from crenel.engine.kernels import common
+from crenel.engine.methods.rtree import chain_sampling as chain
+from crenel.engine.methods.rtree import rtree_kernel as kernels
+from crenel.engine.methods.rtree.rtree_index import room_for
+from crenel.engine.output_buffer import room, taken
+from crenel.engine.space import own, set_domains
+from crenel.policy import Policy
+from crenel.policy.durations import parse_duration
+from crenel.policy.parameters import MinDelayParameters, RTreeDensityParameters, RTreeParameters
+
+#: Rows to hold where the policy does not say, as a multiple of k.
+ACTIVE_ROWS = 30
+_SCHEMAS = Schemas("crenel.engine.methods.rtree", ("rtree.1.avsc",))
+_NUMBERS = ("draws", "arrivals", "released", "clock", "rate_rows", "rate_since")
+
+
+class Continuous(Compiled):
+    """The methods of continuous publishing, on one shard's rows.
+
+    Parameters
+    ----------
+    policy
+        What is to be guaranteed, and by which of the four.
+    key
+        32 bytes for the generator. Whoever knows them can undo its choices.
+    """
+
+    _state: kernels.State
+
+    def __init__(self, policy: Policy, key: bytes) -> None:
+        super().__init__(policy)
+        sample, window = _sampling(policy)
+        self._state = self._empty_state(
+            key, capacity=2 * self.chunk, chains=room_for_chains(sample, window, self._dimensions)
+        )
+
+    def __repr__(self) -> str:
+        """Say how much, never what."""
+        return f"Continuous({self._policy.method}, held={self.held})"
+
+    def next_deadline(self) -> int | None:
+        """Return the moment at which `advance` is next needed, if there is one."""
+        n = self._state.numbers[0]
+        return int(n["next_time"]) if n["next_time_leaf"] != common.NONE else None
+
+    def _run(self, rows: Rows, *, now: int = common.EARLIEST, over: bool = False) -> Releases:
+        """Run the kernel, and take what it wrote."""
+        kernels.run(self._state, own(rows.qi), own(rows.person), own(rows.sensitive), own(rows.time), now, over)
+        return taken(self._state.out, self._state.numbers)
+
+    # --- Snapshots ---
+
+    def snapshot(self) -> bytes:
+        """Return all of the engine, its random generator included."""
+        s, n = self._state, self._state.numbers[0]
+        record = {
+            "method": self._policy.method,
+            "space": self._fingerprint,
+            "key": self.key,
+            "instant": int(n["instant"]),
+            **{name: n[name].item() for name in _NUMBERS},
+            "domain_lo": packed(s.space.dimensions["domain_lo"]),
+            "domain_hi": packed(s.space.dimensions["domain_hi"]),
+            "rows": {name: packed(column) for name, column in self._held_rows().items()},
+            "leaves": {name: packed(column) for name, column in self._leaves().items()},
+            "window": len(s.chains.buckets),
+            "chains": {name: packed(column) for name, column in self._stored_chains().items()},
+        }
+        return _SCHEMAS.encode(record)
+
+    def restore(self, data: bytes) -> None:
+        """Become the engine that `snapshot` was called on. What was sampled stays so, though the policy has changed."""
+        record = _SCHEMAS.decode(data)
+        if record["method"] != self._policy.method:
+            message = (
+                f"Continuous: a snapshot of method {record['method']!r} cannot be restored under "
+                f"policy.method {self._policy.method!r}."
+            )
+            raise SnapshotError(message)
+        if record["space"] != self._fingerprint or record["instant"] != self._state.numbers["instant"][0]:
+            message = (
+                "Continuous: a snapshot can be restored only under the quasi-identifiers, sensitive columns and "
+                "parameters.instant it was taken under; one of these has changed."
+            )
+            raise SnapshotError(message)
+        rows, chains = record["rows"], record["chains"]
+        held = {name: unpacked(rows[name], "<i8") for name in ("number", "person", "sensitive", "deadline", "patience")}
+        count = len(held["number"])
+        held["sensitive"] = held["sensitive"].reshape(count, len(self._policy.sensitive))
+        stored = {name: unpacked(chains[name], "<i8") for name in ("length", "successor", "number")}
+        self._state = s = self._empty_state(
+            record["key"],
+            capacity=count + 2 * self.chunk,
+            chains=room_for_chains(len(stored["length"]), record["window"], self._dimensions),
+        )
+        set_domains(s.space, unpacked(record["domain_lo"]), unpacked(record["domain_hi"]))
+        points = unpacked(chains["qi"]).reshape(-1, self._dimensions)
+        chain.restore_chains(s.chains, stored["length"], stored["successor"], stored["number"], points)
+        qi = unpacked(rows["qi"]).reshape(count, self._dimensions)
+        leaves = {name: unpacked(column, "<i8") for name, column in record["leaves"].items()}
+        self._rebuild({**held, "qi": qi}, leaves)
+        self._resume(record, _NUMBERS)
+
+    def _rebuild(self, rows: dict[str, NDArray[Any]], leaves: dict[str, NDArray[np.int64]]) -> None:
+        kernels.rebuild(
+            self._state,
+            rows["number"],
+            rows["qi"],
+            rows["person"],
+            rows["sensitive"],
+            rows["deadline"],
+            rows["patience"],
+            leaves["size"],
+            leaves["split_at"],
+            leaves["due"],
+        )
+
+    def _held_rows(self) -> dict[str, NDArray[Any]]:
+        """The held rows, leaf after leaf."""
+        s = self._state
+        at = kernels.held_slots(s)
+        return {
+            "number": s.slots["number"][at],
+            "qi": s.tree.points[at],
+            "person": s.tree.labels[at, 0],
+            "sensitive": np.ascontiguousarray(s.tree.labels[at, 1:]),
+            "deadline": s.slots["deadline"][at],
+            "patience": s.slots["patience"][at],
+        }
+
+    def _leaves(self) -> dict[str, NDArray[np.int64]]:
+        """The leaves, the oldest first."""
+        s = self._state
+        at = s.tree.leaves[: s.tree.meta["leaves"][0]]
+        nodes = s.tree.nodes
+        return {"size": nodes["count"][at], "split_at": nodes["split_at"][at], "due": s.leaves["due"][at]}
+
+    def _stored_chains(self) -> dict[str, NDArray[Any]]:
+        chains = self._state.chains
+        length = np.zeros(len(chains.table), dtype=np.int64)
+        links = chain.stored_links(chains, length)
+        successor = np.where(length > 0, chains.table["successor"], 0)
+        number = chains.links["number"][links]
+        return {"length": length, "successor": successor, "number": number, "qi": chains.points[links]}
+
+    # --- State ---
+
+    def _reserve(self, arriving: int) -> None:
+        """Make room for rows that arrive; doubling keeps this rare."""
+        capacity = len(self._state.slots)
+        if self.held + arriving <= capacity:
+            return
+        old, rows, leaves = self._state, self._held_rows(), self._leaves()
+        more = max(2 * capacity, self.held + arriving)
+        self._state = self._empty_state(self.key, capacity=more, chains=old.chains)
+        self._state = self._state._replace(space=old.space, random=old.random)
+        self._rebuild(rows, leaves)
+        for name in _NUMBERS:
+            self._state.numbers[name] = old.numbers[name]
+
+    def _empty_state(self, key: bytes, *, capacity: int, chains: chain.Chains) -> kernels.State:
+        """Make a state without rows, with room for so many."""
+        policy = self._policy
+        numbers = _numbers(policy)
+        numbers["free"] = capacity
+        columns = len(policy.sensitive)
+        least = np.array([policy.k] + [policy.l or 0] * (columns if policy.l else 0), dtype=np.int64)
+        tree = room_for(capacity, self._dimensions, least, 1 + columns)
+        return kernels.State(
+            numbers=numbers,
+            space=self._space._replace(dimensions=self._space.dimensions.copy()),
+            tree=tree,
+            slots=np.empty(capacity, dtype=kernels.SLOT),
+            free=np.arange(capacity, dtype=np.int64)[::-1].copy(),
+            leaves=np.zeros(len(tree.nodes), dtype=kernels.LEAF),
+            held_distinct=np.zeros(len(least), dtype=np.int64),
+            chains=chains,
+            inside=np.zeros(len(chains.table), dtype=np.uint8),
+            found=np.empty(len(tree.nodes), dtype=np.int64),
+            random=generator(key),
+            out=room(capacity, self._dimensions),
+        )
+
+
+def _sampling(policy: Policy) -> tuple[int, int]:
+    """How many chains sample how many rows; (0, 0) if the method does not."""
+    parameters = policy.parameters
+    if isinstance(parameters, RTreeDensityParameters):
+        return parameters.sample, parameters.window_rows
+    return 0, 0
+
+
+def _numbers(policy: Policy) -> NDArray[Any]:
+    parameters = policy.parameters
+    if not isinstance(parameters, (MinDelayParameters, RTreeParameters)):
+        message = f"Continuous: policy.method must be one of its four, not {policy.method!r}."
+        raise TypeError(message)
+    numbers = numbers_of(policy, kernels.NUMBERS)
+    numbers["first_fit"] = isinstance(parameters, MinDelayParameters)
+    if isinstance(parameters, RTreeParameters):
+        numbers["instant"] = parse_duration(parameters.instant or "") or 0
+        numbers["active_rows"] = parameters.active_rows or ACTIVE_ROWS * policy.k
+    if isinstance(parameters, RTreeDensityParameters):
+        numbers["decay"] = math.log1p(parameters.alpha)
+        numbers["dense"] = 1
+        numbers["patience"] = numbers["active_rows"]
+        numbers["holds"] = policy.method == "rtree-full"
+    numbers["next_time"] = numbers["next_row"] = common.LATEST
+    numbers["next_time_leaf"] = numbers["next_row_leaf"] = common.NONE
+    return numbers
+
+
+def room_for_chains(count: int, window: int, dimensions: int) -> chain.Chains:
+    """Chains that have seen no row yet."""
+    # Chains are of three rows on average, and hardly ever of more than ten.
+    links = 4 * count + 64
+    meta = np.zeros(1, dtype=chain.META)
+    meta["free"] = links
+    table = np.zeros(count, dtype=chain.CHAIN)
+    for name in ("head", "tail", "previous", "next"):
+        table[name] = common.NONE
+    return chain.Chains(
+        meta=meta,
+        table=table,
+        links=np.empty(links, dtype=chain.LINK),
+        points=np.empty((links, dimensions)),
+        free=np.arange(links, dtype=np.int64)[::-1].copy(),
+        buckets=np.full(window, common.NONE, dtype=np.int64),
+        heads=np.full((dimensions, count), np.nan),
+        changed=np.empty(count, dtype=np.int64),
+        gone=np.empty((count, dimensions)),
+    )

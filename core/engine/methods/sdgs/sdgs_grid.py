@@ -1,0 +1,103 @@
+"""A grid over the quasi-identifiers that follows from the policy alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crenel.policy import Policy
+from crenel.policy.geometry import Geometry, Interval, Radix, Tree
+from crenel.policy.parameters import SdgsParameters
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+class Grid:
+    """The cells that rows are published as.
+
+    Args:
+        policy: Its quasi-identifiers; every domain is declared.
+        parameters: How fine the grid is.
+        scale: Per quasi-identifier its part in the loss, for each unit of width.
+    """
+
+    def __init__(self, policy: Policy, parameters: SdgsParameters, scale: Floats) -> None:
+        geometries = {name: qi.geometry for name, qi in policy.quasi_identifiers.items()}
+        self._axes = [_axis(g, parameters.fineness(name, g)) for name, g in geometries.items()]
+        self._scale = scale.copy()
+        self._cell = np.array([getattr(geometry, "cell", 0.0) for geometry in geometries.values()])
+        widest = np.array([geometry.widest() for geometry in geometries.values()])
+        #: The box of a row of which nothing is told.
+        self.widest: tuple[Floats, Floats] = (widest[:, 0], widest[:, 1])
+
+    def cells(self, qi: Floats) -> Ints:
+        """The cell of each row: a number per quasi-identifier."""
+        return np.stack([place(qi[:, d]) for d, (place, _, _) in enumerate(self._axes)], axis=1)
+
+    def box(self, cell: Ints) -> tuple[Floats, Floats]:
+        """What a cell is published as."""
+        places = cell.tolist()
+        lo = np.array([lows[at] for at, (_, lows, _) in zip(places, self._axes, strict=True)])
+        hi = np.array([highs[at] for at, (_, _, highs) in zip(places, self._axes, strict=True)])
+        return lo, hi
+
+    def loss(self, lo: Floats, hi: Floats) -> float:
+        """The loss of a box, from 0 to 1."""
+        total = 0.0
+        for part in (self._scale * (hi - lo + self._cell)).tolist():
+            total += part
+        return total
+
+
+#: How a coordinate finds its place on an axis, and the ends of what is at each place.
+_Axis = tuple[Callable[[Floats], Ints], "Floats | _Blocks", "Floats | _Blocks"]
+
+
+class _Blocks:
+    """The ends of blocks of equal size: too many to be listed."""
+
+    def __init__(self, size: int, offset: int) -> None:
+        self._size, self._offset = size, offset
+
+    def __getitem__(self, at: int) -> float:
+        return float(at * self._size + self._offset)
+
+
+def _axis(geometry: Geometry, fineness: int) -> _Axis:
+    if isinstance(geometry, Interval) and geometry.cells:
+        return _bins_of_cells(*geometry.widest(), fineness)
+    if isinstance(geometry, Interval):
+        return _bins(*geometry.widest(), fineness)
+    if isinstance(geometry, Radix):
+        size = geometry.base ** (geometry.length - fineness)
+        return lambda x: x.astype(np.int64) // size, _Blocks(size, 0), _Blocks(size, size - 1)
+    return _level(geometry, fineness)
+
+
+def _bins(lo: float, hi: float, count: int) -> _Axis:
+    edges = lo + (hi - lo) * (np.arange(count + 1) / count)
+    edges[0], edges[-1] = lo, hi
+    # By comparing with the edges, so that rounding never puts a value outside of its own bin.
+    return lambda x: np.clip(np.searchsorted(edges, x, side="right") - 1, 0, count - 1), edges[:-1], edges[1:]
+
+
+def _bins_of_cells(lo: float, hi: float, count: int) -> _Axis:
+    """Bins of whole cells, which differ by one cell at most."""
+    # Of integers: a domain may have more cells than fit into the product of two floats.
+    cells = int(hi) - int(lo) + 1
+    starts = np.array([lo + at * cells // count for at in range(count + 1)])
+    return lambda x: np.searchsorted(starts[:-1], x, side="right") - 1, starts[:-1], starts[1:] - 1.0
+
+
+def _level(tree: Tree, level: int) -> _Axis:
+    """The nodes so many levels below the root; a leaf that is less deep stands for itself."""
+    depth = np.zeros(len(tree.parent), dtype=np.int64)
+    for node in range(1, len(tree.parent)):
+        depth[node] = depth[tree.parent[node]] + 1
+    node_of = tree.leaf.astype(np.int64)
+    while (deeper := depth[node_of] > level).any():
+        node_of = np.where(deeper, tree.parent[node_of], node_of)
+    return lambda x: node_of[x.astype(np.int64)], tree.first.astype(np.float64), tree.last.astype(np.float64)

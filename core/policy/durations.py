@@ -1,0 +1,64 @@
+"""Spans of time, as users write them and as microseconds."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from fractions import Fraction
+from typing import Any
+
+from crenel.policy.checks import Problems
+
+__all__ = ["A_DURATION", "UNITS", "a_duration", "format_duration", "parse_duration"]
+
+#: Microseconds of each unit of a duration.
+UNITS = {
+    "d": 86_400_000_000,
+    "h": 3_600_000_000,
+    "m": 60_000_000,
+    "s": 1_000_000,
+    "ms": 1_000,
+    "us": 1,
+}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?) ?(us|ms|s|m|h|d)", re.ASCII)
+A_DURATION = "a duration such as '500ms', '30s', '10m', '2h' or '1d'"
+
+#: Durations and deadlines are added in 64 bits.
+_LONGEST = 2**62
+
+
+def a_duration(problems: Problems, path: str, value: Any, at_least: int) -> int:
+    """The microseconds of a text such as `10m`, a timedelta or an integer, if they are so many; else the least."""
+    micros = _micros(value)
+    if micros is None or not at_least <= micros <= _LONGEST:
+        rule = A_DURATION if micros is None else f"{A_DURATION}, at least {at_least} microsecond"
+        problems.must(path, rule if at_least else A_DURATION, value)
+        return at_least
+    return micros
+
+
+def parse_duration(text: str) -> int | None:
+    """The microseconds of a text such as `10m`; None if it is no duration."""
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        return None
+    micros = Fraction(match[1]) * UNITS[match[2]]
+    return int(micros) if micros.denominator == 1 else None
+
+
+def format_duration(micros: int) -> str:
+    """The text of a duration, in the largest unit that it is a whole number of."""
+    if micros == 0:
+        return "0s"
+    unit = next(name for name, size in UNITS.items() if micros % size == 0)
+    return f"{micros // UNITS[unit]}{unit}"
+
+
+def _micros(value: Any) -> int | None:
+    if isinstance(value, dt.timedelta):
+        return value // dt.timedelta(microseconds=1)
+    if isinstance(value, str):
+        return parse_duration(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    return None

@@ -1,0 +1,627 @@
+"""The policy: columns, their roles, the guarantees, the method and its parameters.
+
+One YAML file (`Policy.from_yaml`), a dict (`Policy.from_dict`) or Python objects. Whichever it
+is, it is checked in full when it is built, and a `PolicyError` names all that is wrong. Every
+field is described in `docs/policy.md`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from crenel.errors import PolicyError
+from crenel.policy import quasi_identifiers as qi_types
+from crenel.policy.checks import Problems, a_number, an_integer, one_of, short, suggestion
+from crenel.policy.durations import A_DURATION, UNITS, a_duration, format_duration
+from crenel.policy.frozen import FrozenDict
+from crenel.policy.parameters import METHODS
+from crenel.policy.quasi_identifiers import QuasiIdentifier
+from crenel.policy.sensitive import Sensitive
+
+__all__ = ["FrozenDict", "OnSuppress", "Policy", "PolicyError", "Sensitive", "ShardBy"]
+
+#: Where a secret may be: an environment variable, or a file by its absolute path.
+_SECRET = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:/.+", re.ASCII)
+
+#: Moments in a delay at which rows leave for reasons of time.
+_TICKS = 16
+
+
+class OnSuppress(Enum):
+    """What becomes of a row that no group would take in time."""
+
+    #: It is published with every quasi-identifier at its widest.
+    STAR = "star"
+
+    #: It is not published.
+    DROP = "drop"
+
+
+class ShardBy(Enum):
+    """What sends rows to the same shard."""
+
+    #: All rows of a person: any shard is a sample of the persons.
+    PERSON = "person"
+
+    #: Rows whose quasi-identifiers are near each other, by the declared domains and hierarchies.
+    LOCALITY = "locality"
+
+
+@dataclass(frozen=True, init=False)
+class Policy:
+    """What is declared about a stream.
+
+    It is immutable, compares by content, and pickles with its hierarchies inside.
+
+    Raises:
+        PolicyError: something is wrong; all of it is listed.
+
+    Example:
+        >>> from crenel.policy.quasi_identifiers import Numeric
+        >>> policy = Policy(person="customer_id", quasi_identifiers={"age": Numeric()}, k=5, delay="10m")
+        >>> policy.delay
+        600000000
+    """
+
+    #: The format of the policy.
+    version: int
+
+    #: The column that tells persons apart. It never leaves.
+    person: str
+
+    #: The column of the event time; None: Beam's timestamp of the element.
+    event_time: str | None
+
+    #: The columns that leave generalized, in order.
+    quasi_identifiers: FrozenDict[QuasiIdentifier]
+
+    #: The columns that an outsider must not learn for a person; they leave as they are.
+    sensitive: FrozenDict[Sensitive]
+
+    #: Other columns that may leave as they are.
+    publish: tuple[str, ...]
+
+    #: The least number of distinct persons under a published generalization.
+    k: int
+
+    #: The least number of distinct values of each sensitive column there; None: not asked for.
+    l: int | None
+
+    #: The most distance between a group's sensitive values and the stream's; None: not asked for.
+    t: float | None
+
+    #: Microseconds of event time within which a row leaves; None: not limited.
+    delay: int | None
+
+    #: Arrivals within which a row leaves; None: not limited.
+    delay_rows: int | None
+
+    #: Microseconds by which event times may be out of order before the clock follows them.
+    disorder: int
+
+    #: The name of the method.
+    method: str
+
+    #: The method's parameters.
+    parameters: Any
+
+    #: What becomes of a row that no group would take in time.
+    on_suppress: OnSuppress
+
+    #: The number of engines that share the stream, each with rows of its own.
+    shards: int
+
+    #: What sends rows to the same shard: PERSON, LOCALITY, or the values of these columns.
+    shard_by: ShardBy | tuple[str, ...]
+
+    #: The seed of the draws, for tests: a seed can be guessed.
+    seed: int | None = field(repr=False)
+
+    #: Where the secret that the draws start from is: `env:NAME` or `file:PATH`. None, and no seed: a secret is drawn
+    #: when the pipeline is built.
+    secret: str | None
+
+    def __init__(
+        self,
+        *,
+        version: int = 1,
+        person: str,
+        event_time: str | None = None,
+        quasi_identifiers: Mapping[str, QuasiIdentifier | Mapping[str, Any]],
+        sensitive: Mapping[str, Sensitive | Mapping[str, Any] | None] | Iterable[str] = (),
+        publish: Iterable[str] = (),
+        k: int,
+        l: int | None = None,
+        t: float | None = None,
+        delay: int | str | dt.timedelta | None = None,
+        delay_rows: int | None = None,
+        disorder: int | str | dt.timedelta = 0,
+        method: str = "bastion",
+        parameters: Any = None,
+        on_suppress: OnSuppress | str = OnSuppress.DROP,
+        shards: int = 1,
+        shard_by: ShardBy | str | Iterable[str] = "person",
+        seed: int | None = None,
+        secret: str | None = None,
+    ) -> None:
+        given = {name: value for name, value in locals().items() if name != "self"}
+        problems = Problems()
+        clean = _Check(given, Path(), problems).all()
+        problems.raise_if_any("policy")
+        for name, value in clean.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def tick(self) -> int:
+        """Microseconds that deadlines and published moments are multiples of: a sixteenth of the delay, or a second.
+
+        Who sees a row leave alone at its deadline would otherwise know its event time.
+        """
+        return max(self.delay // _TICKS, 1) if self.delay is not None else UNITS["s"]
+
+    @property
+    def crowd(self) -> bool:
+        """Whether every published row must leave in a crowd.
+
+        A crowd is a release of rows of at least k persons, each person in it once, at one moment, under one
+        generalization.
+        """
+        return self.on_suppress is OnSuppress.DROP and bool(getattr(self.parameters, "crowd", False))
+
+    @classmethod
+    def from_yaml(cls, path: str | PathLike[str]) -> Policy:
+        """Read a YAML file; the hierarchies' files are relative to it."""
+        problems = Problems()
+        given = _read_yaml(Path(path), problems)
+        return cls._from_given(given, Path(path).parent, problems)
+
+    @classmethod
+    def from_dict(cls, given: Mapping[str, Any], base_dir: str | PathLike[str] = ".") -> Policy:
+        """Take what a YAML file would hold; the hierarchies' files are relative to `base_dir`."""
+        return cls._from_given(given, Path(base_dir), Problems())
+
+    @classmethod
+    def _from_given(cls, given: Any, base_dir: Path, problems: Problems) -> Policy:
+        if not isinstance(given, Mapping):
+            problems.must("", "a mapping of fields", given)
+            problems.raise_if_any("policy")
+        known = {f.name for f in dataclasses.fields(cls)}
+        for key in given:
+            if key not in known:
+                problems.unknown("", key, [f.name for f in dataclasses.fields(cls)])
+        for name in ("delay", "disorder"):
+            if isinstance(given.get(name), int) and given.get(name) != 0:
+                # 10 what? Python objects count microseconds, and no reader of a file would guess
+                # so.
+                problems.must(name, A_DURATION, given[name])
+                given = {**given, name: "1s"}  # so that no other check speaks of it
+        defaults = {**_DEFAULTS, "person": _ABSENT, "quasi_identifiers": _ABSENT, "k": _ABSENT}
+        known_given = {key: value for key, value in given.items() if key in known}
+        clean = _Check({**defaults, **known_given}, base_dir, problems).all()
+        problems.raise_if_any("policy")
+        return cls(**clean)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `from_dict` makes this policy of: plain values that YAML and JSON can hold.
+
+        Fields at their defaults are left out; a hierarchy is there by its content, not by its file.
+        """
+        full: dict[str, Any] = {
+            "version": self.version,
+            "person": self.person,
+            "event_time": self.event_time,
+            "quasi_identifiers": {
+                name: {"type": qi_types.name_of(type(qi)), **qi.to_spec()}
+                for name, qi in self.quasi_identifiers.items()
+            },
+            "sensitive": _sensitive_spec(self.sensitive),
+            "publish": list(self.publish),
+            "k": self.k,
+            "l": self.l,
+            "t": self.t,
+            "delay": None if self.delay is None else format_duration(self.delay),
+            "delay_rows": self.delay_rows,
+            "disorder": format_duration(self.disorder),
+            "method": self.method,
+            "parameters": _parameters_spec(self.parameters),
+            "on_suppress": self.on_suppress.value,
+            "shards": self.shards,
+            "shard_by": _shard_by_spec(self.shard_by),
+            "seed": self.seed,
+            "secret": self.secret,
+        }
+        unsaid: dict[str, Any] = {
+            "disorder": "0s",
+            "on_suppress": "drop",
+            "shards": 1,
+            "shard_by": "person",
+        }
+        return {
+            name: value for name, value in full.items() if value not in (None, [], {}) and unsaid.get(name) != value
+        }
+
+
+class _Absent:
+    """Stands for a field that must be given and was not."""
+
+    def __repr__(self) -> str:
+        return "given"
+
+
+_ABSENT: Any = _Absent()
+_DEFAULTS: dict[str, Any] = {
+    "version": 1,
+    "event_time": None,
+    "sensitive": (),
+    "publish": (),
+    "l": None,
+    "t": None,
+    "delay": None,
+    "delay_rows": None,
+    "disorder": 0,
+    "method": "bastion",
+    "parameters": None,
+    "on_suppress": OnSuppress.DROP,
+    "shards": 1,
+    "shard_by": "person",
+    "seed": None,
+    "secret": None,
+}
+
+
+class _Check:
+    """Turns what was given into a policy's fields, noting whatever is wrong."""
+
+    def __init__(self, given: Mapping[str, Any], base_dir: Path, problems: Problems) -> None:
+        self.given = given
+        self.base_dir = base_dir
+        self.problems = problems
+
+    def all(self) -> dict[str, Any]:
+        before = len(self.problems.found)
+        clean = {name: getattr(self, name)(self.given[name]) for name in self.given}
+        self._roles()
+        # What two fields say to each other is asked only of fields that are right by themselves.
+        wrong = {path.split(".")[0] for path, _ in self._details(before)}
+        self._guarantees(clean, wrong)
+        self._deadlines(clean, wrong)
+        self._locality(clean, wrong)
+        if clean["seed"] is not None and clean["secret"] is not None:
+            self.problems.add("secret", "must not be given together with seed; keep the secret.")
+        if not wrong and hasattr(clean["parameters"], "check"):
+            clean["parameters"].check(clean, self.problems)
+        return clean
+
+    def _details(self, start: int) -> list[tuple[str, str]]:
+        return [p for p in self.problems.found[start:] if isinstance(p, tuple)]
+
+    def version(self, value: Any) -> int:
+        if isinstance(value, bool) or value != 1:
+            self.problems.must("version", "1", value)
+        return 1
+
+    def person(self, value: Any) -> Any:
+        self._column("person", value)
+        return value
+
+    def event_time(self, value: Any) -> Any:
+        if value is not None:
+            self._column("event_time", value)
+        return value
+
+    def quasi_identifiers(self, value: Any) -> FrozenDict[QuasiIdentifier]:
+        if value is _ABSENT or not isinstance(value, Mapping) or not value:
+            rule = "a mapping of at least one column to its type, such as age: {type: numeric}"
+            self._must("quasi_identifiers", rule, value)
+            return FrozenDict()
+        made: dict[str, QuasiIdentifier] = {}
+        for name, given in value.items():
+            path = f"quasi_identifiers.{name}"
+            self._column(path, name)
+            qi = given if isinstance(given, QuasiIdentifier) else self._quasi_identifier(path, given)
+            if qi is not None:
+                made[name] = qi
+                a_number(self.problems, f"{path}.weight", qi.weight, "a number above 0", 0, math.inf)
+        return FrozenDict(made)
+
+    def _quasi_identifier(self, path: str, given: Any) -> QuasiIdentifier | None:
+        if not isinstance(given, Mapping) or "type" not in given:
+            listed = ", ".join(qi_types.names())
+            rule = f"a mapping with a type, such as {{type: numeric}}; the types are: {listed};"
+            self.problems.must(path, rule, dict(given) if isinstance(given, Mapping) else given)
+            return None
+        try:
+            cls = qi_types.lookup(given["type"])
+        except (KeyError, TypeError):
+            listed = ", ".join(qi_types.names())
+            guess = suggestion(given["type"], qi_types.names())
+            rule = f"one of {listed}" + (f" ({guess.rstrip()})" if guess else "")
+            self.problems.must(f"{path}.type", rule, given["type"])
+            return None
+        spec = {key: value for key, value in given.items() if key != "type"}
+        made = self._build(path, cls, spec, lambda said: cls.from_spec(said, self.base_dir))
+        return made if isinstance(made, QuasiIdentifier) else None
+
+    def sensitive(self, value: Any) -> FrozenDict[Sensitive]:
+        if isinstance(value, Mapping):
+            return self._sensitive_mapping(value)
+        if isinstance(value, str) or not isinstance(value, Iterable):
+            if value is not None:
+                self.problems.must("sensitive", "a list of columns, or a mapping of them", value)
+            return FrozenDict()
+        return FrozenDict((name, Sensitive()) for name in self._names("sensitive", value))
+
+    def _sensitive_mapping(self, value: Mapping[Any, Any]) -> FrozenDict[Sensitive]:
+        made: dict[str, Sensitive] = {}
+        for name, given in value.items():
+            path = f"sensitive.{name}"
+            self._column(path, name)
+            if isinstance(given, Sensitive):
+                made[name] = given
+            elif given is None:
+                made[name] = Sensitive()
+            elif isinstance(given, Mapping):
+                built = self._build(path, Sensitive, dict(given), lambda said: Sensitive(**said))
+                made[name] = built if isinstance(built, Sensitive) else Sensitive()
+            else:
+                self.problems.must(path, "a mapping, or nothing", given)
+        return FrozenDict(made)
+
+    def publish(self, value: Any) -> tuple[str, ...]:
+        if isinstance(value, (str, Mapping)) or not isinstance(value, Iterable):
+            if value is not None:
+                self.problems.must("publish", "a list of columns", value)
+            return ()
+        return tuple(self._names("publish", value))
+
+    def k(self, value: Any) -> int:
+        if value is _ABSENT:
+            self._must("k", "an integer of at least 2", value)
+            return 2
+        return an_integer(self.problems, "k", value, 2, default=2)
+
+    def l(self, value: Any) -> int | None:  # noqa: E743 - the papers' letter
+        return None if value is None else an_integer(self.problems, "l", value, 2, default=2)
+
+    def t(self, value: Any) -> float | None:
+        if value is None:
+            return None
+        return a_number(self.problems, "t", value, "a number above 0 and below 1", 0, 1)
+
+    def delay(self, value: Any) -> int | None:
+        return None if value is None else a_duration(self.problems, "delay", value, at_least=1)
+
+    def delay_rows(self, value: Any) -> int | None:
+        return None if value is None else an_integer(self.problems, "delay_rows", value, 1, 1)
+
+    def disorder(self, value: Any) -> int:
+        return 0 if value is None else a_duration(self.problems, "disorder", value, at_least=0)
+
+    def method(self, value: Any) -> str:
+        if not isinstance(value, str) or value not in METHODS:
+            self.problems.must("method", f"one of {', '.join(METHODS)}", value)
+            return ""
+        return value
+
+    def parameters(self, value: Any) -> Any:
+        method = self.given["method"]
+        cls = METHODS.get(method) if isinstance(method, str) else None
+        if cls is None:  # said already, and whose parameters they are is not known
+            return None
+        if value is None or isinstance(value, Mapping):
+            return self._build("parameters", cls, dict(value or {}), lambda said: cls(**said))
+        if type(value) is not cls:  # a subclass is another method's, whose promises this one does not keep
+            self.problems.must("parameters", f"a mapping, or {cls.__name__}", value)
+        return value
+
+    def shards(self, value: Any) -> int:
+        return an_integer(self.problems, "shards", value, 1, default=1)
+
+    def shard_by(self, value: Any) -> ShardBy | tuple[str, ...]:
+        if isinstance(value, ShardBy):
+            return value
+        if isinstance(value, str) and value in [choice.value for choice in ShardBy]:
+            return ShardBy(value)
+        if isinstance(value, (str, Mapping)) or not isinstance(value, Iterable) or not value:
+            self.problems.must("shard_by", "'person', 'locality' or a list of columns", value)
+            return ShardBy.PERSON
+        return tuple(self._names("shard_by", value))
+
+    def _locality(self, clean: Mapping[str, Any], wrong: set[str]) -> None:
+        """What is near can be told beforehand only where the domain is known."""
+        if clean["shard_by"] is not ShardBy.LOCALITY or "quasi_identifiers" in wrong:
+            return
+        for name, qi in clean["quasi_identifiers"].items():
+            if math.isinf(qi.geometry.widest()[0]):
+                self.problems.add(
+                    f"quasi_identifiers.{name}.domain",
+                    "must be given if shard_by is 'locality', which is computed from the domains.",
+                )
+
+    def on_suppress(self, value: Any) -> OnSuppress | None:
+        return one_of(self.problems, "on_suppress", value, OnSuppress)
+
+    def seed(self, value: Any) -> int | None:
+        return None if value is None else an_integer(self.problems, "seed", value, 0)
+
+    def secret(self, value: Any) -> str | None:
+        if value is None:
+            return None
+        if not isinstance(value, str) or not _SECRET.fullmatch(value):
+            # What was given may be the secret itself: it is not repeated.
+            self.problems.add(
+                "secret",
+                "must be env:NAME or file:/PATH (an absolute path): it says where the secret is, and never holds it.",
+            )
+            return None
+        return value
+
+    def _must(self, path: str, rule: str, value: Any) -> None:
+        if value is _ABSENT:
+            self.problems.add(path, f"must be {rule}; it is not given.")
+        else:
+            self.problems.must(path, rule, value)
+
+    def _column(self, path: str, name: Any) -> None:
+        if not isinstance(name, str) or not name:
+            self._must(path, "the name of a column", name)
+
+    def _names(self, path: str, value: Iterable[Any]) -> list[str]:
+        names: list[str] = []
+        for name in value:
+            if not isinstance(name, str) or not name:
+                self.problems.must(path, "a list of columns' names", name)
+            elif name in names:
+                self.problems.add(path, f"must name each column once, not {name!r} again.")
+            else:
+                names.append(name)
+        return names
+
+    def _build(self, path: str, cls: type, spec: dict[str, Any], make: Any) -> Any:
+        """Make an object of what was said of it; None if that is wrong."""
+        known = [f.name for f in dataclasses.fields(cls) if f.init]
+        unknown = [key for key in spec if key not in known]
+        for key in unknown:
+            self.problems.unknown(path, key, known)
+        said = {key: value for key, value in spec.items() if key in known}
+        needed = [
+            f.name
+            for f in dataclasses.fields(cls)
+            if f.init and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+        ]
+        absent = [name for name in needed if name not in said]
+        for name in absent:
+            self.problems.add(f"{path}.{name}", "must be given.")
+        if absent:
+            return None
+        try:
+            return make(said)
+        except PolicyError as error:
+            self.problems.include(path, error)
+        except (ValueError, TypeError) as error:  # a type of the user's own
+            self.problems.add(path, f": {error}")
+        return None
+
+    def _roles(self) -> None:
+        """A column has one role; only the event time may be a quasi-identifier besides."""
+        roles: dict[str, list[str]] = {}
+        for role in ("person", "event_time"):
+            name = self.given[role]
+            if isinstance(name, str):
+                roles.setdefault(name, []).append(role)
+        for role in ("quasi_identifiers", "sensitive", "publish"):
+            names = self.given[role]
+            if isinstance(names, Iterable) and not isinstance(names, str):
+                for name in dict.fromkeys(n for n in names if isinstance(n, str)):
+                    roles.setdefault(name, []).append(role)
+        for name, held in roles.items():
+            if len(held) > 1 and held != ["event_time", "quasi_identifiers"]:
+                listed = " and ".join(held)
+                self.problems.add("", f": the column {name!r} must have one role, not {listed}.")
+
+    def _guarantees(self, clean: dict[str, Any], wrong: set[str]) -> None:
+        for name in ("l", "t"):
+            if clean[name] is not None and not clean["sensitive"] and "sensitive" not in wrong:
+                self.problems.add(name, "needs a sensitive column; name one under sensitive.")
+        if clean["l"] is None or "l" in wrong:
+            return
+        if clean["l"] > clean["k"] and "k" not in wrong:
+            rule = f"at most k ({clean['k']}): a group of k persons has no more values for certain"
+            self.problems.must("l", rule, clean["l"])
+        for name, column in clean["sensitive"].items():
+            if column.size is not None and clean["l"] > column.size:
+                rule = f"at most {column.size}, the number of values of sensitive.{name}"
+                self.problems.must("l", rule, clean["l"])
+
+    def _deadlines(self, clean: dict[str, Any], wrong: set[str]) -> None:
+        if clean["delay"] is None and clean["delay_rows"] is None:
+            if not wrong & {"delay", "delay_rows"}:
+                self.problems.add("delay", "or policy.delay_rows must be given, or both.")
+            return
+        rows = clean["delay_rows"]
+        if rows is not None and not wrong & {"delay_rows", "k"} and rows < clean["k"]:
+            rule = f"at least k ({clean['k']}): no group of k persons can gather in fewer arrivals"
+            self.problems.must("delay_rows", rule, rows)
+        both = clean["delay"] is not None and rows is not None
+        if both and getattr(clean["parameters"], "reorder", False):
+            rule = "must not be true with both delay and delay_rows; keep one."
+            self.problems.add("parameters.reorder", rule)
+
+
+def _shard_by_spec(shard_by: ShardBy | tuple[str, ...]) -> str | list[str]:
+    return shard_by.value if isinstance(shard_by, ShardBy) else list(shard_by)
+
+
+def _sensitive_spec(sensitive: Mapping[str, Sensitive]) -> Any:
+    if all(column == Sensitive() for column in sensitive.values()):
+        return list(sensitive)
+    return {name: column.to_spec() for name, column in sensitive.items()}
+
+
+def _parameters_spec(parameters: Any) -> dict[str, Any]:
+    spec = {f.name: getattr(parameters, f.name) for f in dataclasses.fields(parameters)}
+    return {name: _plain(value) for name, value in spec.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+def _read_yaml(path: Path, problems: Problems) -> Any:
+    import yaml
+
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        msg = f"policy: there is no file {str(path)!r}."
+        raise PolicyError(msg) from None
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or getattr(error, "reason", None) or error
+        msg = f"policy: {str(path)!r} cannot be read: {why}."
+        raise PolicyError(msg) from None
+    try:
+        loader = _strict_loader(path.name, problems)(text)
+        return loader.get_single_data()
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path.name}, line {mark.line + 1}" if mark is not None else path.name
+        why = getattr(error, "problem", None) or str(error)
+        msg = f"policy: {where}: it must be YAML; {why}."
+        raise PolicyError(msg) from None
+    except (ValueError, RecursionError) as error:  # 2020-02-31
+        msg = f"policy: {path.name}: it must be YAML; {error}."
+        raise PolicyError(msg) from None
+
+
+def _strict_loader(name: str, problems: Problems) -> Any:
+    """YAML's safe loader, which also notes a key that is there twice (YAML keeps the last)."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def flatten_mapping(self, node: yaml.MappingNode) -> None:
+            # Before merging: a merged key may well be there again.
+            seen: dict[Any, int] = {}
+            for key, _ in node.value:
+                if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
+                    continue
+                line = key.start_mark.line + 1
+                if key.value in seen:
+                    problems.found.append(
+                        f"policy: {name}, line {line}: the key {short(key.value)} must be there "
+                        f"once; it is in line {seen[key.value]} too."
+                    )
+                seen.setdefault(key.value, line)
+            super().flatten_mapping(node)
+
+    return Loader

@@ -1,0 +1,592 @@
+"""Quasi-identifiers: how a column's values become coordinates, and a range of them is published.
+
+Four types are built in; a user's own is a subclass of `QuasiIdentifier` that is registered under
+a name. See `docs/quasi-identifiers.md`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crenel.errors import PolicyError, Rejected
+from crenel.policy import columns
+from crenel.policy.cells import Cells
+from crenel.policy.checks import Problems, a_number, as_number, suggestion
+from crenel.policy.columns import Reasons
+from crenel.policy.durations import A_DURATION, a_duration, format_duration
+from crenel.policy.geometry import EXACT, Geometry, Interval, Radix, Tree
+from crenel.policy.hierarchy import Hierarchy
+
+__all__ = [
+    "Categorical",
+    "Datetime",
+    "Numeric",
+    "Prefix",
+    "QuasiIdentifier",
+    "Range",
+    "Rejected",
+    "lookup",
+    "name_of",
+    "names",
+    "register",
+]
+
+#: Packages may offer types under this group of entry points, each by its name in a policy.
+ENTRY_POINTS = "crenel.policy.quasi_identifiers"
+
+
+class Range(NamedTuple):
+    """A published range, both ends within it; None for an end that is nowhere."""
+
+    lo: Any
+    hi: Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuasiIdentifier(ABC):
+    """A column that leaves generalized. The fields of a subclass are what a policy may say of it.
+
+    A subclass gives `geometry`, `coordinate` and `publish`;
+    `crenel.testing.check_quasi_identifier` says whether they fit together.
+    """
+
+    #: How much this column's loss counts beside the others'.
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        problems = Problems()
+        weight = a_number(problems, "weight", self.weight, "a number above 0", 0, math.inf)
+        problems.raise_if_any(type(self).__name__)
+        object.__setattr__(self, "weight", weight)
+
+    @property
+    @abstractmethod
+    def geometry(self) -> Geometry:
+        """The shape of the coordinates: it says how a range widens, and what that loses."""
+
+    @abstractmethod
+    def coordinate(self, value: Any) -> float:
+        """Where a value lies; the same for the same value, always.
+
+        Raises:
+            Rejected: the value does not fit. The reason never holds the value.
+        """
+
+    @abstractmethod
+    def publish(self, lo: float, hi: float) -> Any:
+        """What stands for a span (as `geometry.span` gives it): something that JSON can hold."""
+
+    def coordinates(self, values: Any) -> tuple[NDArray[np.float64], Reasons]:
+        """`coordinate` of a column: NaN where a value was rejected, and the reasons.
+
+        The reasons are None if no value was rejected. This asks for each distinct value once. A
+        subclass may do better.
+        """
+        return columns.spread(*columns.factorize(values), self.coordinate)
+
+    @classmethod
+    def from_spec(cls, spec: Mapping[str, Any], base_dir: Path) -> QuasiIdentifier:
+        """Build it from what a policy says; files are relative to `base_dir`."""
+        return cls(**spec)
+
+    def to_spec(self) -> dict[str, Any]:
+        """What a policy would say of it: the fields that differ from their defaults.
+
+        Their values must be such as YAML can hold.
+        """
+        return {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if getattr(self, field.name) != field.default
+        }
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Without what is computed from the rest.
+        return {
+            name: value
+            for name, value in self.__dict__.items()
+            if not isinstance(getattr(type(self), name, None), cached_property)
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Numeric(QuasiIdentifier):
+    """A number, published as a range. Text is not a number, and neither is a boolean."""
+
+    #: The least and the greatest value; a value outside is rejected. None: learned from the stream.
+    domain: tuple[float, float] | None = None
+
+    #: Ranges end at multiples of this, or where the domain ends. None: at the values of rows.
+    step: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        problems = Problems()
+        domain = step = None
+        if self.domain is not None:
+            domain = _bounds(problems, self.domain, "a list of two numbers", _bound)
+        if self.step is not None:
+            least, most = columns.SMALLEST, columns.LARGEST
+            step = as_number(self.step)
+            if step is None or not least <= step <= most:
+                problems.must("step", f"a number from {least:g} to {most:g}", self.step)
+            elif domain is not None and step > domain[1] - domain[0]:
+                problems.must("step", "no wider than the domain", self.step)
+        problems.raise_if_any(type(self).__name__)
+        object.__setattr__(self, "domain", domain)
+        object.__setattr__(self, "step", step)
+        if self.cells is not None and self.cells.too_fine:
+            problems.must("step", "greater: the domain is too many steps from 0 to tell them apart", self.step)
+            problems.raise_if_any(type(self).__name__)
+
+    @cached_property
+    def cells(self) -> Cells | None:
+        """The cells that the step divides the line into, if there is one."""
+        if self.step is None:
+            return None
+        step = Fraction(repr(self.step))  # as it is written: 0.1 is a tenth
+        limit = int(columns.LARGEST)
+        return Cells(numerator=step.numerator, denominator=step.denominator, domain=self.domain, limit=limit)
+
+    @cached_property
+    def geometry(self) -> Interval:
+        """An interval: of numbers, or of cells' numbers."""
+        return self._domain if self.cells is None else self.cells.geometry
+
+    @cached_property
+    def _domain(self) -> Interval:
+        return Interval(*self.domain) if self.domain else Interval()
+
+    @property
+    def _taken(self) -> Interval:
+        """The values that are taken; a subclass may have a geometry of its own."""
+        return self.geometry if self.cells is None else self._domain
+
+    def coordinate(self, value: Any) -> float:
+        """The number itself; with a step, the number of its cell."""
+        return _celled(self.cells, _inside(self._taken, columns.number(value)), columns.TOO_LARGE)
+
+    def coordinates(self, values: Any) -> tuple[NDArray[np.float64], Reasons]:
+        """The numbers themselves; with a step, the numbers of their cells."""
+        found = _all_inside(self._taken, *columns.numbers(values))
+        return _all_celled(self.cells, *found, columns.TOO_LARGE)
+
+    def publish(self, lo: float, hi: float) -> Range:
+        """The two ends, as floats."""
+        return Range(*map(_end, _ends(self.cells, lo, hi)))
+
+    def ends(self, lo: NDArray[np.float64], hi: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The ends that `publish` gives of each span; infinite where it gives None."""
+        return (lo, hi) if self.cells is None else self.cells.ends(lo, hi)
+
+    def to_spec(self) -> dict[str, Any]:
+        """The domain as a list."""
+        spec = super().to_spec()
+        if self.domain:
+            spec["domain"] = [_tidy(bound) for bound in self.domain]
+        if self.step is not None:
+            spec["step"] = _tidy(self.step)
+        return spec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Datetime(QuasiIdentifier):
+    """A moment, published as a range of ISO-8601 text in UTC.
+
+    A value is a datetime (naive means UTC), a date (its midnight), ISO-8601 text, or a number of
+    seconds since the epoch. It lies between the years 1684 and 2255, where float64 tells
+    microseconds apart.
+    """
+
+    #: The first and the last moment; a value outside is rejected. None: learned from the stream.
+    domain: tuple[dt.date | str, dt.date | str] | None = None
+
+    #: A duration such as `1h`: ranges end at multiples of this since the epoch (in UTC), or where
+    #: the domain ends. None: at the values of rows.
+    step: dt.timedelta | str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        problems = Problems()
+        domain = ends = step = None
+        if self.domain is not None:
+            ends = _bounds(problems, self.domain, "a list of two dates", _moment_bound)
+            domain = tuple(_moment(end) for end in ends) if ends else None
+        if self.step is not None:
+            step = self._checked_step(problems, ends)
+        problems.raise_if_any(type(self).__name__)
+        object.__setattr__(self, "domain", domain)
+        object.__setattr__(self, "step", step)
+
+    def _checked_step(self, problems: Problems, ends: tuple[float, float] | None) -> str | None:
+        if not isinstance(self.step, (str, dt.timedelta)):  # of what would a number be?
+            problems.must("step", A_DURATION, self.step)
+            return None
+        micros = a_duration(problems, "step", self.step, 1)
+        if micros > EXACT:
+            problems.must("step", "at most 100000d", self.step)
+        elif ends and micros > ends[1] - ends[0]:
+            problems.must("step", "no longer than the domain", self.step)
+        return format_duration(micros)
+
+    @cached_property
+    def cells(self) -> Cells | None:
+        """The cells that the step divides time into, if there is one."""
+        if self.step is None:
+            return None
+        micros = a_duration(Problems(), "step", self.step, 1)
+        domain = None if self._domain.learned else self._domain.widest()
+        return Cells(numerator=micros, domain=domain, limit=EXACT)
+
+    @cached_property
+    def geometry(self) -> Interval:
+        """An interval: of microseconds, or of cells' numbers."""
+        return self._domain if self.cells is None else self.cells.geometry
+
+    @cached_property
+    def _domain(self) -> Interval:
+        if self.domain is None:
+            return Interval()
+        first, last = self.domain
+        return Interval(columns.moment(first), columns.moment(last))
+
+    @property
+    def _taken(self) -> Interval:
+        """The moments that are taken; a subclass may have a geometry of its own."""
+        return self.geometry if self.cells is None else self._domain
+
+    def coordinate(self, value: Any) -> float:
+        """Microseconds since the epoch; with a step, the number of the cell."""
+        return _celled(self.cells, _inside(self._taken, columns.moment(value)), columns.TOO_FAR)
+
+    def coordinates(self, values: Any) -> tuple[NDArray[np.float64], Reasons]:
+        """Microseconds since the epoch; with a step, the numbers of the cells."""
+        found = _all_inside(self._taken, *columns.moments(values))
+        return _all_celled(self.cells, *found, columns.TOO_FAR)
+
+    def publish(self, lo: float, hi: float) -> Range:
+        """The two moments, as `2020-01-31T12:00:00Z`."""
+        return Range(*map(_iso, _ends(self.cells, lo, hi)))
+
+    def to_spec(self) -> dict[str, Any]:
+        """The domain as text."""
+        spec = super().to_spec()
+        if self.domain:
+            spec["domain"] = [_iso(columns.moment(bound)) for bound in self.domain]
+        return spec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Categorical(QuasiIdentifier):
+    """A category, published as the lowest node of a hierarchy that has all values under it."""
+
+    #: The tree of categories; a policy names a CSV file, or has nested mappings and lists.
+    hierarchy: Hierarchy
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.hierarchy, Hierarchy):
+            return
+        try:
+            object.__setattr__(self, "hierarchy", _hierarchy(self.hierarchy, Path()))
+        except PolicyError as error:
+            raise PolicyError(error.details, type(self).__name__) from None
+
+    @classmethod
+    def from_spec(cls, spec: Mapping[str, Any], base_dir: Path) -> Categorical:
+        """Read the hierarchy's file, if one is named."""
+        if "hierarchy" not in spec:
+            rule = "must be a CSV file's name, a mapping or a list; it is not given."
+            raise PolicyError([("hierarchy", rule)], cls.__name__)
+        return cls(**{**spec, "hierarchy": _hierarchy(spec["hierarchy"], base_dir)})
+
+    @cached_property
+    def geometry(self) -> Tree:
+        """The hierarchy's tree."""
+        return self.hierarchy.tree
+
+    def coordinate(self, value: Any) -> float:
+        """The number of the leaf. A number is looked up by its text: 3 and 3.0 as `3`."""
+        place = self.hierarchy.numbers.get(columns.text_of(value))
+        if place is None:
+            raise Rejected(columns.UNKNOWN)
+        return float(place)
+
+    def publish(self, lo: float, hi: float) -> str:
+        """The label of the lowest common ancestor."""
+        return self.hierarchy.label_of_span(lo, hi)
+
+    def to_spec(self) -> dict[str, Any]:
+        """The hierarchy by its content, wherever it came from."""
+        return {**super().to_spec(), "hierarchy": self.hierarchy.to_mapping()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prefix(QuasiIdentifier):
+    """A code of a fixed length, published as a prefix: 53706, 5370*, 537**, ..."""
+
+    ALPHABETS: ClassVar[dict[str, str]] = {
+        "digits": "0123456789",
+        "hex": "0123456789abcdef",
+        "alphanumeric": "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ",
+    }
+
+    #: The number of characters.
+    length: int
+
+    #: `digits`, `hex`, `alphanumeric` (in these two, case does not matter), or the characters
+    #: themselves, in order.
+    alphabet: str = "digits"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        problems = Problems()
+        alphabet = self._checked_alphabet(problems)
+        length = self.length
+        if isinstance(length, bool) or not isinstance(length, int) or length < 1:
+            problems.must("length", "an integer of at least 1", length)
+        elif alphabet and (length > 53 or len(alphabet) ** length > EXACT):
+            most = int(53 * math.log(2) / math.log(len(alphabet)))
+            rule = f"at most {most} for an alphabet of {len(alphabet)} characters (2**53 codes)"
+            problems.must("length", rule, length)
+        problems.raise_if_any(type(self).__name__)
+
+    def _checked_alphabet(self, problems: Problems) -> str:
+        given = self.alphabet
+        if isinstance(given, str):
+            characters = self.ALPHABETS.get(given, given)
+            if len(set(characters)) == len(characters) >= 2 and "*" not in characters:
+                return characters
+        rule = "'digits', 'hex', 'alphanumeric', or two characters or more, each once and none a '*'"
+        problems.must("alphabet", rule, given)
+        return ""
+
+    @cached_property
+    def characters(self) -> str:
+        """The alphabet's characters, in order."""
+        return self.ALPHABETS.get(self.alphabet, self.alphabet)
+
+    @cached_property
+    def digits(self) -> dict[str, int]:
+        """The place of each character in the alphabet; of both cases in those that are built in."""
+        places = {character: place for place, character in enumerate(self.characters)}
+        if self.alphabet in self.ALPHABETS:
+            places.update({c.swapcase(): place for c, place in list(places.items())})
+        return places
+
+    @cached_property
+    def geometry(self) -> Radix:
+        """Numbers of as many digits as the code has characters."""
+        return Radix(len(self.characters), self.length)
+
+    def coordinate(self, value: Any) -> float:
+        """The code read as a number. An integer is taken as its digits, no zeros put before it."""
+        if isinstance(value, (bool, np.bool_)):
+            raise Rejected(columns.WRONG_TYPE)
+        text = columns.text_of(value)
+        if not text:
+            raise Rejected(columns.MISSING)
+        if len(text) != self.length:
+            raise Rejected(columns.WRONG_LENGTH)
+        digits, base, place = self.digits, len(self.characters), 0
+        for character in text:
+            digit = digits.get(character)
+            if digit is None:
+                raise Rejected(columns.UNKNOWN_CHARACTER)
+            place = place * base + digit
+        return float(place)
+
+    def publish(self, lo: float, hi: float) -> str:
+        """The common prefix, then stars."""
+        base, rest = len(self.characters), int(lo)
+        text = ""
+        for _ in range(self.length):
+            rest, digit = divmod(rest, base)
+            text = self.characters[digit] + text
+        return text[: self.geometry.shared(lo, hi)].ljust(self.length, "*")
+
+
+_registered: dict[str, type[QuasiIdentifier]] = {
+    "numeric": Numeric,
+    "prefix": Prefix,
+    "categorical": Categorical,
+    "datetime": Datetime,
+}
+
+
+def register(name: str, cls: type[QuasiIdentifier]) -> None:
+    """Let policies use a type by this name.
+
+    Workers need no registration: a policy travels with its quasi-identifiers, whose class is
+    imported there.
+    """
+    if not isinstance(name, str) or not name:
+        msg = f"register: name must be text, not {name!r}."
+        raise ValueError(msg)
+    if not (isinstance(cls, type) and issubclass(cls, QuasiIdentifier)):
+        msg = f"register: cls must be a subclass of QuasiIdentifier, not {cls!r}."
+        raise TypeError(msg)
+    known = _registered.get(name)
+    # A class of the same place is the same one defined again, as in a notebook.
+    if known is not None and _place(known) != _place(cls):
+        msg = f"register: name must be free, not {name!r}, which is {known.__qualname__}."
+        raise ValueError(msg)
+    _registered[name] = cls
+
+
+def lookup(name: str) -> type[QuasiIdentifier]:
+    """The type of this name: registered, or offered by an installed package.
+
+    Raises:
+        KeyError: there is none; the message lists those that are known.
+    """
+    if name not in _registered:
+        for entry in _entry_points():
+            if entry.name == name:
+                register(name, entry.load())
+    if name not in _registered:
+        listed = ", ".join(names())
+        msg = f"one of the known types; {suggestion(name, names())}they are: {listed}"
+        raise KeyError(msg)
+    return _registered[name]
+
+
+def names() -> list[str]:
+    """The names a policy can use."""
+    offered = [entry.name for entry in _entry_points()]
+    return [*_registered, *sorted(set(offered) - set(_registered))]
+
+
+def name_of(cls: type[QuasiIdentifier]) -> str:
+    """The name a policy calls this type by."""
+    for name, known in _registered.items():
+        if known is cls:
+            return name
+    for entry in _entry_points():
+        if entry.name not in _registered and lookup(entry.name) is cls:
+            return str(entry.name)
+    msg = f"{cls.__qualname__} must be registered (crenel.policy.quasi_identifiers.register) to be written."
+    raise PolicyError(msg)
+
+
+def _entry_points() -> list[Any]:
+    from importlib.metadata import entry_points
+
+    return list(entry_points(group=ENTRY_POINTS))
+
+
+def _place(cls: type) -> tuple[str, str]:
+    return cls.__module__, cls.__qualname__
+
+
+def _hierarchy(given: Any, base_dir: Path) -> Hierarchy:
+    if isinstance(given, Hierarchy):
+        return given
+    if isinstance(given, (str, PathLike)):
+        return Hierarchy.from_csv(base_dir / given)
+    if isinstance(given, (Mapping, list, tuple)):
+        return Hierarchy.from_mapping(given)
+    problems = Problems()
+    problems.must("hierarchy", "a CSV file's name, a mapping or a list", given)
+    raise PolicyError(problems.found, "")
+
+
+def _bounds(problems: Problems, given: Any, rule: str, read: Any) -> tuple[float, float] | None:
+    if isinstance(given, (list, tuple)) and len(given) == 2:
+        lo, hi = read(given[0]), read(given[1])
+        if lo is not None and hi is not None:
+            if lo < hi:
+                return (lo, hi)
+            rule += ", the first less than the second"
+    problems.must("domain", rule, given)
+    return None
+
+
+def _bound(value: Any) -> float | None:
+    try:
+        return columns.number(value)
+    except Rejected:
+        return None
+
+
+def _moment_bound(value: Any) -> float | None:
+    if as_number(value) is not None:  # 2020 is more likely a year than a second of 1970
+        return None
+    try:
+        return columns.moment(value)
+    except Rejected:
+        return None
+
+
+def _inside(domain: Interval, coordinate: float) -> float:
+    lo, hi = domain.widest()
+    if not lo <= coordinate <= hi:
+        raise Rejected(columns.OUTSIDE)
+    return coordinate
+
+
+def _all_inside(domain: Interval, found: NDArray[np.float64], reasons: Reasons) -> tuple[NDArray[np.float64], Reasons]:
+    if domain.lo is None or domain.hi is None:
+        return found, reasons
+    outside = (found < domain.lo) | (found > domain.hi)
+    if outside.any():
+        reasons = columns.mark(reasons, outside, columns.OUTSIDE)
+        columns.blank(found, reasons)
+    return found, reasons
+
+
+def _celled(cells: Cells | None, coordinate: float, reason: str) -> float:
+    found, reasons = _all_celled(cells, np.array([coordinate]), None, reason)
+    if reasons is not None:
+        raise Rejected(reason)
+    return float(found[0])
+
+
+def _all_celled(
+    cells: Cells | None, found: NDArray[np.float64], reasons: Reasons, reason: str
+) -> tuple[NDArray[np.float64], Reasons]:
+    """The cells of what was found; the reason is for what lies beyond the outermost cells."""
+    if cells is None:
+        return found, reasons
+    numbers = cells.numbers(found)
+    return numbers, columns.mark(reasons, np.isnan(numbers) & ~np.isnan(found), reason)
+
+
+def _ends(cells: Cells | None, lo: float, hi: float) -> tuple[float, float]:
+    if cells is None:
+        return lo, hi
+    begin, end = cells.ends(np.array([lo]), np.array([hi]))
+    return float(begin[0]), float(end[0])
+
+
+def _end(value: float) -> float | None:
+    # JSON has no infinity.
+    return None if math.isinf(value) else float(value)
+
+
+def _tidy(value: float) -> float | int:
+    return int(value) if value.is_integer() and abs(value) < EXACT else value
+
+
+def _moment(micros: float) -> dt.datetime:
+    epoch = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
+    return epoch + dt.timedelta(microseconds=int(micros))
+
+
+def _iso(micros: float) -> str | None:
+    if math.isinf(micros):
+        return None
+    return _moment(micros).isoformat().replace("+00:00", "Z")

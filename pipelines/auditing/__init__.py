@@ -1,0 +1,3 @@
+"""What `crenel audit` needs: it reads published files, and writes a page."""
+
+from __future__ import annotations

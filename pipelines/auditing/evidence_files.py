@@ -1,0 +1,338 @@
+"""The files of an audit, read into columns of numbers: batch by batch, so that they are never all in memory."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import fields, replace
+from hashlib import blake2b
+from typing import IO, Any, NoReturn
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from crenel.audit.evidence import Evidence, Input, Output, Reported, Trace
+from crenel.audit.exact import leaving
+from crenel.encoding.encoder import Encoder, siphash
+from crenel.encoding.rows import Rows
+from crenel.errors import Rejected
+from crenel.pipelines.auditing.published_values import Boxes, NotReadableError, Spans
+from crenel.pipelines.command_errors import CommandError
+from crenel.pipelines.files import readers as sources
+from crenel.pipelines.files.column_types import Typing
+from crenel.pipelines.files.readers import Source
+from crenel.policy import Policy, columns
+from crenel.policy.checks import suggestion
+
+__all__ = ["read"]
+
+Ints = NDArray[np.int64]
+Tick = Callable[[int], None]
+
+_KINDS = {"cluster": 0, "reuse": 1, "suppressed": 2, "sampled_out": 3}
+_KEY = np.array([0x6372656E656C, 0x6175646974], dtype=np.uint64)
+#: Microseconds of no moment: further off than any.
+_NEVER = np.iinfo(np.int64).min
+
+
+def read(
+    policy: Policy,
+    *,
+    published: Sequence[str],
+    given: Sequence[str] | None = None,
+    suppressed: str | None = None,
+    trace: str | None = None,
+    releases: str | None = None,
+    tick: Tick = lambda rows: None,
+) -> Evidence:
+    """Read all files.
+
+    Args:
+        policy: Which columns, and how.
+        published: The files, or patterns of names, of what was published.
+        given: Those of what went in, in the order in which they did.
+        suppressed: The owner's file of suppressed rows.
+        trace: The owner's file of what became of each row.
+        releases: The owner's file of releases.
+        tick: Told how many rows were read since.
+
+    Raises:
+        CommandError: a file is not there, is broken, lacks a column, or holds what the policy cannot have published.
+    """
+    evidence = Evidence(
+        published=_output(policy, _find(published), tick),
+        input=None if given is None else _input(policy, _find(given), tick),
+        suppressed=None if suppressed is None else _output(policy, _find([suppressed]), tick),
+        trace=None if trace is None else _trace(_find([trace]), tick),
+        reported=None if releases is None else _reported(_find([releases]), tick),
+    )
+    return evidence if evidence.trace is None else _as_released(policy, evidence, evidence.trace)
+
+
+def _as_released(policy: Policy, evidence: Evidence, trace: Trace) -> Evidence:
+    """The rows as they left: by shard and release, those of one release in the order of the files.
+
+    The files have all rows in an order of their own: the n-th that the trace says was published is the n-th of the
+    published file, and the same is true of suppressed rows. If they are not as many, they are not those, and stay.
+    """
+    order = np.lexsort([trace.release, trace.shard])
+    columns: dict[str, Any] = {field.name: getattr(trace, field.name) for field in fields(Trace)}
+    columns = {name: None if column is None else column[order] for name, column in columns.items()}
+    moved = Trace(**columns)
+    leave, hidden = leaving(policy, trace), trace.kind == _KINDS["suppressed"]
+    return replace(
+        evidence,
+        trace=moved,
+        published=_moved(evidence.published, leave, order),
+        suppressed=None if evidence.suppressed is None else _moved(evidence.suppressed, hidden, order),
+    )
+
+
+def _moved(rows: Output, among: NDArray[np.bool_], order: NDArray[np.intp]) -> Output:
+    """The rows, which are those `among` the trace's, as these are when the trace is put in an order."""
+    if np.count_nonzero(among) != len(rows):
+        return rows
+    place = (np.cumsum(among) - 1)[order][among[order]]
+    return replace(rows, box=rows.box[place], sensitive=rows.sensitive[place], kept=rows.kept[place])
+
+
+def _find(patterns: Iterable[str]) -> list[Source]:
+    if sources.STANDARD in patterns:
+        msg = "an audit reads files: - is not one."
+        raise CommandError(msg)
+    return sources.find(patterns, None, _refuse)
+
+
+def _refuse(_: IO[bytes]) -> NoReturn:
+    msg = "an audit reads files, not pipes."
+    raise CommandError(msg)
+
+
+def _batches(found: Iterable[Source], tick: Tick) -> Iterator[tuple[Source, pa.RecordBatch]]:
+    for source in found:
+        for batch in source.batches():
+            yield source, batch
+            tick(batch.num_rows)
+
+
+def _check(found: Iterable[Source], needed: Iterable[str]) -> dict[str, None]:
+    """The columns of the files, as far as these say; an error if one lacks what is needed."""
+    seen: dict[str, None] = {}
+    problems: list[str] = []
+    for source in found:
+        there = source.columns()
+        seen |= dict.fromkeys(there or ())
+        problems += [] if there is None else _lacking(source.name, there, needed)
+    if problems:
+        raise CommandError(*problems)
+    return seen
+
+
+def _lacking(name: str, there: Sequence[str], needed: Iterable[str]) -> Iterator[str]:
+    """A sentence if columns are missing."""
+    missing = [column for column in needed if column not in there]
+    if missing:
+        guess = suggestion(missing[0], list(there)).capitalize() if len(missing) == 1 else ""
+        yield f"{name} has no column {', '.join(map(repr, missing))}, which it must have. {guess}".strip()
+
+
+# -- what went in ----------------------------------------------------------------------------------
+
+
+def _input(policy: Policy, found: Sequence[Source], tick: Tick) -> Input:
+    typing, encoder, kept = Typing(policy), Encoder(policy), _Kept(policy)
+    _check(found, typing.needed)
+    parts: list[tuple[Rows, Ints, Ints]] = []
+    total, seen = 0, set[str]()
+    for _, raw in _batches(found, tick):
+        seen.update(raw.schema.names)
+        batch = typing.of(raw, 0, 0)
+        table = {name: batch.column(name) for name in batch.schema.names}
+        encoded = encoder.encode(table, np.zeros(raw.num_rows, dtype=np.int64))
+        parts.append((encoded.rows, kept.of(table)[encoded.kept], encoded.kept + total))
+        total += raw.num_rows
+    if total:  # a file where each row has its own columns can lack one only as a whole
+        problems = list(_lacking("the input", sorted(seen), typing.needed))
+        if problems:
+            raise CommandError(*problems)
+    d, s = len(policy.quasi_identifiers), len(policy.sensitive)
+    rows = [part[0] for part in parts]
+    return Input(
+        rows=Rows(
+            _joined([part.qi for part in rows], np.float64, d),
+            _joined([part.person for part in rows]),
+            _joined([part.sensitive for part in rows], np.int64, s),
+            _joined([part.time for part in rows]),
+        ),
+        kept=_joined([part[1] for part in parts]),
+        number=_joined([part[2] for part in parts]),
+        total=total,
+    )
+
+
+def _joined(parts: Sequence[NDArray[Any]], dtype: Any = np.int64, width: int | None = None) -> NDArray[Any]:
+    empty = np.zeros(0 if width is None else (0, width), dtype=dtype)
+    return np.concatenate([empty, *parts]).astype(dtype, copy=False)
+
+
+# -- what came out ---------------------------------------------------------------------------------
+
+
+def _output(policy: Policy, found: Sequence[Source], tick: Tick) -> Output:
+    names = [*policy.quasi_identifiers, *policy.sensitive, *policy.publish]
+    seen = _check(found, names)
+    typing, kept, boxes = Typing(policy), _Kept(policy), Boxes(len(policy.quasi_identifiers))
+    spans = {name: Spans(qi) for name, qi in policy.quasi_identifiers.items()}
+    parts: list[tuple[Any, Ints, Ints]] = []
+    for source, raw in _batches(found, tick):
+        there = dict.fromkeys(raw.schema.names)
+        seen |= there
+        table = {name: raw.column(name) if name in there else pa.nulls(raw.num_rows) for name in names}
+        ends = [_read_back(source, name, spans[name], table[name]) for name in spans]
+        box = boxes.numbers(np.column_stack([lo for lo, _ in ends]), np.column_stack([hi for _, hi in ends]))
+        codes = [_codes(source, policy, typing, name, table[name]) for name in policy.sensitive]
+        parts.append((box, np.column_stack(codes) if codes else np.zeros((len(box), 0), np.int64), kept.of(table)))
+    if parts:
+        problems = list(_lacking(found[0].name, list(seen), names))
+        if problems:
+            raise CommandError(*problems)
+    lo, hi = boxes.all()
+    return Output(
+        lo=lo,
+        hi=hi,
+        box=_joined([part[0] for part in parts], np.int32),
+        sensitive=_joined([part[1] for part in parts], np.int64, len(policy.sensitive)),
+        kept=_joined([part[2] for part in parts]),
+        columns=tuple(seen),
+    )
+
+
+def _read_back(source: Source, name: str, spans: Spans, column: pa.Array) -> tuple[Any, Any]:
+    try:
+        return spans.of(column)
+    except NotReadableError:
+        msg = f"{source.name} has a value in column {name!r} that the policy cannot have published."
+        raise CommandError(msg) from None
+    except TypeError as error:
+        msg = f"{source.name}, column {name!r}: {error}"
+        raise CommandError(msg) from None
+
+
+def _codes(source: Source, policy: Policy, typing: Typing, name: str, column: pa.Array) -> Ints:
+    codes, reasons = policy.sensitive[name].codes(typing.column(name, column))
+    if reasons is not None:
+        reason = Counter(reason for reason in reasons if reason is not None).most_common(1)[0][0]
+        msg = f"{source.name} has a value in column {name!r} that the policy cannot have published: {reason}."
+        raise CommandError(msg)
+    return codes
+
+
+class _Kept:
+    """Numbers rows by what leaves of them as it is: the same number for the same values in any format."""
+
+    def __init__(self, policy: Policy) -> None:
+        # With noise, they do not leave as they are.
+        noisy = getattr(policy.parameters, "perturb_sensitive", {})
+        self._names = [name for name in (*policy.sensitive, *policy.publish) if name not in noisy]
+
+    def of(self, table: dict[str, pa.Array]) -> Ints:
+        """The number of each row."""
+        number = np.zeros(len(next(iter(table.values()))), dtype=np.int64)
+        for name in self._names:
+            codes, distinct = columns.factorize(table[name])
+            hashes = np.array([_hash(value) for value in distinct], dtype=np.int64)
+            number = siphash(number ^ (hashes[codes] if len(codes) else codes), _KEY)
+        return number
+
+
+def _hash(value: Any) -> int:
+    digest = blake2b(_canonical(value).encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)
+
+
+def _canonical(value: Any) -> str:
+    """The same text for values that a format writes differently: 1, 1.0 and "1", a moment and its ISO-8601.
+
+    Rows that are taken for equal and are not make the audit see less, never see wrong.
+    """
+    if columns.is_missing(value):
+        return ""
+    try:
+        text = columns.text_of(value)
+    except Rejected:
+        return json.dumps(value, sort_keys=True, default=str)
+    if text[:1] in ("{", "["):
+        try:
+            return json.dumps(json.loads(text), sort_keys=True, default=str)
+        except ValueError:
+            return text
+    try:
+        return _number(float(text))
+    except ValueError:
+        pass
+    try:
+        return f"moment {columns.moment(text):.0f}"
+    except Rejected:
+        return text.lower() if text in ("True", "False") else text
+
+
+def _number(number: float) -> str:
+    if number.is_integer() and abs(number) < 2**53:
+        return str(int(number))
+    # Formats write the numbers of 32 bits as the shortest text, or as what they are in 64.
+    with np.errstate(over="ignore"):
+        return repr(float(np.float32(number)))
+
+
+# -- the owner's -----------------------------------------------------------------------------------
+
+_TRACE = ("shard", "release", "kind", "row", "arrival", "moment", "arrivals", "group")
+_REPORTED = ("shard", "rows", "persons", "loss")
+
+
+def _trace(found: Sequence[Source], tick: Tick) -> Trace:
+    table = _owners(found, _TRACE, tick)
+    moment = table.pop("moment")
+    return Trace(moment=None if np.any(moment == _NEVER) or not len(moment) else moment, **table)
+
+
+def _reported(found: Sequence[Source], tick: Tick) -> Reported:
+    return Reported(**_owners(found, _REPORTED, tick))
+
+
+def _owners(found: Sequence[Source], names: Sequence[str], tick: Tick) -> dict[str, Any]:
+    """Columns of a file that `crenel run` has written for the owner."""
+    _check(found, names)
+    parts: dict[str, list[NDArray[Any]]] = {name: [] for name in names}
+    for source, raw in _batches(found, tick):
+        problems = list(_lacking(source.name, raw.schema.names, names))
+        if problems:
+            raise CommandError(*problems)
+        for name in names:
+            try:
+                parts[name].append(_figures(name, raw.column(name)))
+            except (ValueError, TypeError, KeyError, pa.ArrowException):
+                msg = f"{source.name} has a value in column {name!r} that crenel run does not write."
+                raise CommandError(msg) from None
+    return {name: _joined(part, np.float64 if name == "loss" else np.int64) for name, part in parts.items()}
+
+
+def _figures(name: str, column: pa.Array) -> NDArray[Any]:
+    if name == "kind":
+        codes, distinct = columns.factorize(column)
+        return np.array([_KINDS[kind] for kind in distinct], dtype=np.int64)[codes]
+    if name == "moment":
+        return _moments(column)
+    if column.null_count:
+        raise ValueError
+    return np.asarray(column.cast(pa.float64() if name == "loss" else pa.int64()).to_numpy(zero_copy_only=False))
+
+
+def _moments(column: pa.Array) -> Ints:
+    found, reasons = columns.moments(column)
+    null = column.is_null().to_numpy(zero_copy_only=False)
+    if reasons is not None and np.any((reasons != None) & ~null):  # noqa: E711 - elementwise
+        raise ValueError
+    return np.where(null, _NEVER, np.nan_to_num(found)).astype(np.int64)

@@ -1,0 +1,210 @@
+"""What was published, read back into boxes: columns of generalized values to spans of coordinates.
+
+Each different value is read once, however many rows have it; what is not exactly what the policy would publish is
+refused, since anything else could hide something in it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from crenel.errors import Rejected
+from crenel.policy import columns
+from crenel.policy.quasi_identifiers import Categorical, Datetime, Numeric, Prefix, QuasiIdentifier
+
+__all__ = ["Boxes", "NotReadableError", "Spans", "box"]
+
+Floats = NDArray[np.float64]
+
+_RANGE = re.compile(r"\[([^,\[\]]+), ([^,\[\]]+)\]")
+_ENDS = ["lo", "hi"]
+
+
+class NotReadableError(ValueError):
+    """A value is none that the policy publishes. It never holds the value."""
+
+
+def box(qi: QuasiIdentifier, value: Any) -> tuple[float, float]:
+    """The span that a published value stands for, in any format's way to write it; NaN if there is none.
+
+    Raises:
+        NotReadableError: no such value is published.
+        TypeError: the quasi-identifier is not of a type that is built in.
+    """
+    if value is None:
+        return math.nan, math.nan
+    read = _READERS.get(type(qi))
+    if read is None:
+        message = f"{type(qi).__name__} must be built in to be read back."
+        raise TypeError(message)
+    try:
+        lo, hi = read(qi, value)
+    except (Rejected, KeyError, TypeError, ValueError, AttributeError):
+        raise NotReadableError from None
+    if not lo <= hi:
+        raise NotReadableError
+    return lo, hi
+
+
+def _ends(value: Any) -> tuple[Any, Any]:
+    """The two ends of a range, None for one that is nowhere: of a record, its JSON, or CSV's text."""
+    if isinstance(value, str):
+        if value == "*":
+            return None, None
+        if not value.startswith("{"):
+            found = _RANGE.fullmatch(value)
+            if found is None:
+                raise NotReadableError
+            return found[1], found[2]
+        value = json.loads(value)
+    if sorted(value) != sorted(_ENDS):
+        raise NotReadableError
+    return value["lo"], value["hi"]
+
+
+def _numeric(qi: Any, value: Any) -> tuple[float, float]:
+    lo, hi = _ends(value)
+    return _coordinates(qi, -math.inf if lo is None else _number(lo), math.inf if hi is None else _number(hi))
+
+
+def _coordinates(qi: Any, begin: float, end: float) -> tuple[float, float]:
+    """The coordinates of a range that begins and ends there."""
+    if qi.cells is None:
+        return begin, end
+    lo, hi = qi.cells.between(np.array([begin]), np.array([end]))
+    return float(lo[0]), float(hi[0])
+
+
+def _number(value: Any) -> float:
+    if not isinstance(value, str):
+        return columns.number(value)
+    number = float(value)
+    # Two ways to write a number would tell rows apart that are to look the same.
+    if not math.isfinite(number) or pa.scalar(number).cast(pa.string()).as_py() != value:
+        raise NotReadableError
+    return number
+
+
+def _datetime(qi: Any, value: Any) -> tuple[float, float]:
+    ends = _ends(value)
+    begin = -math.inf if ends[0] is None else columns.moment(ends[0])
+    lo, hi = _coordinates(qi, begin, math.inf if ends[1] is None else columns.moment(ends[1]))
+    if any(isinstance(end, str) for end in ends) and qi.publish(lo, hi) != ends:
+        raise NotReadableError
+    return lo, hi
+
+
+def _prefix(qi: Any, value: Any) -> tuple[float, float]:
+    text = columns.text_of(value)
+    first, last = qi.characters[0], qi.characters[-1]
+    lo, hi = qi.coordinate(text.replace("*", first)), qi.coordinate(text.replace("*", last))
+    return _as_published(qi, text, lo, hi)
+
+
+def _categorical(qi: Any, value: Any) -> tuple[float, float]:
+    tree, text = qi.hierarchy.tree, columns.text_of(value)
+    node = qi.hierarchy.labels.index(text)
+    return _as_published(qi, text, float(tree.first[node]), float(tree.last[node]))
+
+
+def _as_published(qi: Any, text: str, lo: float, hi: float) -> tuple[float, float]:
+    if qi.publish(lo, hi) != text:
+        raise NotReadableError
+    return lo, hi
+
+
+# Exactly these: what a subclass publishes is its own.
+_READERS: dict[type, Callable[[Any, Any], tuple[float, float]]] = {
+    Numeric: _numeric,
+    Datetime: _datetime,
+    Prefix: _prefix,
+    Categorical: _categorical,
+}
+
+
+class Spans:
+    """Reads one quasi-identifier's published column; what was read once is kept."""
+
+    def __init__(self, qi: QuasiIdentifier) -> None:
+        self._qi = qi
+        self._known: dict[Any, tuple[float, float]] = {}
+
+    def of(self, column: pa.Array) -> tuple[Floats, Floats]:
+        """The ends of the spans.
+
+        Raises:
+            NotReadableError: a value is none that the policy publishes.
+        """
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        if pa.types.is_struct(column.type):
+            return self._of_struct(column)
+        codes, distinct = columns.factorize(column)
+        spans = np.array([self._span(value) for value in distinct], dtype=np.float64).reshape(-1, 2)
+        return spans[codes, 0], spans[codes, 1]
+
+    def _of_struct(self, column: pa.Array) -> tuple[Floats, Floats]:
+        qi = self._qi
+        if sorted(field.name for field in column.type) != sorted(_ENDS) or type(qi) not in (Numeric, Datetime):
+            raise NotReadableError
+        lo, hi = (self._end(column.field(name), nowhere) for name, nowhere in (("lo", -math.inf), ("hi", math.inf)))
+        if column.null_count:
+            missing = column.is_null().to_numpy(zero_copy_only=False)
+            lo, hi = np.where(missing, np.nan, lo), np.where(missing, np.nan, hi)
+        if np.any(lo > hi):
+            raise NotReadableError
+        cells = qi.cells if isinstance(qi, (Numeric, Datetime)) else None
+        try:
+            return (lo, hi) if cells is None else cells.between(lo, hi)
+        except ValueError:
+            raise NotReadableError from None
+
+    def _end(self, ends: pa.Array, nowhere: float) -> Floats:
+        if pa.types.is_null(ends.type):
+            return np.full(len(ends), nowhere)
+        read = columns.numbers if type(self._qi) is Numeric else columns.moments
+        found, reasons = read(ends)
+        null = ends.is_null().to_numpy(zero_copy_only=False)
+        if reasons is not None and np.any((reasons != None) & ~null):  # noqa: E711 - elementwise
+            raise NotReadableError
+        return np.where(null, nowhere, found)
+
+    def _span(self, value: Any) -> tuple[float, float]:
+        if value not in self._known:
+            self._known[value] = box(self._qi, value)
+        return self._known[value]
+
+
+class Boxes:
+    """Numbers boxes as they come: equal ones, all quasi-identifiers together, have one number."""
+
+    def __init__(self, dimensions: int) -> None:
+        self._dimensions = dimensions
+        self._numbers: dict[bytes, int] = {}
+
+    def numbers(self, lo: Floats, hi: Floats) -> NDArray[np.int32]:
+        """The number of each row's box."""
+        both = np.hstack([lo, hi]) + 0.0
+        both[np.isnan(both)] = np.nan  # there is more than one
+        # Rows of a release lie together: only where it changes is a box looked up.
+        keys = both.view(np.uint64)
+        starts = np.append(True, np.any(keys[1:] != keys[:-1], axis=1))[: len(keys)]
+        known = self._numbers
+        size = 2 * self._dimensions * 8
+        data = np.ascontiguousarray(both[starts]).tobytes()
+        found = [known.setdefault(data[at : at + size], len(known)) for at in range(0, len(data), size)]
+        return np.array(found, dtype=np.int32)[np.cumsum(starts) - 1] if found else np.zeros(0, dtype=np.int32)
+
+    def all(self) -> tuple[Floats, Floats]:
+        """The boxes, by their numbers."""
+        flat = np.frombuffer(b"".join(self._numbers), dtype=np.float64)
+        both = flat.reshape(len(self._numbers), 2 * self._dimensions)
+        return both[:, : self._dimensions].copy(), both[:, self._dimensions :].copy()

@@ -1,0 +1,163 @@
+"""How many rows find no company at several deadlines: the engine, run on a stretch of a sample.
+
+A sample that leaves out rows in between makes a stream look thinner than it is. So the rows are
+taken as they follow one another in time: the middle of the sample, where it is long.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from crenel import engine as engines
+from crenel.encoding.encoder import Encoded
+from crenel.encoding.rows import Rows
+from crenel.engine import Kind, Releases
+from crenel.errors import PolicyError
+from crenel.pipelines.commands.run import quiet
+from crenel.pipelines.console.sections import count
+from crenel.policy import OnSuppress, Policy
+from crenel.policy.columns import Ints
+from crenel.policy.durations import format_duration
+
+__all__ = ["MOST_ROWS", "Step", "steps"]
+
+#: Rows that the engine is run on, at most: for each deadline in a second or so, by most methods.
+MOST_ROWS = 20_000
+
+#: The deadlines that are tried, as multiples of the policy's: of ten minutes up to six hours.
+_TIMES = (1, 2, 6, 12, 36)
+
+#: Rows that are pushed at once, so that progress is seen, and Ctrl-C answered.
+_ROWS = 512
+
+#: What engines draw from where the policy has no seed: nothing is published, and the same sample gives the same table.
+_SECRET = b"crenel check"
+
+
+@dataclass(frozen=True)
+class Step:
+    """What would become of the rows at a deadline. Counts only."""
+
+    #: The deadline in words.
+    deadline: str
+    rows: int
+    suppressed: int
+    #: The average over all rows, suppressed ones with 1.
+    loss: float
+
+    @property
+    def share(self) -> float:
+        """The share of rows that would be suppressed."""
+        return self.suppressed / self.rows
+
+
+def steps(
+    policy: Policy, encoded: Encoded, table: Any, tick: Callable[[str], None] = lambda line: None
+) -> Iterator[Step]:
+    """What would become of a stretch of the sample at the policy's deadline and at longer ones.
+
+    The method is the policy's, with what lets rows leave without a crowd turned off where it can be: reuse, and stars.
+
+    Args:
+        policy: What is to be guaranteed.
+        encoded: The sample's rows.
+        table: The sample as it was read, Arrow's.
+        tick: Told how far it is.
+    """
+    strict = _strict(policy)
+    if strict is None or not len(encoded.kept):
+        return
+    shards = _shards(strict, encoded, table, _stretch(strict, encoded.rows))
+    for times in _TIMES:
+        longer = _longer(strict, times)
+        if longer is None:
+            return
+        step, ended = _tried(longer, shards, _deadline(longer), tick)
+        yield step
+        if ended:  # all rows were held to the end: they would be at any longer deadline
+            return
+
+
+def _strict(policy: Policy) -> Policy | None:
+    """The policy without reuse and stars, by deadlines that the sample can show; None if it has none."""
+    changes: dict[str, Any] = {"on_suppress": OnSuppress.DROP}
+    if hasattr(policy.parameters, "reuse"):
+        changes["parameters"] = dataclasses.replace(policy.parameters, reuse=False)
+    if policy.event_time is None and policy.delay is not None:
+        if policy.delay_rows is None:
+            return None
+        changes |= {"delay": None, "disorder": 0}
+    return _changed(policy, **changes)
+
+
+def _longer(policy: Policy, times: int) -> Policy | None:
+    deadlines = {"delay": policy.delay, "delay_rows": policy.delay_rows}
+    return _changed(policy, **{name: times * value for name, value in deadlines.items() if value is not None})
+
+
+def _changed(policy: Policy, **changes: Any) -> Policy | None:
+    """The policy with these changes; None if its method has parameters that do not go with them."""
+    try:
+        return dataclasses.replace(policy, **changes)
+    except PolicyError:
+        return None
+
+
+def _deadline(policy: Policy) -> str:
+    delay = None if policy.delay is None else format_duration(policy.delay)
+    rows = None if policy.delay_rows is None else count(policy.delay_rows, "row")
+    return " or ".join(filter(None, (delay, rows)))
+
+
+def _stretch(policy: Policy, rows: Rows) -> Ints:
+    """The rows of the middle that follow one another, in the order in which `crenel run` takes them."""
+    timeless = policy.event_time is None
+    order = np.arange(len(rows)) if timeless else np.argsort(rows.time, kind="stable")
+    start = max(len(rows) - MOST_ROWS, 0) // 2
+    return order[start : start + MOST_ROWS].astype(np.int64)
+
+
+def _shards(policy: Policy, encoded: Encoded, table: Any, stretch: Ints) -> list[tuple[int, Rows]]:
+    """The rows of each shard, as a run would deal them out."""
+    if policy.shards == 1:
+        return [(0, encoded.rows.take(stretch))]
+    # Beam comes with it, which takes a while to load, and complains of what it does not find.
+    with quiet():
+        from crenel.transforms._pack.row_pack import Packer
+
+    part = table.take(encoded.kept[stretch]).combine_chunks()
+    time = encoded.rows.time[stretch] if policy.event_time is None else None
+    return [(pack.shard, pack.rows) for pack in Packer(policy, _SECRET).pack_arrow(part, time).packs]
+
+
+def _tried(
+    policy: Policy, shards: Sequence[tuple[int, Rows]], deadline: str, tick: Callable[[str], None]
+) -> tuple[Step, bool]:
+    """What becomes of the rows, and whether none of them left before the end."""
+    suppressed, loss, left, pushed = 0, 0.0, 0, 0
+    rows = sum(len(part) for _, part in shards)
+    for shard, part in shards:
+        engine = engines.create(policy, secret=_SECRET, shard=str(shard).encode())
+        for start in range(0, len(part), _ROWS):
+            tick(f"trying a deadline of {deadline}: {pushed:,} of {count(rows, 'row')}")
+            some = part.slice(start, min(start + _ROWS, len(part)))
+            releases = engine.push(some)
+            pushed, left = pushed + len(some), left + int(releases.sizes.sum())
+            suppressed, loss = suppressed + _suppressed(releases), loss + _loss(releases)
+        last = engine.flush()
+        suppressed, loss = suppressed + _suppressed(last), loss + _loss(last)
+    return Step(deadline, rows, suppressed, loss / rows), left == 0
+
+
+def _suppressed(releases: Releases) -> int:
+    return int(releases.sizes[releases.kind == Kind.SUPPRESSED].sum())
+
+
+def _loss(releases: Releases) -> float:
+    boxed = releases.kind != Kind.SAMPLED_OUT
+    return float((releases.loss * releases.sizes)[boxed].sum())

@@ -1,0 +1,55 @@
+"""Explain a policy in words, and find what will go wrong with it.
+
+With --data, also how the policy fits a sample of the rows: CSV with a header, JSON lines (both
+may be .gz or .zst), Parquet or Avro. The engine is run on it, at the policy's deadline and at longer
+ones, so take rows that follow one another: a sample that leaves out rows in between looks thinner
+than the stream is. What is told of the sample are counts and shares, never a row's value.
+
+Exits with 1 if there are problems: the run would fail, or too many rows would not leave.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from contextlib import nullcontext
+
+from crenel.pipelines.console import limits
+from crenel.pipelines.console.sections import Severity, render
+
+__all__ = ["EXAMPLE", "add_arguments", "run"]
+
+EXAMPLE = "  crenel check policy.yaml --data visits.csv"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("policy", help="the policy's YAML file")
+    parser.add_argument("--data", metavar="FILE", help="a sample of the rows, which follow one another")
+    limits.add_arguments(parser, "if there are more in the sample, it is a problem")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the report; 1 if there are problems."""
+    from crenel.pipelines.checking.advice import advise
+    from crenel.pipelines.checking.explain import explain
+    from crenel.policy import Policy
+
+    policy = Policy.from_yaml(arguments.policy)
+    sections, findings = explain(policy), advise(policy)
+    if arguments.data is not None:
+        from crenel.pipelines.checking.sample import Sample
+        from crenel.pipelines.console import kernel_cache as compiled
+        from crenel.pipelines.console import run_summary as summary
+        from crenel.pipelines.files import formats as tables
+
+        watched = sys.stderr.isatty()
+        progress = ["reading the sample"]  # the last line of it is shown
+        note = f" ({compiled.WAIT})" if watched and not compiled.is_compiled(policy.method) else ""
+        with summary.showing(lambda: progress[-1] + note) if watched else nullcontext():
+            table = tables.read_for(policy, arguments.data)
+            sample = Sample(policy, table, limits.Limits.of(arguments), progress.append)
+            sections += sample.look()
+        findings += sample.findings
+    sys.stdout.write(render(sections, findings))
+    return int(any(finding.severity is Severity.PROBLEM for finding in findings))

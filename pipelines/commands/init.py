@@ -1,0 +1,56 @@
+"""Draft a policy from data: types, domains, and a guess at each column's role.
+
+The data are CSV with a header, JSON lines (both may be .gz or .zst), Parquet or Avro. The draft
+gives its reasons as comments; columns it is not sure of are commented out, and so never leave.
+It holds the values of columns that have few, and rounded domains: keep it as you keep the data
+until you have read it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from crenel.pipelines.command_errors import CommandError
+
+__all__ = ["EXAMPLE", "add_arguments", "run"]
+
+EXAMPLE = "  crenel init visits.csv --output policy.yaml"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("data", help="a sample of the rows")
+    parser.add_argument("--output", metavar="FILE", help="where to write it; by default, printed")
+    parser.add_argument("--force", action="store_true", help="write over an existing file")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the draft, or write it to a file."""
+    output = None if arguments.output is None else Path(arguments.output)
+    if output is not None and output.exists() and not arguments.force:
+        msg = f"{output} is there already; --force writes over it."
+        raise CommandError(msg)
+    text = _draft(arguments.data)
+    if output is None:
+        sys.stdout.write(text)
+        return 0
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        msg = f"{output} cannot be written: {(error.strerror or 'failed').lower()}."
+        raise CommandError(msg) from None
+    print(f"Wrote {output}. Read it, then run: crenel check {output} --data {arguments.data}")
+    return 0
+
+
+def _draft(path: str) -> str:
+    from crenel.pipelines.drafting.draft import draft
+    from crenel.pipelines.drafting.profiles import profile
+    from crenel.pipelines.drafting.roles import choose
+    from crenel.pipelines.files import formats as tables
+
+    table = tables.read(path)
+    profiles = [profile(name, table[name]) for name in table.column_names]
+    return draft(choose(profiles), Path(path).name, table.num_rows, table.num_columns)

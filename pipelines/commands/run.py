@@ -1,0 +1,388 @@
+"""Anonymize files, or a topic of Kafka: rows in, published rows out.
+
+CSV with a header, JSON lines (both may be .gz or .zst), Parquet or Avro, by the extension. Rows
+are put in the order of their event times, so that the result depends on the rows, the policy and
+the secret alone, not on how files were split. The outputs are there when all is done; if anything
+goes wrong, none is. Further flags are Beam's (--direct_num_workers=4).
+
+A topic is kafka://HOST:PORT/TOPIC, read as rows come until Ctrl-C, or with ?until=end up to what
+is there now; values are JSON, or with ?format=avro&schema=FILE Avro. See docs/kafka.md.
+
+Exits with 0 if all is well, with 1 if there were rows and none could be published in a group, with 2
+if the policy or a file is broken, and with 3 if the outputs are written, but more rows than
+--most-suppressed or --most-rejected did not leave.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from crenel.errors import PolicyError
+from crenel.pipelines.command_errors import CommandError
+from crenel.pipelines.console import limits
+from crenel.policy import Policy
+
+if TYPE_CHECKING:
+    from crenel.pipelines.files.file_job import Outcome
+
+__all__ = ["EXAMPLE", "add_arguments", "launcher", "quiet", "run"]
+
+EXAMPLE = "  crenel run policy.yaml --input 'visits/*.csv.gz' --output published.parquet --rejected rejected.jsonl"
+
+#: Flags that are not the command's own are Beam's.
+PASSES_FLAGS = True
+
+#: The exit code of a failure that is not the user's: a worker was killed, or crenel has a bug.
+FAILED = 70
+
+_FORMATS = ("csv", "tsv", "jsonl", "parquet", "avro")
+
+#: What the addresses of Pub/Sub begin with.
+_PUBSUB = "pubsub://"
+
+#: Seconds that workers have to notice that a run was given up.
+_GRACE = 5.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("policy", help="the policy's YAML file")
+    parser.add_argument(
+        "--input",
+        metavar="IN",
+        nargs="+",
+        required=True,
+        help="files, patterns of names, - for standard input, or kafka://HOST:PORT/TOPIC",
+    )
+    parser.add_argument(
+        "--output", metavar="OUT", required=True, help="the published rows; - for standard output, or kafka://..."
+    )
+    parser.add_argument("--suppressed", metavar="F", help="for the owner: rows that no group was found for, exact")
+    parser.add_argument("--rejected", metavar="F", help="for the owner: rows that do not fit the policy, and why")
+    parser.add_argument("--releases", metavar="F", help="for the owner: a record for each release, without values")
+    parser.add_argument("--trace", metavar="F", help="for the owner: which row of the input became which of the output")
+    parser.add_argument("--input-format", choices=_FORMATS, help="whatever the extension says; csv for -")
+    parser.add_argument("--output-format", choices=_FORMATS, help="whatever the extension says; csv for -")
+    parser.add_argument("--workers", metavar="N", type=_positive, help="processes; as many as are worth it by default")
+    parser.add_argument(
+        "--runner", metavar="NAME", default="local", help="where it runs: local (the default), prism, flink, dataflow"
+    )
+    parser.add_argument("--flink-master", metavar="HOST:PORT", help="a Flink cluster; without it the run has its own")
+    parser.add_argument("--json", action="store_true", help="tell the result as JSON, on standard output if it is free")
+    limits.add_arguments(parser, f"if there are more, the exit code is {limits.TOO_MANY}")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Anonymize; 1 if nothing could be published."""
+    policy = Policy.from_yaml(arguments.policy)
+    _warn(arguments, policy)
+    if arguments.trace and any("://" in place for place in (*arguments.input, arguments.output)):
+        msg = "--trace is for files: a stream has no rows to count from its beginning."
+        raise CommandError(msg)
+    if any(place.startswith("kafka://") for place in _places(arguments)):
+        return _run_kafka(arguments, policy)
+    with quiet():
+        from crenel.pipelines.console import run_summary as summary
+        from crenel.pipelines.files import file_job as job
+
+        launch = launcher(arguments.runner, workers=arguments.workers, flags=_flags(arguments))
+        if arguments.input[0].startswith(_PUBSUB):
+            return _stream(arguments, policy, launch)
+        request = job.Request(
+            policy=policy,
+            inputs=arguments.input,
+            published=job.Output.of(arguments.output, arguments.output_format),
+            suppressed=_owners(arguments.suppressed),
+            rejected=_owners(arguments.rejected),
+            releases=_owners(arguments.releases),
+            trace=_owners(arguments.trace),
+            input_format=arguments.input_format,
+        )
+        watch = partial(summary.watching, method=policy.method) if sys.stderr.isatty() else None
+        try:
+            outcome = job.run(request, launch, watch)
+        except (CommandError, PolicyError, BrokenPipeError):
+            raise
+        except Exception as error:
+            return _failed(error)
+    return _told(arguments, policy, outcome)
+
+
+def _told(arguments: argparse.Namespace, policy: Policy, outcome: Outcome) -> int:
+    """Tell what became of the rows; returns the exit code."""
+    from crenel.pipelines.console import run_summary as summary
+
+    passed = list(
+        limits.Limits.of(arguments).passed(
+            outcome.rows, suppressed=outcome.suppressed, rejected=outcome.rejected.total()
+        )
+    )
+    free = sys.stdout if arguments.output != "-" else sys.stderr
+    if arguments.json:
+        told = summary.as_dict(policy, outcome) | {"too_many": [one.as_dict() for one in passed]}
+        print(json.dumps(told), file=free)
+    else:
+        sys.stderr.write(summary.as_text(policy, outcome))
+    if not (arguments.json and free is sys.stderr):  # whoever reads JSON there reads nothing else
+        for one in passed:
+            print(f"crenel: {one.text}", file=sys.stderr)
+    if outcome.rows > 0 and outcome.published == 0:
+        return 1
+    return limits.TOO_MANY if passed else 0
+
+
+def _warn(arguments: argparse.Namespace, policy: Policy) -> None:
+    """Say what is wrong with the policy before anything is published by it; with --json, only where there is room."""
+    from crenel.pipelines.checking.advice import SEED
+
+    if policy.seed is not None and not (arguments.json and arguments.output == "-"):
+        print(f"crenel: warning: {SEED}", file=sys.stderr)
+
+
+def _stream(arguments: argparse.Namespace, policy: Policy, launch: Callable[..., int]) -> int:
+    """Messages instead of files."""
+    from crenel.pipelines import pubsub
+
+    if arguments.runner != "dataflow" or arguments.releases or len(arguments.input) > 1:
+        msg = "pubsub:// is for --runner dataflow, with one --input and no --releases."
+        raise CommandError(msg)
+    topics = pubsub.Topics(
+        source=arguments.input[0],
+        published=arguments.output,
+        suppressed=arguments.suppressed,
+        rejected=arguments.rejected,
+    )
+    launch(lambda pipeline: pubsub.build(pipeline, policy, topics), 0, policy.shards)
+    return 0
+
+
+def _places(arguments: argparse.Namespace) -> list[str]:
+    outputs = [arguments.output, arguments.suppressed, arguments.rejected, arguments.releases]
+    return [*arguments.input, *(place for place in outputs if place is not None)]
+
+
+def _run_kafka(arguments: argparse.Namespace, policy: Policy) -> int:
+    """The same for topics: as rows come, until Ctrl-C or the end."""
+    local = arguments.runner == "local"
+    _check_kafka(arguments, local=local)
+    with quiet():
+        from crenel.pipelines.console import run_summary as summary
+        from crenel.pipelines.kafka import topic_job as kafka_job
+
+        names = ("published", "suppressed", "rejected", "releases")
+        places = (arguments.output, arguments.suppressed, arguments.rejected, arguments.releases)
+        outputs = dict(zip(names, places, strict=True))
+        request = kafka_job.Request.of(policy, arguments.input, outputs, local=local)
+        launch = launcher(
+            arguments.runner,
+            workers=arguments.workers,
+            flags=[*_flags(arguments), *([] if local else ["--streaming"])],
+            stop=kafka_job.STOP if local else None,
+        )
+        watch = summary.watching if sys.stderr.isatty() else None
+        try:
+            outcome = kafka_job.run(request, launch, watch, local=local)
+        except (CommandError, PolicyError):
+            raise
+        except Exception as error:
+            return _failed(error)
+        finally:
+            kafka_job.STOP.clear()
+    return 0 if outcome is None else _told(arguments, policy, outcome)
+
+
+def _check_kafka(arguments: argparse.Namespace, *, local: bool) -> None:
+    if arguments.runner not in ("local", "flink"):
+        msg = f"kafka:// goes with --runner local or flink, not with {arguments.runner}."
+        raise CommandError(msg)
+    if arguments.input_format or arguments.output_format:
+        msg = "--input-format and --output-format are for files; a topic's format is ?format=json or avro."
+        raise CommandError(msg)
+    if local and arguments.workers not in (None, 1):
+        msg = "--workers must be 1 for kafka:// on the local runner; other runners have more."
+        raise CommandError(msg)
+
+
+def _failed(error: Exception) -> int:
+    """A failure that is nobody's mistake. What an error says of itself may hold rows."""
+    runners: Any = importlib.import_module("crenel.runners")
+    if isinstance(error, runners.JobFailed):
+        print(f"crenel: {error}", file=sys.stderr)
+        return FAILED
+    if isinstance(error, runners.WorkerDied):
+        print(f"crenel: {error}", file=sys.stderr)
+        _insist(FAILED, lambda: time.sleep(1.0))
+        return FAILED
+    if os.environ.get("CRENEL_DEBUG"):
+        raise error
+    name = type(error).__name__
+    print(f"crenel: the run failed ({name}); with CRENEL_DEBUG=1 the error is shown, rows and all.", file=sys.stderr)
+    return FAILED
+
+
+def _flags(arguments: argparse.Namespace) -> list[str]:
+    """Beam's flags, with those that the command has a name of its own for."""
+    if arguments.flink_master is None:
+        return list(arguments.flags)
+    if arguments.runner != "flink":
+        msg = f"--flink-master goes with --runner flink, not with {arguments.runner}."
+        raise CommandError(msg)
+    return [*arguments.flags, f"--flink_master={arguments.flink_master}"]
+
+
+def _owners(path: str | None) -> Any:
+    from crenel.pipelines.files.file_job import Output
+
+    if path == "-":
+        msg = "--suppressed, --rejected, --releases and --trace must be files: only --output may be -."
+        raise CommandError(msg)
+    return None if path is None else Output.of(path)
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
+
+
+def launcher(
+    name: str, *, workers: int | None = None, flags: Sequence[str] = (), stop: threading.Event | None = None
+) -> Callable[[Callable[[Any], None], int, int], int]:
+    """What launches a pipeline on the runner of this name, so that Ctrl-C is answered at once.
+
+    Where there is a `stop`, the first Ctrl-C sets it: the pipeline ends by itself.
+
+    Raises:
+        CommandError: there is no such runner, or it lacks something, or Beam does not know a flag.
+    """
+    # Runners are the layer above; they are found by name, as a user's own will be.
+    runners: Any = importlib.import_module("crenel.runners")
+    try:
+        runner = runners.find(name)
+    except KeyError as error:
+        raise CommandError(error.args[0]) from None
+    _check_flags(flags, getattr(runner, "KNOWN", frozenset()))
+    if hasattr(runner, "check"):
+        runner.check(flags)
+
+    def launch(build: Callable[[Any], None], rows: int, shards: int) -> int:
+        job = runners.Job(build=build, rows=rows, shards=shards, workers=workers, flags=flags)
+        return _interruptible(lambda: runner.launch(job), stop)
+
+    return launch
+
+
+def _check_flags(flags: Sequence[str], known: Collection[str] = ()) -> None:
+    from apache_beam.options.pipeline_options import PipelineOptions
+
+    if not flags:
+        return
+    options = PipelineOptions(list(flags))
+    given = options.get_all_options(retain_unknown_options=True)
+    unknown = [f"--{name}" for name in given if name not in options.get_all_options() and name not in known]
+    unknown += [flag for flag in flags[:1] if not flag.startswith("--")]
+    if unknown:
+        msg = f"{unknown[0]} is neither an option of crenel run (see --help) nor of Beam."
+        raise CommandError(msg)
+
+
+def _interruptible(work: Callable[[], int], stop: threading.Event | None = None) -> int:
+    """Do the work in a thread, so that this one is free to be interrupted."""
+    done: list[int] = []
+    failed: list[BaseException] = []
+    over = threading.Event()  # a thread that Ctrl-C finds joined may be taken for dead (Python 3.11)
+
+    def target() -> None:
+        try:
+            done.append(work())
+        except BaseException as error:
+            failed.append(error)
+        finally:
+            over.set()
+
+    thread = threading.Thread(target=target, name="crenel run", daemon=True)
+    with _terminable():
+        thread.start()
+        try:
+            if stop is not None:
+                _stoppable(over, stop)
+            _await(over)
+        except (KeyboardInterrupt, SystemExit) as interruption:
+            # Workers notice soon that the run was given up, unless they are compiling.
+            code = interruption.code if isinstance(interruption, SystemExit) else 130
+            _insist(int(code or 0), lambda: _finished(over))
+            raise
+    if failed:
+        raise failed[0]
+    return done[0]
+
+
+def _await(over: threading.Event) -> None:
+    while not over.wait(0.2):
+        pass
+
+
+def _stoppable(over: threading.Event, stop: threading.Event) -> None:
+    """Wait, and take the first interruption for the wish to come to an end."""
+    try:
+        _await(over)
+    except (KeyboardInterrupt, SystemExit):
+        print("crenel: stopping; what is held leaves now (again Ctrl-C: it does not).", file=sys.stderr)
+        stop.set()
+
+
+def _finished(over: threading.Event) -> None:
+    if over.wait(_GRACE):
+        threading.Event().wait()  # for ever: nothing has to be insisted on
+
+
+def _insist(code: int, wait: Callable[[], None]) -> None:
+    """Let the process exit although some of its threads do not, and cannot be told to."""
+
+    def insist() -> None:
+        wait()
+        sys.stderr.flush()
+        os._exit(code)
+
+    threading.Thread(target=insist, daemon=True).start()
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """Answer SIGTERM as Ctrl-C is answered: nothing half-written stays."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def terminate(number: int, _: Any) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep Beam's log to itself: what it says of a failure may hold rows."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)

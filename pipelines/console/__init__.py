@@ -1,0 +1,3 @@
+"""What commands print: sections, findings, limits, and the summary of a run."""
+
+from __future__ import annotations

@@ -1,0 +1,178 @@
+"""What is told of a run: while it runs, and at its end."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from crenel.audit.differential_privacy import stated
+from crenel.pipelines.checking.advice import SEED
+from crenel.pipelines.console import kernel_cache as compiled
+from crenel.pipelines.console.limits import said
+from crenel.pipelines.console.sections import count, percent
+from crenel.policy import OnSuppress, Policy
+from crenel.policy.durations import UNITS
+
+if TYPE_CHECKING:
+    from crenel.pipelines.files.file_job import Outcome
+    from crenel.pipelines.files.run_counts import Spread
+    from crenel.pipelines.files.scratch import Work
+
+__all__ = ["as_dict", "as_text", "showing", "watching"]
+
+_EVERY = 0.5
+_WIDTH = 100
+_SECOND = UNITS["s"]
+
+
+def watching(work: Work, method: str = "bastion") -> contextlib.AbstractContextManager[None]:
+    """Show how far a run is on standard error."""
+    note = "" if compiled.is_compiled(method) else f" ({compiled.WAIT})"
+    return showing(lambda: progress(work, note))
+
+
+@contextlib.contextmanager
+def showing(line: Callable[[], str]) -> Iterator[None]:
+    """Show a line of progress on standard error."""
+    over = threading.Event()
+
+    def show() -> None:
+        while not over.wait(_EVERY):
+            _show(line())
+
+    thread = threading.Thread(target=show, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        _show("")
+
+
+def progress(work: Work, note: str = "") -> str:
+    """How far a run is."""
+    read, left = work.ticked("read"), work.ticked("left")
+    if left:
+        return f"{left:,} of {count(read, 'row')} anonymized"
+    return f"{count(read, 'row')} read{note}"
+
+
+def _show(line: str) -> None:
+    # Back to the line's start, and what was there is erased.
+    sys.stderr.write(f"\r\x1b[K{line}")
+    sys.stderr.flush()
+
+
+def as_dict(policy: Policy, outcome: Outcome) -> dict[str, Any]:
+    """A run's result for machines. The keys are part of the interface; `differential` is there if it is proven."""
+    statement = stated(policy)
+    differential = {} if statement is None else {"differential": dataclasses.asdict(statement)}
+    return {
+        "alone": outcome.alone,
+        "files": outcome.files,
+        "rows": outcome.rows,
+        "published": outcome.published,
+        "suppressed": outcome.suppressed,
+        "sampled_out": outcome.sampled_out,
+        "rejected": outcome.rejected.total(),
+        "rejected_by": [
+            {"field": name, "reason": reason, "rows": rows} for (name, reason), rows in _rejections(outcome)
+        ],
+        "releases": outcome.releases,
+        "loss": None if outcome.loss is None else round(outcome.loss, 6),
+        "release_rows": _spread(outcome.sizes),
+        "delay_seconds": None if outcome.delay is None else _spread(outcome.delay, _SECOND),
+        "held_rows": outcome.held,
+        "seconds": round(outcome.seconds, 3),
+        "workers": outcome.workers,
+        "warnings": [SEED] if policy.seed is not None else [],
+        **differential,
+    }
+
+
+def as_text(policy: Policy, outcome: Outcome) -> str:
+    """A run's result as a short table: first of all how many rows left without a crowd."""
+    lines = [("left alone", f"{outcome.alone:,}", _alone(policy, outcome))]
+    lines.append(("rows", f"{outcome.rows:,}", f"in {count(outcome.files, 'file')}" if outcome.files else ""))
+    lines.append(("published", f"{outcome.published:,}", _share(outcome, outcome.published)))
+    star = policy.on_suppress is OnSuppress.STAR
+    fate = f"{_share(outcome, outcome.suppressed)}; {'published as *' if star else 'not published'}"
+    lines.append(("suppressed", f"{outcome.suppressed:,}", fate if outcome.suppressed else ""))
+    if outcome.sampled_out:
+        lines.append(("sampled out", f"{outcome.sampled_out:,}", _share(outcome, outcome.sampled_out)))
+    rejected = outcome.rejected.total()
+    lines.append(("rejected", f"{rejected:,}", _share(outcome, rejected) if rejected else ""))
+    lines += [(f"  {name}", f"{rows:,}", reason) for (name, reason), rows in _rejections(outcome)]
+    lines.append(("releases", f"{outcome.releases:,}", ""))
+    if outcome.loss is not None:
+        lines.append(("average loss", f"{outcome.loss:.3f}", "0: nothing was made coarser; 1: everything was"))
+    if outcome.sizes.count:
+        ends = f"{outcome.sizes.least:,.0f} to {outcome.sizes.most:,.0f}"
+        lines.append(("release size", f"{outcome.sizes.mean:,.1f}", f"rows left together on average; {ends}"))
+    if outcome.delay is not None and outcome.delay.count:
+        lines.append(("delay", _waited(outcome.delay.mean), f"on average; at most {_waited(outcome.delay.most)}"))
+    lines.append(("held rows", f"{outcome.held:,}", "at most, in a shard"))
+    statement = stated(policy)
+    if statement is not None:
+        pair = f"{statement.epsilon:.3g}, {statement.delta:.2g}"
+        lines.append(("epsilon, delta", pair, f"proven; for {statement.scope}"))
+    processes = f"in {outcome.workers} processes" if outcome.workers > 1 else ""
+    lines.append(("time", f"{outcome.seconds:.1f} s", processes))
+    wide = max(len(label) for label, _, _ in lines)
+    far = max(len(figure) for _, figure, _ in lines)
+    table = [f"{label:<{wide}}  {figure:>{far}}  {told}".rstrip() for label, figure, told in lines]
+    meaning = textwrap.wrap(_meaning(policy, outcome), _WIDTH - wide - far - 4)
+    table[1:1] = [" " * (wide + far + 4) + line for line in meaning]
+    return "\n".join(table) + "\n"
+
+
+def _alone(policy: Policy, outcome: Outcome) -> str:
+    """What is said of the rows that left without a crowd."""
+    left = outcome.sizes.total
+    if not left:
+        return "no row left at all"
+    if not outcome.alone:
+        return f"every row left among rows of at least {policy.k} persons, each once, at one moment"
+    share = said(outcome.alone / left)
+    return f"{share} of the rows that left were not among {policy.k} persons, each once, at one moment"
+
+
+def _meaning(policy: Policy, outcome: Outcome) -> str:
+    """What it means that rows left without a crowd, and what to do about it."""
+    if not outcome.alone:
+        return ""
+    risk = (
+        "An attacker who knows a person's quasi-identifiers and about when the row came can find the row, and all that "
+        "it says."
+    )
+    if policy.crowd:
+        return f"{risk} The policy forbids it, so this is a mistake of crenel's: do not hand the output out."
+    return f"{risk} Method bastion with reuse: false and on_suppress: drop suppresses such rows instead."
+
+
+def _spread(figures: Spread, unit: float = 1.0) -> dict[str, float] | None:
+    """The figures for machines; None if there are none."""
+    if not figures.count:
+        return None
+    named = {"least": figures.least, "mean": figures.mean, "most": figures.most}
+    return {name: round(value / unit, 3) for name, value in named.items()}
+
+
+def _waited(micros: float) -> str:
+    """A time that somebody waited, in a unit that suits it."""
+    size, unit = next(((size, unit) for unit, size in UNITS.items() if micros >= size), (_SECOND, "s"))
+    return f"{micros / size:.3g} {unit}"
+
+
+def _share(outcome: Outcome, rows: int) -> str:
+    return percent(rows / outcome.rows) if outcome.rows else ""
+
+
+def _rejections(outcome: Outcome) -> list[tuple[tuple[str, str], int]]:
+    return sorted(outcome.rejected.items(), key=lambda item: (-item[1], item[0]))

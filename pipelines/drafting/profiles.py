@@ -1,0 +1,185 @@
+"""What the values of a column look like: its kind, how many differ, how far they reach."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from crenel.errors import Rejected
+from crenel.pipelines.drafting import column_names as names
+from crenel.policy import columns
+from crenel.policy.columns import Floats, Ints
+
+__all__ = ["FEW", "Kind", "Profile", "profile"]
+
+#: Text of at most so many different values is a category, if they repeat.
+FEW = 100
+
+#: How often the values of a category repeat, at least, on average.
+_REPEATS = 3
+
+#: Numbers in this range, under a name that says so, are seconds since the epoch: 1985 to 2099.
+_SECONDS = (5e8, 4.1e9)
+
+#: A prefix has at most so many digits or characters (2**53 codes).
+_LONGEST = {"digits": 15, "alphanumeric": 10}
+
+
+class Kind(Enum):
+    """What a column holds."""
+
+    NUMBER = "numbers"
+    MOMENT = "dates"
+    CODE = "codes of one length"
+    CATEGORY = "categories"
+    TEXT = "text or labels"
+    CONSTANT = "one value only"
+    EMPTY = "no values"
+    OTHER = "nested or mixed values"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Profile:
+    """What is known of a column."""
+
+    name: str
+    kind: Kind
+    rows: int
+    missing: int
+
+    #: How many different values there are, missing ones apart.
+    distinct: int
+
+    #: Each row's place among the distinct values.
+    codes: Ints
+
+    #: Numbers as they are, moments in microseconds; NaN where missing. Empty for other kinds.
+    coordinates: Floats
+
+    #: All values of a category, in order. For no other kind: they may be persons'.
+    values: tuple[Any, ...] = ()
+
+    #: The number of characters of a code, and its alphabet.
+    length: int = 0
+    alphabet: str = "digits"
+
+    @property
+    def present(self) -> Floats:
+        """The coordinates that are there."""
+        return self.coordinates[~np.isnan(self.coordinates)]
+
+    @property
+    def once(self) -> int:
+        """How many values one row alone has, of numbers and moments."""
+        return int(np.count_nonzero(np.unique(self.present, return_counts=True)[1] == 1))
+
+    @property
+    def repeats(self) -> float:
+        """How many rows a value has on average."""
+        return (self.rows - self.missing) / max(self.distinct, 1)
+
+
+def profile(name: str, column: Any) -> Profile:
+    """Look at a column: an Arrow array, or anything that `columns.factorize` takes."""
+    codes, distinct = columns.factorize(column)
+    absent = np.array([_is_missing(value) for value in distinct], dtype=bool)
+    values = [value for value in distinct if not _is_missing(value)]
+    kind = _kind(name, values, len(codes))
+    coordinates = _coordinates(kind, codes, distinct)
+    if kind in (Kind.NUMBER, Kind.MOMENT) and np.isnan(coordinates).all():
+        kind = Kind.OTHER  # infinite, or too far away
+    known: dict[str, Any] = {}
+    if kind is Kind.CODE:
+        known["length"] = len(columns.text_of(values[0]))
+        known["alphabet"] = _alphabet(values)
+    elif kind is Kind.CATEGORY:
+        known["values"] = tuple(sorted(set(values)))
+    return Profile(
+        name=name,
+        kind=kind,
+        rows=len(codes),
+        missing=int(absent[codes].sum()),
+        distinct=len(values),
+        codes=codes,
+        coordinates=coordinates,
+        **known,
+    )
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or value == "" or (isinstance(value, float) and value != value)  # noqa: PLR0124
+
+
+def _kind(name: str, values: list[Any], rows: int) -> Kind:
+    if len(values) < 2:
+        return Kind.CONSTANT if values else Kind.EMPTY
+    types = set(map(type, values))
+    if types == {bool}:
+        return Kind.CATEGORY
+    if types <= {int, float, Decimal}:
+        return _kind_of_numbers(name, values)
+    if types <= {dt.datetime, dt.date}:
+        return Kind.MOMENT
+    return _kind_of_text(name, values, rows) if types == {str} else Kind.OTHER
+
+
+def _kind_of_numbers(name: str, values: list[Any]) -> Kind:
+    whole = all(isinstance(value, int) for value in values)
+    if whole and names.place_code(name) and _alphabet(values) and min(values) > 99:
+        return Kind.CODE
+    if names.event_time(name) and min(values) > _SECONDS[0] and max(values) < _SECONDS[1]:
+        return Kind.MOMENT
+    if whole and (names.is_label(name) or len(values) == 2):
+        return Kind.CATEGORY if len(values) <= FEW else Kind.TEXT
+    return Kind.NUMBER
+
+
+def _kind_of_text(name: str, values: list[str], rows: int) -> Kind:
+    if all(map(_is_moment, values)):
+        return Kind.MOMENT
+    few = len(values) <= FEW and rows >= _REPEATS * len(values)
+    alphabet = _alphabet(values)
+    if alphabet and (names.place_code(name) or (alphabet == "digits" and not few)):
+        return Kind.CODE
+    return Kind.CATEGORY if few and names.direct_identifier(name) is None else Kind.TEXT
+
+
+def _is_moment(value: str) -> bool:
+    try:
+        columns.moment(value)
+    except Rejected:
+        return False
+    return True
+
+
+def _alphabet(values: list[Any]) -> str:
+    """The alphabet of codes that all have one length; empty if they are none."""
+    texts = [columns.text_of(value) for value in values]
+    if len(set(map(len, texts))) != 1 or not all(text.isascii() for text in texts):
+        return ""
+    if all(map(str.isdigit, texts)):
+        alphabet = "digits"
+    elif all(text.isalnum() for text in texts):
+        alphabet = "alphanumeric"
+    else:
+        return ""
+    return alphabet if len(texts[0]) <= _LONGEST[alphabet] else ""
+
+
+def _coordinates(kind: Kind, codes: Ints, distinct: list[Any]) -> Floats:
+    if kind is Kind.NUMBER:
+        return _spread(codes, distinct, columns.number)
+    if kind is Kind.MOMENT:
+        return _spread(codes, distinct, columns.moment)
+    return np.empty(0)
+
+
+def _spread(codes: Ints, distinct: list[Any], function: Callable[[Any], float]) -> Floats:
+    found: Floats = columns.spread(codes, distinct, function)[0]
+    return found

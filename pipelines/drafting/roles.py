@@ -1,0 +1,230 @@
+"""Which column plays which role: a guess from names and values, with the reason for each.
+
+The guess fails closed. Where there is a doubt, a column is not taken: it then never leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from crenel.pipelines.checking.advice import MANY
+from crenel.pipelines.console.sections import count, percent, spoken
+from crenel.pipelines.drafting import column_names as names
+from crenel.pipelines.drafting import sample_measures as measures
+from crenel.pipelines.drafting.profiles import FEW, Kind, Profile
+
+__all__ = ["Choice", "Roles", "choose"]
+
+#: A quasi-identifier that is missing in more rows than this is not taken: they would be rejected.
+_MISSING = 0.1
+
+#: Sensitive columns leave as they are, so that few are taken.
+_MOST_SENSITIVE = 2
+
+_TYPED = (Kind.NUMBER, Kind.MOMENT, Kind.CODE, Kind.CATEGORY)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A column in a role, and why."""
+
+    column: Profile
+    reason: str
+
+    #: False: a candidate that is left for the user to decide.
+    taken: bool = True
+
+
+@dataclass
+class Roles:
+    """The roles of all columns."""
+
+    persons: list[Choice] = field(default_factory=list)
+    times: list[Choice] = field(default_factory=list)
+    quasi_identifiers: list[Choice] = field(default_factory=list)
+    sensitive: list[Choice] = field(default_factory=list)
+    rest: list[Choice] = field(default_factory=list)
+
+    @property
+    def person(self) -> Profile | None:
+        """The column that tells persons apart, if one does."""
+        return next((choice.column for choice in self.persons if choice.taken), None)
+
+    @property
+    def event_time(self) -> Profile | None:
+        """The column of the event time, if there is one."""
+        return next((choice.column for choice in self.times if choice.taken), None)
+
+
+def choose(profiles: Iterable[Profile]) -> Roles:
+    """Give each column a role; those of `rest` have none."""
+    left = list(profiles)
+    roles = Roles()
+    roles.persons = _persons(left)
+    left = _without(left, roles.persons)
+    roles.times = _times(left)
+    left = _without(left, [choice for choice in roles.times if choice.taken])
+    roles.sensitive = _sensitive(left)
+    left = _without(left, roles.sensitive)
+    roles.quasi_identifiers = _quasi_identifiers(left)
+    left = _without(left, roles.quasi_identifiers)
+    if not any(choice.taken for choice in roles.quasi_identifiers):
+        roles.quasi_identifiers += _any_quasi_identifier(left)
+        left = _without(left, roles.quasi_identifiers)
+    moments = [column for column in left if column.kind is Kind.MOMENT]
+    reason = "dates: an outsider may know when something happened"
+    roles.quasi_identifiers += [Choice(column, reason, taken=False) for column in moments]
+    left = _without(left, roles.quasi_identifiers)
+    roles.rest = [Choice(column, _why_not(column), taken=False) for column in left]
+    return roles
+
+
+def _without(columns: list[Profile], chosen: Iterable[Choice]) -> list[Profile]:
+    gone = {choice.column.name for choice in chosen}
+    return [column for column in columns if column.name not in gone]
+
+
+def _persons(columns: list[Profile]) -> list[Choice]:
+    found = []
+    for column in columns:
+        word = names.person(column.name)
+        fit = column.kind in (Kind.TEXT, Kind.CATEGORY, Kind.CODE, Kind.NUMBER)
+        if word is None or not fit or not _whole(column) or column.distinct < 3:
+            continue
+        each = "each its own row" if column.repeats == 1 else f"{column.repeats:.1f} rows each"
+        doubt = ", which may also be a row's" if names.only_an_id(column.name) else ""
+        reason = f"by its name ({word}){doubt}; {count(column.distinct, 'person')}, {each}"
+        found.append(Choice(column, reason + _missing(column)))
+    found.sort(key=_doubts)
+    return found[:1] + [Choice(one.column, one.reason, taken=False) for one in found[1:]]
+
+
+def _doubts(choice: Choice) -> tuple[bool, bool, int, int]:
+    """The fewer, the better: a plain id is often a row's, and who repeats is rather a person."""
+    column = choice.column
+    return (
+        names.only_an_id(column.name),
+        column.repeats == 1,
+        column.missing,
+        -column.distinct,
+    )
+
+
+def _whole(column: Profile) -> bool:
+    return bool(np.all(column.present % 1 == 0)) if len(column.coordinates) else True
+
+
+def _times(columns: list[Profile]) -> list[Choice]:
+    found = []
+    for column in columns:
+        quasi = names.quasi_identifier(column.name)
+        if column.kind is not Kind.MOMENT or (quasi is not None and quasi[1]):
+            continue
+        found.append((column, _out_of_order(column)))
+    found.sort(key=lambda one: (one[0].missing > 0, one[1], names.event_time(one[0].name) is None))
+    return [
+        Choice(column, f"dates, {_order(share)}" + _missing(column), taken=place == 0)
+        for place, (column, share) in enumerate(found)
+    ]
+
+
+def _out_of_order(column: Profile) -> float:
+    return float((measures.lateness(column.present.astype(np.int64)) > 0).mean())
+
+
+def _order(share: float) -> str:
+    return f"{percent(share)} of the rows out of order" if share else "in order"
+
+
+def _sensitive(columns: list[Profile]) -> list[Choice]:
+    found: list[Choice] = []
+    for column in columns:
+        known = names.sensitive(column.name)
+        if known is None or column.kind not in (Kind.NUMBER, Kind.CATEGORY, Kind.CODE, Kind.TEXT):
+            continue
+        taken = known[1] and sum(one.taken for one in found) < _MOST_SENSITIVE
+        reason = f"by its name ({known[0]}); {_values(column)}{_missing(column)}"
+        found.append(Choice(column, reason, taken))
+    return found
+
+
+def _quasi_identifiers(columns: list[Profile]) -> list[Choice]:
+    graded = []
+    for column in columns:
+        known = names.quasi_identifier(column.name)
+        if known is None or column.kind not in (*_TYPED, Kind.TEXT):
+            continue
+        if names.direct_identifier(column.name) is None:
+            graded.append((not known[1], known[0], column))
+    chosen: list[Choice] = []
+    for _, word, column in sorted(graded, key=lambda one: one[0]):
+        against = _against(column, [one.column for one in chosen if one.taken])
+        lost = ", which are rejected unless the method is partition" if column.missing else ""
+        reason = f"by its name ({word}); {_values(column)}{_missing(column)}{lost}"
+        chosen.append(Choice(column, f"{reason}; {against}" if against else reason, not against))
+    return chosen
+
+
+def _against(column: Profile, taken: list[Profile]) -> str:
+    """Why a quasi-identifier is not taken; empty if it is."""
+    if column.kind is Kind.TEXT:
+        return f"more than {FEW} values: write a hierarchy for it"
+    if column.missing > _MISSING * column.rows:
+        return "too many"
+    same = next((other for other in taken if _one_to_one(column, other)), None)
+    if same is not None:
+        return f"says the same as {same.name}"
+    if len(taken) >= MANY:
+        return f"with more than {MANY} quasi-identifiers, each is generalized far"
+    return ""
+
+
+def _any_quasi_identifier(columns: list[Profile]) -> list[Choice]:
+    """The first column that could be one: a policy needs one at least."""
+    for column in columns:
+        if column.kind in _TYPED and not _against(column, []) and not names.identifier(column.name):
+            reason = f"only because a policy needs one; {_values(column)}{_missing(column)}"
+            return [Choice(column, reason)]
+    return []
+
+
+def _one_to_one(one: Profile, other: Profile) -> bool:
+    if one.distinct != other.distinct or one.distinct > 10_000:
+        return False
+    pairs = one.codes * (int(other.codes.max(initial=0)) + 1) + other.codes
+    return len(np.unique(pairs)) == len(np.unique(one.codes)) == len(np.unique(other.codes))
+
+
+def _values(column: Profile) -> str:
+    if column.kind is Kind.MOMENT:
+        reach = int(np.ptp(column.present))
+        return f"dates over {spoken(measures.round_duration(reach))}"
+    if column.kind is Kind.NUMBER:
+        return f"numbers, {column.distinct:,} different"
+    return count(column.distinct, "value")
+
+
+def _missing(column: Profile) -> str:
+    if not column.missing:
+        return ""
+    return f"; missing in {percent(column.missing / column.rows)} of the rows"
+
+
+def _why_not(column: Profile) -> str:
+    direct = names.direct_identifier(column.name)
+    if direct is not None:
+        return f"looks as if it named a person ({direct})"
+    if column.kind in (Kind.CONSTANT, Kind.EMPTY, Kind.OTHER):
+        return str(column.kind.value)
+    if column.kind is Kind.NUMBER and names.event_time(column.name) and _is_milliseconds(column):
+        return "looks like milliseconds since the epoch, and crenel takes seconds"
+    if column.distinct > 0.5 * column.rows and column.kind is not Kind.NUMBER:
+        return "nearly a value for each row: it may identify"
+    return _values(column) + _missing(column)
+
+
+def _is_milliseconds(column: Profile) -> bool:
+    return bool(column.present.min() > 5e11 and column.present.max() < 4.1e12)

@@ -1,0 +1,264 @@
+"""Arrow record batches, written as files of rows.
+
+In CSV a range is the text `[lo, hi]`; in JSON lines, Parquet and Avro it is a record of `lo` and
+`hi`. A range without ends, of a column whose domain is not declared, is `*` in CSV and has two
+nulls elsewhere. A column that is not published of a row is an empty cell in CSV, and null elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet
+
+from crenel.pipelines.files.formats import FORMATS
+
+__all__ = ["write"]
+
+#: Rows that are written at once, and of a row group in Parquet: all have as many but the last, whatever the rows are.
+ROWS = 1 << 16
+#: Rows of a block in Avro.
+_BLOCK = 1 << 12
+
+
+def write(path: str, extension: str, compression: str | None, schema: pa.Schema, tables: Iterable[pa.Table]) -> None:
+    """Write tables of one schema as one file.
+
+    Args:
+        path: The file.
+        extension: What stands for its format, whatever the path's own.
+        compression: Arrow's name of the compression of a whole text, or None.
+        schema: The columns.
+        tables: Their rows.
+    """
+    writer = _WRITERS[FORMATS[extension].name](path, compression, schema)
+    try:
+        for table in _cut(tables):
+            writer.write(table)
+    finally:
+        writer.close()
+
+
+def _cut(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """The same rows in tables of `ROWS`, but for the last: where one ends says nothing of the rows."""
+    waiting: list[pa.Table] = []
+    room = ROWS
+    for table in tables:
+        start = 0
+        while start < table.num_rows:
+            part = table.slice(start, room)
+            waiting.append(part)
+            start, room = start + part.num_rows, room - part.num_rows
+            if not room:
+                yield pa.concat_tables(waiting)
+                waiting, room = [], ROWS
+    if waiting:
+        yield pa.concat_tables(waiting)
+
+
+class _Writer(ABC):
+    def __init__(self, path: str, compression: str | None, schema: pa.Schema) -> None:
+        self.schema = schema
+
+    @abstractmethod
+    def write(self, table: pa.Table) -> None: ...
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+
+class _Text(_Writer):
+    """A row a line; the lines are made by column, not by row."""
+
+    def __init__(self, path: str, compression: str | None, schema: pa.Schema) -> None:
+        super().__init__(path, compression, schema)
+        self._stream = pa.output_stream(path, compression=compression)
+
+    def _lines(self, texts: pa.Array) -> None:
+        lists = pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts)
+        self._stream.write(pc.binary_join(lists, "\n")[0].as_py().encode() + b"\n")
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+class _Csv(_Text):
+    delimiter = ","
+
+    def __init__(self, path: str, compression: str | None, schema: pa.Schema) -> None:
+        super().__init__(path, compression, schema)
+        names = self._quoted(pa.array(schema.names, pa.string())).to_pylist()
+        self._stream.write((self.delimiter.join(names) + "\n").encode())
+
+    def write(self, table: pa.Table) -> None:
+        cells = [self._quoted(_flat(_whole(table.column(name)))) for name in self.schema.names]
+        self._lines(pc.binary_join_element_wise(*cells, self.delimiter))
+
+    def _quoted(self, texts: pa.Array) -> pa.Array:
+        """Quotes where there must be: a missing value is nothing, and an empty text is not missing."""
+        needed = pc.or_(pc.match_substring_regex(texts, f'["\r\n{self.delimiter}]'), pc.equal(texts, ""))
+        if pc.any(needed).as_py():
+            doubled = pc.replace_substring(texts, '"', '""')
+            texts = pc.if_else(needed, pc.binary_join_element_wise('"', doubled, '"', ""), texts)
+        return pc.fill_null(texts, "")
+
+
+class _Tsv(_Csv):
+    delimiter = "\t"
+
+
+class _JsonLines(_Text):
+    def write(self, table: pa.Table) -> None:
+        self._lines(_json_text(_whole(table.to_struct_array())))
+
+
+class _Parquet(_Writer):
+    def __init__(self, path: str, compression: str | None, schema: pa.Schema) -> None:
+        super().__init__(path, compression, schema)
+        self._writer = pa.parquet.ParquetWriter(path, schema, compression="zstd")
+
+    def write(self, table: pa.Table) -> None:
+        self._writer.write_table(table, row_group_size=table.num_rows)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _Avro(_Writer):
+    def __init__(self, path: str, compression: str | None, schema: pa.Schema) -> None:
+        from fastavro.write import Writer
+
+        super().__init__(path, compression, schema)
+        fields = [{"name": f.name, "type": ["null", _avro_type(f.name, f.type)]} for f in schema]
+        declared: Any = {"type": "record", "name": "Row", "namespace": "crenel", "fields": fields}
+        self._stream = open(path, "wb")  # noqa: SIM115 - closed by close
+        # The marker between blocks is random unless it is given; the same rows are to be the same bytes. A block ends
+        # where we say, not where it has so many bytes.
+        marker = b"crenel, rows fol"
+        self._writer = Writer(self._stream, declared, codec="deflate", sync_interval=1 << 62, sync_marker=marker)
+
+    def write(self, table: pa.Table) -> None:
+        columns = [_avro_values(table.column(field.name), field.type) for field in self.schema]
+        names = self.schema.names
+        for place, row in enumerate(zip(*columns, strict=True), start=1):
+            self._writer.write(dict(zip(names, row, strict=True)))
+            if place % _BLOCK == 0 or place == table.num_rows:
+                self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.flush()
+        self._stream.close()
+
+
+_WRITERS: dict[str, type[_Writer]] = {
+    "CSV": _Csv,
+    "TSV": _Tsv,
+    "JSON lines": _JsonLines,
+    "Parquet": _Parquet,
+    "Avro": _Avro,
+}
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
+def is_range(kind: pa.DataType) -> bool:
+    """Whether it is how a range is published."""
+    return bool(pa.types.is_struct(kind)) and [field.name for field in kind] == ["lo", "hi"]
+
+
+def _flat(column: pa.Array) -> pa.Array:
+    """The text that stands for a value in CSV."""
+    if is_range(column.type):
+        lo, hi = (_text(column.field(i)) for i in range(2))
+        missing = column.is_null()
+        ends = pc.binary_join_element_wise(pc.fill_null(lo, ""), pc.fill_null(hi, ""), ", ")
+        text = pc.binary_join_element_wise("[", ends, "]", "")
+        text = pc.if_else(pc.and_(pc.is_null(lo), pc.is_null(hi)), "*", text)
+        return pc.if_else(missing, None, text)
+    if pa.types.is_nested(column.type):
+        return pc.if_else(column.is_null(), None, _json_text(column))
+    try:
+        return _text(column)
+    except pa.ArrowException:
+        return pa.array([None if value is None else _as_text(value) for value in column.to_pylist()], pa.string())
+
+
+def _text(column: pa.Array) -> pa.Array:
+    return column.cast(pa.string())
+
+
+def _json_text(column: pa.Array) -> pa.Array:
+    """A column's values as JSON; one Python object for each distinct value at most."""
+    if pa.types.is_struct(column.type):
+        inner = [
+            pc.binary_join_element_wise(json.dumps(field.name) + ": ", _json_text(column.field(i)), "")
+            for i, field in enumerate(column.type)
+        ]
+        joined = pc.binary_join_element_wise(*inner, ", ")
+        text = pc.binary_join_element_wise("{", joined, "}", "")
+        return pc.if_else(column.is_null(), "null", text) if column.null_count else text
+    if pa.types.is_integer(column.type):
+        return pc.fill_null(_text(column), "null")
+    try:
+        distinct = column.dictionary_encode()
+    except pa.ArrowNotImplementedError:
+        return pa.array([_dumped(value) for value in column.to_pylist()], pa.string())
+    texts = pa.array([_dumped(value) for value in distinct.dictionary.to_pylist()], pa.string())
+    return pc.fill_null(texts.take(distinct.indices), "null")
+
+
+def _dumped(value: Any) -> str:
+    if isinstance(value, float) and not np.isfinite(value):
+        return "null"  # JSON has no other word for it
+    return json.dumps(value, default=_plain, ensure_ascii=False)
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has no word for, as text."""
+    if isinstance(value, bytes):
+        return value.hex()
+    isoformat = getattr(value, "isoformat", None)
+    return isoformat() if isoformat is not None else str(value)
+
+
+_AVRO_TYPES: list[tuple[Any, Any]] = [
+    (pa.types.is_boolean, "boolean"),
+    (pa.types.is_integer, "long"),
+    (pa.types.is_floating, "double"),
+    (pa.types.is_binary, "bytes"),
+]
+
+
+def _avro_type(name: str, kind: pa.DataType) -> Any:
+    if pa.types.is_struct(kind):
+        fields = [{"name": f.name, "type": ["null", _avro_type(f"{name}_{f.name}", f.type)]} for f in kind]
+        return {"type": "record", "name": _avro_name(name), "fields": fields}
+    if pa.types.is_timestamp(kind):
+        logical = "timestamp-micros" if kind.tz else "local-timestamp-micros"
+        return {"type": "long", "logicalType": logical}
+    if pa.types.is_date(kind):
+        return {"type": "int", "logicalType": "date"}
+    return next((said for is_kind, said in _AVRO_TYPES if is_kind(kind)), "string")
+
+
+def _avro_name(name: str) -> str:
+    return "Range_" + "".join(c if c.isascii() and c.isalnum() else "_" for c in name)
+
+
+def _avro_values(column: pa.ChunkedArray, kind: pa.DataType) -> list[Any]:
+    values: list[Any] = column.to_pylist()
+    if isinstance(_avro_type("", kind), dict) or _avro_type("", kind) != "string" or pa.types.is_string(kind):
+        return values
+    return [None if value is None else _as_text(value) for value in values]
+
+
+def _as_text(value: Any) -> str:
+    return _dumped(value) if isinstance(value, (list, dict)) else str(_plain(value))

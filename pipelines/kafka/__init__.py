@@ -1,0 +1,3 @@
+"""Rows from Kafka topics and to Kafka topics."""
+
+from __future__ import annotations

@@ -1,0 +1,199 @@
+"""What records of Kafka hold: rows as JSON or Avro."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+from crenel.pipelines.command_errors import CommandError
+from crenel.pipelines.files import writers as sinks
+from crenel.pipelines.kafka.topics import Topic
+from crenel.policy import Policy
+from crenel.transforms._publish.publisher import Publisher
+
+__all__ = ["Unreadable", "Values", "derived", "values"]
+
+#: The byte that Confluent's values begin with; the schema's id follows.
+_CONFLUENT = struct.Struct(">BI")
+#: What single objects begin with; the schema's fingerprint follows.
+_SINGLE = b"\xc3\x01"
+#: Why a value is no row.
+_NOT_OF_THIS_SCHEMA, _OF_ANOTHER_ID = "not Avro of this schema", "Avro of another schema id"
+
+
+class Unreadable(Exception):
+    """A value that is no row. The message is a short constant."""
+
+
+class Values(ABC):
+    """Reads rows, and writes them."""
+
+    @abstractmethod
+    def read(self, value: bytes) -> dict[str, Any]:
+        """The row.
+
+        Raises:
+            Unreadable: there is none.
+        """
+
+    @abstractmethod
+    def write(self, row: Mapping[str, Any]) -> bytes:
+        """The row's bytes."""
+
+
+def values(topic: Topic) -> Values:
+    """How a topic's values are read and written.
+
+    Raises:
+        CommandError: its schema is broken.
+    """
+    return _Json() if topic.format == "json" else _Avro(topic)
+
+
+class _Json(Values):
+    def read(self, value: bytes) -> dict[str, Any]:
+        try:
+            row = json.loads(value, parse_constant=_refused)
+        except (ValueError, RecursionError):
+            msg = "not JSON"
+            raise Unreadable(msg) from None
+        if type(row) is not dict:
+            msg = "not a JSON object"
+            raise Unreadable(msg)
+        return row
+
+    def write(self, row: Mapping[str, Any]) -> bytes:
+        try:
+            text = json.dumps(row, default=sinks._plain, ensure_ascii=False, allow_nan=False)
+        except ValueError:  # NaN, for which JSON has no word
+            text = json.dumps(_finite(row), default=sinks._plain, ensure_ascii=False)
+        return text.encode("utf-8", "backslashreplace")
+
+
+def _refused(constant: str) -> Any:
+    raise ValueError(constant)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _finite(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class _Avro(Values):
+    def __init__(self, topic: Topic) -> None:
+        import fastavro
+
+        self._schema = _load(topic)
+        self._read, self._write = fastavro.schemaless_reader, fastavro.schemaless_writer
+        self._head = _head(topic, self._schema)
+        self._name = repr(topic)
+        #: The schemas that values may have been written with, by their ids; None if values do not tell an id.
+        self._by_id = _by_id(topic, self._schema) if topic.encoding == "confluent" else None
+
+    def read(self, value: bytes) -> dict[str, Any]:
+        written_with = self._written_with(value)
+        stream = io.BytesIO(value[len(self._head) :])
+        try:
+            # By the names of fields, if the schemas differ.
+            row = self._read(stream, written_with, None if written_with is self._schema else self._schema)
+        except Exception:  # fastavro lets through whatever broken bytes lead to
+            raise Unreadable(_NOT_OF_THIS_SCHEMA) from None
+        if stream.read(1):
+            raise Unreadable(_NOT_OF_THIS_SCHEMA)
+        return dict(row)
+
+    def _written_with(self, value: bytes) -> Any:
+        """The schema that a value was written with: never one that it only might be of."""
+        if self._by_id is None:
+            if not value.startswith(self._head):
+                raise Unreadable(_NOT_OF_THIS_SCHEMA)
+            return self._schema
+        if len(value) < _CONFLUENT.size or value[0] != 0:
+            raise Unreadable(_NOT_OF_THIS_SCHEMA)
+        _, number = _CONFLUENT.unpack_from(value)
+        if number not in self._by_id:
+            raise Unreadable(_OF_ANOTHER_ID)
+        return self._by_id[number]
+
+    def write(self, row: Mapping[str, Any]) -> bytes:
+        stream = io.BytesIO()
+        stream.write(self._head)
+        try:
+            self._write(stream, self._schema, row)
+        except Exception:  # what it says holds the row's values
+            msg = f"a row does not fit the Avro schema of {self._name}."
+            raise RuntimeError(msg) from None
+        return stream.getvalue()
+
+
+def _load(topic: Topic) -> Any:
+    """The schema of a topic's values, understood."""
+    return _parsed(topic, str(topic.schema), topic.schema_text or "")
+
+
+def _parsed(topic: Topic, path: str, text: str) -> Any:
+    import fastavro
+
+    try:
+        schema: Any = fastavro.parse_schema(json.loads(text))
+    except Exception:  # fastavro has many words for it
+        schema = None
+    if not isinstance(schema, dict) or schema.get("type") != "record":
+        msg = f"{topic!r}: {path} must hold the Avro schema of a record."
+        raise CommandError(msg)
+    return schema
+
+
+def _by_id(topic: Topic, schema: Any) -> dict[int, Any]:
+    """The schemas that values were written with, by their ids."""
+    found = {} if topic.schema_id is None else {topic.schema_id: schema}
+    for number, text in topic.schema_texts:
+        path = os.path.join(str(topic.schemas), f"{number}.avsc")
+        found[number] = _parsed(topic, path, text)
+        _check_resolved(topic, path, found[number], schema)
+    return found
+
+
+def _check_resolved(topic: Topic, path: str, written: Any, wanted: Any) -> None:
+    """Say before anything is read what would reject every value of a schema."""
+    names = {"written": written["name"].rpartition(".")[2], "wanted": wanted["name"].rpartition(".")[2]}
+    known = {names["wanted"], *(alias.rpartition(".")[2] for alias in wanted.get("aliases", ()))}
+    if names["written"] not in known:
+        msg = f"{topic!r}: {path} is of a record {names['written']!r}, not {names['wanted']!r} as {topic.schema}."
+        raise CommandError(msg)
+    there = {field["name"] for field in written["fields"]}
+    for field in wanted["fields"]:
+        if "default" not in field and there.isdisjoint([field["name"], *field.get("aliases", ())]):
+            msg = f"{topic!r}: {path} has no field {field['name']!r}, which {topic.schema} has without a default."
+            raise CommandError(msg)
+
+
+def derived(policy: Policy, source: Topic) -> str:
+    """The Avro schema of published rows, where those that come are Avro: what leaves as it is, leaves so."""
+    fields = [
+        {"name": name, "type": ["null", sinks._avro_type(name, kind)]} for name, kind in Publisher(policy).fields()
+    ]
+    kept = (*policy.sensitive, *policy.publish)
+    fields += [{"name": f["name"], "type": f["type"]} for f in _load(source)["fields"] if f["name"] in kept]
+    schema = {"type": "record", "name": "Published", "namespace": "crenel", "fields": fields}
+    return json.dumps(schema, indent=2) + "\n"
+
+
+def _head(topic: Topic, schema: Any) -> bytes:
+    if topic.encoding == "confluent":
+        return _CONFLUENT.pack(0, topic.schema_id or 0)
+    if topic.encoding == "single":
+        from fastavro.schema import fingerprint, to_parsing_canonical_form
+
+        said = fingerprint(to_parsing_canonical_form(schema), "CRC-64-AVRO")
+        return _SINGLE + bytes.fromhex(said)
+    return b""

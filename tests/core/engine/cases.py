@@ -1,0 +1,592 @@
+"""Streams to try an engine with: a policy, rows, and the calls that bring them.
+
+`cases()` is the Hypothesis strategy the shared suite draws from. It leans to what is awkward: ties,
+constant columns, persons that return, more `k` than persons, times that stand still or go back.
+
+Rows drawn freely hardly ever meet again: most would be suppressed, and nearly none would leave by
+reuse. Most streams therefore draw their rows about a few places. `test_cases.py` holds the strategy
+to that: it must reach splits, reuse and suppression often enough for the checks to mean something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from hypothesis import strategies as st
+
+from crenel.encoding.rows import Rows
+from crenel.engine import Engine, Releases, create
+from crenel.policy import OnSuppress, Policy, Sensitive
+from crenel.policy.hierarchy import Hierarchy
+from crenel.policy.parameters import (
+    AdaptiveWindowParameters,
+    BastionParameters,
+    CastleGuardParameters,
+    CastleParameters,
+    Cover,
+    FaanstParameters,
+    MinDelayParameters,
+    MondrianParameters,
+    PartitionParameters,
+    PartitionReuse,
+    Reuse,
+    RTreeDensityParameters,
+    RTreeParameters,
+    SdgsParameters,
+    WindowReuse,
+)
+from crenel.policy.quasi_identifiers import Categorical, Datetime, Numeric, Prefix
+
+MOST_ROWS = 80
+
+# Longer streams take more draws than Hypothesis allows for, and it would silently give them up.
+MOST_DRAWN = 25
+
+
+class Push(NamedTuple):
+    """The rows from `start` up to, not including, `stop` arrive."""
+
+    start: int
+    stop: int
+
+
+class Advance(NamedTuple):
+    """A watermark is told."""
+
+    now: int
+
+
+Call = Push | Advance
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One stream under one policy."""
+
+    policy: Policy
+    rows: Rows
+    #: Where the pushes are cut; a place named twice is an empty push.
+    cuts: tuple[int, ...] = ()
+    #: Watermarks, as (number of rows pushed before, watermark).
+    moves: tuple[tuple[int, int], ...] = ()
+    secret: bytes = b"secret"
+    shard: bytes = b""
+
+    def engine(self) -> Engine:
+        return create(self.policy, secret=self.secret, shard=self.shard)
+
+    def calls(self, cuts: Sequence[int] | None = None) -> list[Call]:
+        """The calls that bring the rows, cut as told, and the watermarks."""
+        places = sorted([*(self.cuts if cuts is None else cuts), len(self.rows)])
+        moves = sorted(self.moves, key=lambda move: move[0])
+        calls: list[Call] = []
+        start = 0
+        for stop in places:
+            while moves and moves[0][0] <= stop:
+                place, now = moves.pop(0)
+                if place > start:
+                    calls.append(Push(start, place))
+                    start = place
+                calls.append(Advance(now))
+            calls.append(Push(start, stop))
+            start = stop
+        return calls
+
+    def deadlines(self) -> list[int] | None:
+        """The deadline of each row in event time: a method may keep an earlier one."""
+        if self.policy.delay is None:
+            return None
+        return [int(time) + self.policy.delay for time in self.rows.time]
+
+    def __repr__(self) -> str:
+        """All of it: what `Rows` rightly hides is what one needs to see of a failure."""
+        rows = self.rows
+        columns = ", ".join(f"{name}={getattr(rows, name).tolist()}" for name in ("qi", "person", "sensitive", "time"))
+        return (
+            f"Case(policy={self.policy!r}, rows=({columns}), cuts={self.cuts}, "
+            f"moves={self.moves}, secret={self.secret!r}, shard={self.shard!r})"
+        )
+
+
+def apply(engine: Engine, rows: Rows, call: Call) -> Releases:
+    if isinstance(call, Advance):
+        return engine.advance(call.now)
+    return engine.push(rows.slice(call.start, call.stop))
+
+
+def run(case: Case, calls: Sequence[Call] | None = None) -> Releases:
+    """All that leaves, to the end of the stream."""
+    engine = case.engine()
+    parts = [apply(engine, case.rows, call) for call in (case.calls() if calls is None else calls)]
+    return Releases.concat([*parts, engine.flush()])
+
+
+def judged(case: Case, oracle: Any) -> list[Any]:
+    """The same by an oracle, which is given the rows as tuples."""
+    columns = (case.rows.qi, case.rows.person, case.rows.sensitive, case.rows.time)
+    listed = list(zip(*(column.tolist() for column in columns), strict=True))
+    releases: list[Any] = []
+    for call in case.calls():
+        releases += (
+            oracle.advance(call.now) if isinstance(call, Advance) else oracle.push(listed[call.start : call.stop])
+        )
+    return releases + list(oracle.flush())
+
+
+def promised(policy: Policy) -> dict[str, Any]:
+    """A policy in the plain words of an oracle, but for the method's parameters."""
+    columns = policy.quasi_identifiers.values()
+    return {
+        "geometries": [qi.geometry for qi in columns],
+        "weights": [qi.weight for qi in columns],
+        "k": policy.k,
+        "l": policy.l,
+        "t": policy.t,
+        "sensitive": [(column.ordered, column.size) for column in policy.sensitive.values()],
+        "delay": policy.delay,
+        "delay_rows": policy.delay_rows,
+        "disorder": policy.disorder,
+    }
+
+
+# -- quasi-identifiers, each with the coordinates its rows may have ------------------------------
+
+RAGGED = Hierarchy.from_mapping(
+    {"a": ["a1", "a2", "a3"], "b": {"b1": ["b11", "b12"], "b2": ["b21", "b22", "b23"]}, "c": None}
+)
+CHAIN = Hierarchy.from_mapping({"x": {"y": {"z": ["z1", "z2"]}}})
+FLAT = Hierarchy.flat(["p", "q", "r", "s"])
+SINGLE = Hierarchy.flat(["only"])
+
+# 2023, in microseconds: as far from 0 as real coordinates are.
+YEAR_2023 = 1_672_531_200_000_000
+
+
+@st.composite
+def _numeric(draw: st.DrawFn) -> tuple[Any, st.SearchStrategy[float]]:
+    lo, hi = draw(st.sampled_from([(0.0, 10.0), (-5.5, 3.25), (-1e9, 1e9), (0.0, 0.1)]))
+    steps = draw(st.sampled_from([1, 3, 10, 1000]))
+    return (
+        Numeric(domain=(lo, hi), weight=draw(_weights)),
+        st.integers(0, steps).map(lambda i: min(hi, lo + (hi - lo) * i / steps)),
+    )
+
+
+@st.composite
+def _learned(draw: st.DrawFn) -> tuple[Any, st.SearchStrategy[float]]:
+    values = draw(
+        st.sampled_from(
+            [
+                st.integers(-3, 6).map(float),
+                st.floats(-1e6, 1e6, allow_subnormal=False),
+                st.sampled_from([0.1, 0.2, 0.3, 0.7]),
+            ]
+        )
+    )
+    return Numeric(weight=draw(_weights)), values
+
+
+@st.composite
+def _categorical(draw: st.DrawFn) -> tuple[Any, st.SearchStrategy[float]]:
+    hierarchy = draw(st.sampled_from([RAGGED, RAGGED, CHAIN, FLAT, SINGLE]))
+    leaves = len(hierarchy.leaves)
+    return (
+        Categorical(hierarchy=hierarchy, weight=draw(_weights)),
+        st.integers(0, leaves - 1).map(float),
+    )
+
+
+@st.composite
+def _prefix(draw: st.DrawFn) -> tuple[Any, st.SearchStrategy[float]]:
+    length, alphabet, base = draw(st.sampled_from([(1, "digits", 10), (3, "digits", 10), (5, "01", 2), (6, "hex", 16)]))
+    few = draw(st.lists(st.integers(0, base**length - 1), min_size=1, max_size=12))
+    return (
+        Prefix(length=length, alphabet=alphabet, weight=draw(_weights)),
+        st.sampled_from(few).map(float),
+    )
+
+
+@st.composite
+def _datetime(draw: st.DrawFn) -> tuple[Any, st.SearchStrategy[float]]:
+    domain = draw(st.sampled_from([None, ("2023-01-01", "2024-01-01")]))
+    step = draw(st.sampled_from([1, 86_400_000_000]))
+    values = st.integers(0, 300).map(lambda i: float(YEAR_2023 + i * step))
+    return Datetime(domain=domain, weight=draw(_weights)), values
+
+
+@st.composite
+def _stepped(draw: st.DrawFn) -> tuple[Any, st.SearchStrategy[float]]:
+    """A quasi-identifier with a step, whose coordinates are cells: one of them, two, a few, or many."""
+    weight = draw(_weights)
+    qi = draw(
+        st.sampled_from(
+            [
+                Numeric(domain=(0, 10), step=10, weight=weight),
+                Numeric(domain=(-3, 4), step=5, weight=weight),
+                Numeric(domain=(17, 90), step=5, weight=weight),
+                Numeric(domain=(0, 1), step=0.001, weight=weight),
+                Numeric(step=0.1, weight=weight),
+                Datetime(domain=("2023-01-01T00:30:00Z", "2023-02-01"), step="1h", weight=weight),
+                Datetime(step="7d", weight=weight),
+            ]
+        )
+    )
+    least, most = qi.geometry.widest() if not qi.geometry.learned else (-20, 20)
+    return qi, st.integers(int(least), int(most)).map(float)
+
+
+_weights = st.sampled_from([1.0, 1.0, 0.5, 3.0, 0.1])
+_quasi_identifier = st.one_of(_numeric(), _learned(), _stepped(), _categorical(), _prefix(), _datetime())
+_declared = _quasi_identifier.filter(lambda column: column[0].geometry.widest()[0] > -np.inf)
+
+
+@st.composite
+def _sensitive(draw: st.DrawFn, least: int, binned: bool) -> tuple[Sensitive, list[int]]:
+    kind = draw(st.sampled_from(["learned", "declared", "ordered", *(["bins"] if binned else [])]))
+    size = draw(st.integers(least if kind == "learned" else max(least, 2), 5))
+    values = tuple(f"v{i}" for i in range(size))
+    if kind == "learned":
+        # Codes of undeclared values are hashes: far apart, in no order.
+        codes = [int(h) for h in np.random.default_rng(size).integers(0, 2**63 - 1, size)]
+        return Sensitive(), codes
+    if kind == "declared":
+        return Sensitive(values=values), list(range(size))
+    if kind == "ordered":
+        return Sensitive(values=values, ordered=True), list(range(size))
+    return Sensitive(domain=(0, 10), bins=size, ordered=True), list(range(size))
+
+
+# -- policies and rows ---------------------------------------------------------------------------
+
+
+class Setting(NamedTuple):
+    """What a method's parameters may depend on."""
+
+    k: int
+    #: Whether there is a delay in event time.
+    timed: bool
+    reorder: bool
+    lively: bool
+
+
+@st.composite
+def cases(
+    draw: st.DrawFn,
+    *,
+    diverse: bool = False,
+    close: bool = False,
+    reorder: bool = False,
+    method: str = "castle",
+    parameters: st.SearchStrategy[Any] | Callable[[Setting], st.SearchStrategy[Any]] | None = None,
+    declared: bool = False,
+    binned: bool = True,
+    on_suppress: st.SearchStrategy[OnSuppress] = st.sampled_from(OnSuppress),  # noqa: B008 - it draws anew
+    holes: bool = False,
+    timed: bool = False,
+    counted: bool = False,
+) -> Case:
+    """A case.
+
+    Parameters
+    ----------
+    diverse, close
+        Whether the policy promises l, and t.
+    reorder
+        Whether the policy asks for the rows in their own order.
+    method, parameters
+        The method's name, and its parameters if they are not those of `castle`: a strategy, or what makes one of the
+        rest of the policy.
+    declared, binned
+        Whether all domains are declared, and whether sensitive columns may be looked at in bins.
+    on_suppress
+        What becomes of rows without company.
+    holes
+        Whether rows may lack quasi-identifiers.
+    timed, counted
+        Whether the method needs `delay`, and `delay_rows`.
+    """
+    # Half of the cases are lively: nothing about them is so unusual that no row would be reused.
+    lively = draw(st.booleans())
+    columns = draw(st.lists(_declared if declared else _quasi_identifier, min_size=1, max_size=4))
+    k = draw(st.integers(2, 4) if lively else _mostly(2, 3, 4, 6, 100))
+    l = draw(st.integers(2, min(k, 4))) if diverse else None
+    needed = int(diverse or close)
+    sensitive = draw(st.lists(_sensitive(least=l or 1, binned=binned), min_size=needed, max_size=3))
+    t = draw(_mostly(0.5, 0.3, 0.75, 0.9, 0.01)) if close else None
+    delays = draw(_delays(k, lively, both=not reorder, timed=timed, counted=counted))
+    if parameters is None:
+        parameters = castle_parameters(reorder, lively)
+    elif callable(parameters):
+        parameters = parameters(Setting(k, delays["delay"] is not None, reorder, lively))
+    policy = Policy(
+        person="person",
+        event_time="at",
+        quasi_identifiers={f"q{i}": qi for i, (qi, _) in enumerate(columns)},
+        sensitive={f"s{i}": column for i, (column, _) in enumerate(sensitive)},
+        k=k,
+        l=l,
+        t=t,
+        **delays,
+        method=method,
+        parameters=draw(parameters),
+        on_suppress=draw(on_suppress),
+        seed=None,
+    )
+    n = draw(st.integers(MOST_ROWS // 2, MOST_ROWS) if lively else st.integers(0, MOST_ROWS))
+    rows = draw(_rows([values for _, values in columns], [codes for _, codes in sensitive], n))
+    if holes:
+        rows = replace(rows, qi=draw(_with_holes(rows.qi)))
+    return Case(
+        policy=policy,
+        rows=rows,
+        cuts=tuple(sorted(draw(st.lists(st.integers(0, n), max_size=6)))),
+        moves=() if lively else draw(_moves(rows)),
+        secret=draw(st.sampled_from([b"secret", b"another"])),
+        shard=draw(st.sampled_from([b"", b"shard"])),
+    )
+
+
+def castleguard_cases() -> st.SearchStrategy[Case]:
+    """Cases of `castleguard`, with l and without."""
+    given = {"method": "castleguard", "parameters": castleguard_parameters}
+    return st.booleans().flatmap(lambda diverse: cases(diverse=diverse, **given))
+
+
+def sdgs_cases() -> st.SearchStrategy[Case]:
+    """Cases of `sdgs`, which asks for more of a policy than other methods do; with l and without."""
+    given = {"method": "sdgs", "parameters": sdgs_parameters, "declared": True, "binned": False}
+    drop = st.just(OnSuppress.DROP)
+    return st.booleans().flatmap(lambda diverse: cases(diverse=diverse, on_suppress=drop, **given))
+
+
+def _mostly(usual: Any, *others: Any) -> st.SearchStrategy[Any]:
+    """The usual value half of the time: if all is unusual at once, hardly any row is published."""
+    return st.sampled_from([*[usual] * len(others), *others])
+
+
+@st.composite
+def _delays(draw: st.DrawFn, k: int, lively: bool, *, both: bool, timed: bool, counted: bool) -> dict[str, Any]:
+    kinds = ["rows", "time", "both"] if both else ["rows", "time"]
+    which = draw(st.sampled_from([kind for kind in kinds if kind not in ["rows"] * timed + ["time"] * counted]))
+    rows = k + draw(st.integers(0, 4) if lively else st.sampled_from([0, 1, 8, 30, 1000]))
+    delay = draw(st.sampled_from([30, 50, 80] if lively else [1, 10, 100, 200, 10_000]))
+    return {
+        "delay_rows": rows if which != "time" else None,
+        "delay": delay if which != "rows" else None,
+        "disorder": draw(_mostly(0, 5, 100)),
+    }
+
+
+@st.composite
+def castle_parameters(draw: st.DrawFn, reorder: bool, lively: bool) -> CastleParameters:
+    least = 2 if lively else 1
+    return CastleParameters(
+        # With mu = 1 tau is the last loss itself: nothing is below it, and nothing is ever reused.
+        beta=draw(st.integers(least, 5)),
+        mu=draw(st.integers(least, 5)),
+        reuse=Reuse.UNIFORM if lively else draw(st.sampled_from(Reuse)),
+        max_reusable=draw(st.integers(least - 1, 3)),
+        reorder=reorder,
+    )
+
+
+def mondrian_parameters() -> st.SearchStrategy[MondrianParameters]:
+    return st.builds(MondrianParameters, relaxed=st.booleans())
+
+
+def adaptive_parameters() -> st.SearchStrategy[AdaptiveWindowParameters]:
+    return st.builds(
+        AdaptiveWindowParameters,
+        threshold=st.sampled_from([0.4, 0.01, 0.9]),
+        spare=st.integers(0, 5),
+        reuse=st.sampled_from(WindowReuse),
+        max_reusable=st.integers(0, 4),
+    )
+
+
+def faanst_parameters() -> st.SearchStrategy[FaanstParameters]:
+    return st.builds(
+        FaanstParameters,
+        clusters=st.sampled_from([None, 1, 3]),
+        max_loss=st.sampled_from([0.1, 0.5, 1.0]),
+        reuse=st.sampled_from(WindowReuse),
+        max_reusable=st.integers(0, 4),
+    )
+
+
+@st.composite
+def castleguard_parameters(draw: st.DrawFn, setting: Setting) -> CastleGuardParameters:
+    castle = draw(castle_parameters(setting.reorder, setting.lively))
+    return CastleGuardParameters(
+        **{field.name: getattr(castle, field.name) for field in fields(castle)},
+        beta_sample=draw(_mostly(0.9, 0.5, 1.0, 0.01)),
+        phi=draw(_mostly(100.0, 1.0, 0.01, 1e6)),
+    )
+
+
+@st.composite
+def sdgs_parameters(draw: st.DrawFn, setting: Setting) -> SdgsParameters:
+    return SdgsParameters(
+        beta_sample=draw(_mostly(0.9, 0.5, 1.0, 0.01)),
+        # Of whatever type the first column is, there are that few.
+        grid={"q0": 1} if draw(st.booleans()) else {},
+        cover=draw(st.sampled_from(Cover)),
+    )
+
+
+@st.composite
+def _rtree_parameters(draw: st.DrawFn, dense: bool, k: int, timed: bool) -> RTreeParameters:
+    # A few rows only, so that publishing times come before deadlines do.
+    given: dict[str, Any] = {"active_rows": 2 * k + draw(st.integers(0, 4))}
+    if timed:
+        given["instant"] = draw(st.sampled_from([None, "1us", "7us"]))
+    if dense:
+        given["window_rows"] = draw(st.integers(1, 30))
+        given["sample"] = draw(st.integers(1, given["window_rows"]))
+        given["alpha"] = draw(st.sampled_from([0.01, 0.0, 0.5]))
+    return RTreeDensityParameters(**given) if dense else RTreeParameters(**given)
+
+
+def continuous(method: str, *, diverse: bool = False) -> st.SearchStrategy[Case]:
+    """A case of a method of continuous publishing."""
+    if method == "min-delay":
+        return cases(method=method, diverse=diverse, parameters=st.just(MinDelayParameters()))
+    dense = method != "rtree"
+    return cases(method=method, diverse=diverse, parameters=lambda s: _rtree_parameters(dense, s.k, s.timed))
+
+
+@st.composite
+def _bastion_parameters(draw: st.DrawFn, reuse: st.SearchStrategy[bool], reorder: bool) -> BastionParameters:
+    return BastionParameters(
+        reuse=draw(reuse),
+        eta=draw(_mostly(4.5, 0.0, 20.0)),
+        lonely=draw(_mostly(0.2, 0.0, 1.0)),
+        # Fewer than a group has, a few, or all that are held.
+        search=draw(_mostly(8192, 2, 3, 6, 12)),
+        max_reusable=draw(_mostly(3, 0, 1, 100)),
+        reorder=reorder,
+    )
+
+
+def bastion_cases(
+    *,
+    reuse: st.SearchStrategy[bool] = st.booleans(),  # noqa: B008 - it draws anew
+    reorder: bool = False,
+    **how: Any,
+) -> st.SearchStrategy[Case]:
+    """Cases for `bastion`, with reuse and without."""
+    return cases(method="bastion", parameters=_bastion_parameters(reuse, reorder), reorder=reorder, **how)
+
+
+@st.composite
+def _rows(
+    draw: st.DrawFn,
+    columns: list[st.SearchStrategy[float]],
+    codes: list[list[int]],
+    n: int,
+) -> Rows:
+    """Rows whose values are of small pools: a pool of one is a constant column."""
+    most = draw(st.sampled_from([4, 8, 2, 8]))
+    pools = [draw(st.lists(values, min_size=1, max_size=most)) for values in columns]
+    kinds = [draw(st.sampled_from([*[values] * 9, values[:1]])) for values in codes]
+    persons = draw(_mostly(10, 4, 1000, 1))
+    steps = draw(_mostly([0, 5, 20], *STEPS))
+    # How many of ten rows are in one of a few places; the others are anywhere.
+    gathered = draw(_mostly(7, 9, 10, 0))
+    if n > MOST_DRAWN or draw(st.booleans()):
+        drawn = _seeded(np.random.default_rng(draw(st.integers(0, 2**32))).integers)
+    else:
+        drawn = _seeded(lambda low, high: draw(st.integers(low, high - 1)))
+    picked = drawn(n, pools, kinds, persons, steps, gathered)
+    start = draw(st.sampled_from([0, -100, YEAR_2023]))
+    return Rows(
+        qi=np.array([qi for qi, _, _, _ in picked], np.float64).reshape(n, len(columns)),
+        # Persons are hashes too; the extremes are as good as any.
+        person=np.array([_person(p) for _, p, _, _ in picked], np.int64),
+        sensitive=np.array([s for _, _, s, _ in picked], np.int64).reshape(n, len(codes)),
+        time=start + np.cumsum(np.array([step for _, _, _, step in picked], np.int64)),
+    )
+
+
+@st.composite
+def _with_holes(draw: st.DrawFn, qi: np.ndarray) -> np.ndarray:
+    """A few patterns of what is missing, of which each row has one: sets of their own hardly ever meet again."""
+    patterns = draw(st.lists(st.lists(st.booleans(), min_size=qi.shape[1], max_size=qi.shape[1]), max_size=3))
+    choices = np.array([[False] * qi.shape[1], *patterns])
+    picked = np.random.default_rng(draw(st.integers(0, 2**32))).integers(0, len(choices), len(qi))
+    return np.where(choices[picked], np.nan, qi)
+
+
+@st.composite
+def partition_parameters(draw: st.DrawFn) -> PartitionParameters:
+    return PartitionParameters(
+        reuse=draw(st.sampled_from(PartitionReuse)),
+        reuse_for=draw(st.sampled_from([None, 1, 20, 1000])),
+        eta=draw(st.sampled_from([1.0, 0.0, 30.0])),
+        max_reusable=draw(_mostly(3, 0, 1)),
+        fill_missing=draw(st.booleans()),
+    )
+
+
+#: How event time goes on from row to row: it may stand still, jump, go back.
+STEPS = [[0, 1, 2], [-30, -1, 0, 7, 60], [40, -35, 5, 0], [10], [0]]
+
+
+def _seeded(below: Callable[[int, int], Any]) -> Callable[..., list[tuple[Any, ...]]]:
+    """A maker of rows from a source of numbers: Hypothesis, which shrinks, or a fast generator."""
+
+    def pick(values: Sequence[Any]) -> Any:
+        return values[int(below(0, len(values)))]
+
+    def make(
+        n: int,
+        pools: list[list[float]],
+        kinds: list[list[int]],
+        persons: int,
+        steps: list[int],
+        gathered: int,
+    ) -> list[tuple[Any, ...]]:
+        places = [tuple(pick(pool) for pool in pools) for _ in range(4)]
+        rows = []
+        for _ in range(n):
+            here = int(below(0, 10)) < gathered
+            qi = pick(places) if here else tuple(pick(pool) for pool in pools)
+            sensitive = tuple(pick(values) for values in kinds)
+            rows.append((qi, int(below(0, persons + 1)), sensitive, pick(steps)))
+        return rows
+
+    return make
+
+
+def _person(number: int) -> int:
+    return {0: 2**63 - 1, 1: -(2**63), 2: 0, 3: -1}.get(number, number * 7_919_777_777)
+
+
+@st.composite
+def _moves(draw: st.DrawFn, rows: Rows) -> tuple[tuple[int, int], ...]:
+    """Watermarks about the times of the rows near them, behind and ahead."""
+    moves = draw(
+        st.lists(
+            st.tuples(st.integers(0, len(rows)), st.sampled_from([-50, -1, 0, 1, 30, 500])),
+            max_size=3,
+        )
+    )
+    times = rows.time.tolist() or [0]
+    return tuple(
+        (place, times[min(place, len(times) - 1)] + ahead) for place, ahead in sorted(moves, key=lambda move: move[0])
+    )
+
+
+def with_watermarks(case: Case, behind: Sequence[int]) -> Case:
+    """The same stream, with a watermark before each row that the row itself would bring."""
+    told = [(i, int(time) - case.policy.disorder - behind[i % len(behind)]) for i, time in enumerate(case.rows.time)]
+    return replace(case, moves=tuple(sorted([*case.moves, *told], key=lambda move: move[0])))
+
+
+def in_bursts(case: Case, every: int) -> Case:
+    """The same stream, its event times rounded down to a multiple: many rows have one deadline."""
+    time = case.rows.time
+    return replace(case, rows=replace(case.rows, time=time - time % every))

@@ -1,0 +1,360 @@
+"""The engine publishes what the oracle does, bit for bit.
+
+The oracle (`tests.core.engine.methods.bastion.bastion_oracle`) is `docs/bastion.md` in plain Python.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import astuple, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from crenel.encoding.rows import Rows
+from crenel.engine import Kind, Releases, create
+from crenel.policy import OnSuppress, Policy, Sensitive
+from crenel.policy.parameters import BastionParameters
+from crenel.policy.quasi_identifiers import Categorical, Numeric
+from tests.core.engine.cases import RAGGED, Case, apply, bastion_cases, in_bursts, judged, promised, run
+from tests.core.engine.checks import Method, assert_same, check_crowd, check_groups
+from tests.core.engine.methods.bastion.bastion_oracle import BastionOracle, Group
+from tests.core.engine.methods.castle.castle_oracle import OracleRelease
+from tests.core.engine.methods.castle.test_castle_oracle import as_oracle
+
+PROMISES: dict[str, dict[str, bool]] = {
+    "k": {},
+    "l": {"diverse": True},
+    "t": {"close": True},
+    "l and t": {"diverse": True, "close": True},
+}
+REUSE = {"reuse": True, "no reuse": False}
+#: Event times are rounded down to a multiple of these: rows of one time are due at one moment.
+BURSTS = st.sampled_from([1, 25, 100, 1_000])
+
+EASILY = settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+
+
+def oracle(case: Case) -> BastionOracle:
+    parameters = case.policy.parameters
+    return BastionOracle(
+        **promised(case.policy),
+        reuse=parameters.reuse,
+        max_reusable=parameters.max_reusable,
+        eta=parameters.eta,
+        lonely=parameters.lonely,
+        search=parameters.search,
+        key=case.engine().key,
+    )
+
+
+def oracle_run(case: Case) -> list[OracleRelease]:
+    return judged(case, oracle(case))
+
+
+def run_restored(case: Case) -> Releases:
+    """All that leaves of engines each of which takes one call, and hands its snapshot on."""
+    engine, parts = case.engine(), []
+    for call in case.calls():
+        parts.append(apply(engine, case.rows, call))
+        stored = engine.snapshot()
+        engine = case.engine()
+        engine.restore(stored)
+    return Releases.concat([*parts, engine.flush()])
+
+
+def assert_equal(published: list[OracleRelease], expected: list[OracleRelease]) -> None:
+    for number, (ours, theirs) in enumerate(zip(published, expected, strict=False)):
+        assert astuple(ours) == astuple(theirs), f"release {number}"
+    assert len(published) == len(expected)
+
+
+def compare(case: Case) -> list[OracleRelease]:
+    published = as_oracle(run_restored(case))
+    assert_equal(published, oracle_run(case))
+    return published
+
+
+@pytest.mark.parametrize("promise", PROMISES)
+@pytest.mark.parametrize("reuse", REUSE)
+@EASILY
+@given(data=st.data())
+def test_engine_publishes_what_the_oracle_does(reuse: str, promise: str, data: st.DataObject):
+    strategy = bastion_cases(reuse=st.just(REUSE[reuse]), **PROMISES[promise])
+    compare(in_bursts(data.draw(strategy, label="case"), data.draw(BURSTS, label="bursts")))
+
+
+class Happened(Counter[str]):
+    """Counts of what oracles did."""
+
+    def watch(self, patch: pytest.MonkeyPatch) -> None:
+        for cls, name in (
+            (BastionOracle, "estimate_again"),
+            (BastionOracle, "divide"),
+            (BastionOracle, "leave_under"),
+            (BastionOracle, "leave_as_nothing"),
+            (Group, "take"),
+        ):
+            patch.setattr(cls, name, self._counting(name, getattr(cls, name)))
+        patch.setattr(Group, "choose", self._choosing(Group.choose))
+        patch.setattr(Group, "add_rings", self._growing(Group.add_rings))
+
+    def _counting(self, name: str, method: Any) -> Any:
+        def counted(*given: Any) -> Any:
+            self[name] += 1
+            return method(*given)
+
+        return counted
+
+    def _choosing(self, choose: Any) -> Any:
+        def chosen(group: Group) -> bool:
+            found = bool(choose(group))
+            self["chosen among more"] += found and len(group.candidates) < len(group.scores)
+            self["chosen anew"] += found and len(group.rows) > 1
+            return found
+
+        return chosen
+
+    def _growing(self, add_rings: Any) -> Any:
+        def grown(group: Group) -> bool:
+            size, found = len(group.rows), bool(add_rings(group))
+            self["ring joined"] += found and len(group.rows) > size
+            self["ring given back"] += found and len(group.rows) == size
+            return found
+
+        return grown
+
+
+def test_cases_reach_what_they_are_for():
+    """Whatever the page says happens in some of the cases that are drawn."""
+    happened = Happened()
+    with pytest.MonkeyPatch.context() as patch:
+        happened.watch(patch)
+
+        @settings(
+            max_examples=60,
+            derandomize=True,
+            database=None,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(bastion_cases(diverse=True), BURSTS)
+        def count(case: Case, every: int) -> None:
+            oracle_run(in_bursts(case, every))
+
+        count()
+    assert min(happened.values()) >= 5, happened
+    assert len(happened) == 9, happened
+
+
+def seeded_case(seed: int, rows: int = 700) -> Case:
+    random = np.random.default_rng(seed)
+    diverse, close, by_time, reuse = seed % 3 == 1, seed % 4 == 2, seed % 2 == 1, seed % 8 < 4
+    policy = Policy(
+        person="person",
+        quasi_identifiers={
+            "x": Numeric(domain=(0, 100)),
+            "y": Numeric(),
+            "c": Categorical(hierarchy=RAGGED, weight=2.0),
+        },
+        sensitive={"s": Sensitive(values=tuple("abcd")), "u": Sensitive()},
+        k=5,
+        l=2 if diverse else None,
+        t=0.6 if close else None,
+        delay="200us" if by_time else None,
+        delay_rows=None if by_time else 60,
+        method="bastion",
+        parameters=BastionParameters(
+            reuse=reuse, max_reusable=20, search=[3, 20, 8192][seed % 3], eta=2.0 * (seed % 4)
+        ),
+        on_suppress=OnSuppress.DROP,
+    )
+    places = random.normal(50, 15, (rows, 2)).clip(0, 100).round(seed % 3)
+    time = np.cumsum(random.integers(0, 8, rows)) + random.integers(-20, 20, rows)
+    return Case(
+        policy=policy,
+        rows=Rows(
+            qi=np.column_stack([places, random.integers(0, len(RAGGED.leaves), rows)]).astype(np.float64),
+            person=random.integers(0, [40, 400, 10**6][seed % 3], rows),
+            sensitive=np.column_stack(
+                [random.integers(0, 4, rows), random.integers(0, 2**60, 3)[random.integers(0, 3, rows)]]
+            ),
+            time=time // [1, 90][seed // 8 % 2] * [1, 90][seed // 8 % 2],
+        ),
+        cuts=tuple(sorted(random.integers(0, rows, 5).tolist())),
+    )
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_engine_publishes_what_the_oracle_does_for_longer(seed: int):
+    """Streams long enough for boxes to be reused and pushed out, and for gaps to be closed."""
+    case = seeded_case(seed)
+    kinds = {release.kind for release in compare(case)}
+    assert Kind.CLUSTER in kinds
+    assert (Kind.REUSE in kinds) == case.policy.parameters.reuse
+
+
+def large(rows: int, k: int, time: np.ndarray, persons: int = 10**6, **changes: Any) -> Case:
+    """Many rows in two clouds, of a number and a category."""
+    random = np.random.default_rng(5)
+    said: dict[str, Any] = {
+        "person": "person",
+        "quasi_identifiers": {"x": Numeric(domain=(0, 100)), "c": Categorical(hierarchy=RAGGED)},
+        "sensitive": {"s": Sensitive(values=tuple("abc"))},
+        "k": k,
+        "delay": "900us",
+        "method": "bastion",
+        "parameters": BastionParameters(reuse=False),
+        "on_suppress": OnSuppress.DROP,
+    }
+    qi = np.column_stack([random.normal(50, 15, rows).clip(0, 100), random.integers(0, len(RAGGED.leaves), rows)])
+    person = random.permutation(rows) % persons
+    return Case(
+        policy=Policy(**said | changes), rows=Rows(qi, person, random.integers(0, 3, (rows, 1)), time.astype(np.int64))
+    )
+
+
+@pytest.mark.parametrize("reuse", REUSE)
+def test_engine_publishes_what_the_oracle_does_with_many_rows(reuse: str):
+    """So many that they need more room than there is at first, and are not all candidates."""
+    time = np.arange(1_300) - np.random.default_rng(6).integers(0, 90, 1_300)
+    parameters = BastionParameters(reuse=REUSE[reuse], search=300)
+    case = large(1_300, 80, time, delay_rows=2_000, parameters=parameters)
+    case = replace(case, cuts=(700,))
+    engine = case.engine()
+    engine.push(case.rows.slice(0, 740))
+    assert engine.held == 740
+    assert Kind.CLUSTER in {release.kind for release in compare(case)}
+
+
+@pytest.mark.parametrize("l", [None, 2])
+def test_a_set_is_divided_as_by_the_oracle(l: int | None):
+    """At one moment, 600 rows; then those of a time that the stream does not reach; more groups than a call writes."""
+    time = np.repeat([0, 5_000], [600, 100])
+    published = compare(large(700, 3, time, l=l, persons=400))
+    first = [release for release in published if release.moment < 5_000]
+    assert len({release.moment for release in first}) == 1
+    assert len(first) > 128
+
+
+def test_more_suppressed_rows_than_a_call_writes():
+    """Too few persons for any group."""
+    published = compare(large(300, 4, np.zeros(300), persons=3))
+    assert [release.kind for release in published] == [Kind.SUPPRESSED] * 300
+    assert [release.rows for release in published] == [[i] for i in range(300)]
+
+
+@pytest.mark.parametrize("l", [None, 2])
+def test_a_very_large_set_leaves_in_crowds(l: int | None):
+    """More rows than a part of a division has, several times over."""
+    case = large(13_000, 3, np.zeros(13_000), l=l, persons=11_000)
+    method = Method(name="bastion", cases=st.nothing())
+    check_crowd(method, case)
+    check_groups(method, case)
+    releases = run(case)
+    assert sorted(releases.rows.tolist()) == list(range(13_000))
+    assert len(set(releases.moment.tolist())) == 1
+    lost = np.repeat(releases.loss, np.diff(releases.offsets))
+    assert lost.mean() < 0.05
+
+
+# -- state that is left from one call to the next ----------------------------------------------------------------------
+
+
+def as_tuples(rows: Rows) -> list[Any]:
+    return list(zip(*(column.tolist() for column in (rows.qi, rows.person, rows.sensitive, rows.time)), strict=True))
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_a_stream_may_go_on_after_its_end(seed: int):
+    case = seeded_case(seed, rows=300)
+    engine, judge = case.engine(), oracle(case)
+    listed = list(
+        zip(*(getattr(case.rows, name).tolist() for name in ("qi", "person", "sensitive", "time")), strict=True)
+    )
+    for start, stop in ((0, 140), (140, 200), (200, 300)):
+        published = Releases.concat([engine.push(case.rows.slice(start, stop)), engine.flush()])
+        assert_equal(as_oracle(published), [*judge.push(listed[start:stop]), *judge.flush()])
+
+
+@pytest.mark.parametrize("changes", [{"delay_rows": 9}, {"delay_rows": 25, "k": 9}, {"k": 2}, {"k": 20}], ids=str)
+@pytest.mark.parametrize("seed", [2, 4, 6, 12])
+def test_an_engine_goes_on_under_another_policy(seed: int, changes: dict[str, Any]):
+    """With a shorter delay, many rows are due at once."""
+    case = seeded_case(seed, rows=300)
+    case = replace(case, policy=replace(case.policy, t=None, l=None, delay=None, delay_rows=60))
+    changed = replace(case, policy=replace(case.policy, **changes))
+    first, judge = case.engine(), oracle(case)
+    listed = list(
+        zip(*(getattr(case.rows, name).tolist() for name in ("qi", "person", "sensitive", "time")), strict=True)
+    )
+    assert_equal(as_oracle(first.push(case.rows.slice(0, 150))), judge.push(listed[:150]))
+    engine = changed.engine()
+    engine.restore(first.snapshot())
+    if changed.policy.k > case.policy.k:
+        judge.boxes = []  # they are of too few persons
+    judge.k, judge.delay_rows = changed.policy.k, changed.policy.delay_rows
+    published = Releases.concat([engine.push(case.rows.slice(150, 300)), engine.flush()])
+    assert_equal(as_oracle(published), [*judge.push(listed[150:]), *judge.flush()])
+
+
+def test_reuse_may_be_given_up():
+    """What was remembered is forgotten; and is not known when reuse is taken up again."""
+    case = seeded_case(0, rows=400)
+    engine = case.engine()
+    assert Kind.REUSE in engine.push(case.rows.slice(0, 300)).kind
+    policy = replace(case.policy, parameters=BastionParameters(reuse=False))
+    without = create(policy, secret=case.secret)
+    without.restore(engine.snapshot())
+    releases = Releases.concat([without.push(case.rows.slice(300, 350)), without.flush()])
+    assert set(releases.kind.tolist()) <= {Kind.CLUSTER, Kind.SUPPRESSED}
+    again = case.engine()
+    again.restore(without.snapshot())
+    assert Kind.CLUSTER in Releases.concat([again.push(case.rows.slice(350, 400)), again.flush()]).kind
+
+
+def test_engines_in_many_threads_do_not_disturb_each_other():
+    """Engines of one thread share room to compute in, and kernels run beside each other: not in the same room."""
+    cases = [seeded_case(2 * seed, rows=3_000) for seed in range(4)] * 4
+    alone = [as_oracle(run(case)) for case in cases]
+    with ThreadPoolExecutor(max_workers=8) as threads:
+        together = list(threads.map(lambda case: as_oracle(run(case)), cases))
+    assert together == alone
+
+
+# -- what sensitive values decide --------------------------------------------------------------------------------------
+
+
+def with_values(case: Case, values: np.ndarray) -> Case:
+    """The same rows, each with one of these values in each sensitive column, which is not declared."""
+    columns = len(case.policy.sensitive)
+    policy = replace(case.policy, sensitive={name: Sensitive() for name in case.policy.sensitive})
+    return replace(case, policy=policy, rows=replace(case.rows, sensitive=np.repeat(values[:, None], columns, axis=1)))
+
+
+@EASILY
+@given(case=bastion_cases(diverse=True), every=BURSTS, seed=st.integers(0, 2**32))
+def test_which_value_is_whose_decides_nothing(case: Case, every: int, seed: int):
+    """Where all differ, no ring is needed, whoever has which."""
+    case = in_bursts(replace(case, policy=replace(case.policy, l=2)), every)
+    values = np.arange(len(case.rows), dtype=np.int64)
+    others = np.random.default_rng(seed).permutation(values) * 7 + 10**6
+    assert_same(run(with_values(case, values)), run(with_values(case, others)))
+
+
+@EASILY
+@given(case=bastion_cases(reuse=st.just(False), diverse=True), seed=st.integers(0, 2**32))
+def test_where_no_ring_joins_there_might_as_well_be_no_l(case: Case, seed: int):
+    """If all values differ, and there are rows enough to try a ring with, rings are tried and given back."""
+    random = np.random.default_rng(seed)
+    rows = case.rows.take(random.integers(0, max(len(case.rows), 1), 150 if len(case.rows) else 0))
+    rows = replace(rows, person=np.arange(len(rows)), time=np.zeros(len(rows), np.int64))
+    policy = replace(case.policy, k=min(case.policy.k, 6), l=2, delay=None, delay_rows=60)
+    diverse = with_values(replace(case, policy=policy, rows=rows, moves=(), cuts=()), np.arange(len(rows)))
+    plain = replace(diverse, policy=replace(diverse.policy, l=None))
+    # Up to the flush: there, at last, too few are left for a ring.
+    assert_same(*(one.engine().push(one.rows) for one in (diverse, plain)))

@@ -1,0 +1,140 @@
+"""Mondrian once more, from `docs/mondrian.md`: plain, slow, and sharing no code with the engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from crenel.encoding.rows import Rows
+from crenel.policy import Policy
+from crenel.policy.geometry import Interval, Radix, Tree
+
+
+@dataclass
+class Oracle:
+    """One set of rows under one policy, all of whose domains are known."""
+
+    policy: Policy
+    rows: Rows
+    domains: list[tuple[float, float]]
+    relaxed: bool
+    spare: int
+
+    def groups(self) -> tuple[list[list[int]], list[list[int]]]:
+        """The groups, and what is left over, by rows."""
+        self.qi = self.rows.qi.tolist()
+        self.done: list[list[int]] = []
+        self.left: list[list[int]] = []
+        everything = list(range(len(self.qi)))
+        if not self.ready(everything):
+            return [], [everything] if everything else []
+        self.look_at(everything)
+        return self.done, self.left
+
+    def look_at(self, part: list[int]) -> None:
+        best: Any = None
+        if len(part) >= 2 * self.policy.k:
+            for d in range(len(self.domains)):
+                for spare in [0, self.spare] if self.spare and not self.numeric(d) else [0]:
+                    parts, left = self.cut(part, d, spare)
+                    if parts:
+                        loss = self.loss(parts, left)
+                        if best is None or loss < best[0]:
+                            best = (loss, parts, left)
+        if best is None:
+            self.done.append(sorted(part))
+            return
+        _, parts, left = best
+        self.left += [sorted(one) for one in left]
+        self.spare -= sum(map(len, left))
+        for one in parts:
+            self.look_at(one)
+
+    def ready(self, part: list[int]) -> bool:
+        l = self.policy.l
+        return len({self.rows.person[i] for i in part}) >= self.policy.k and (
+            l is None or all(len({column[i] for i in part}) >= l for column in self.rows.sensitive.T)
+        )
+
+    def numeric(self, d: int) -> bool:
+        return isinstance(self.geometry(d), Interval)
+
+    def geometry(self, d: int) -> Any:
+        return list(self.policy.quasi_identifiers.values())[d].geometry
+
+    def cell(self, d: int) -> float:
+        geometry = self.geometry(d)
+        return 1.0 if isinstance(geometry, Interval) and geometry.cells else 0.0
+
+    def scale(self, d: int) -> float:
+        weights = [qi.weight for qi in self.policy.quasi_identifiers.values()]
+        total = 0.0
+        for weight in weights:
+            total += weight
+        width = self.domains[d][1] - self.domains[d][0] + self.cell(d)
+        return weights[d] / total / width if width > 0 else 0.0
+
+    def in_order(self, part: list[int], d: int) -> list[int]:
+        def along(i: int) -> float:
+            total = 0.0
+            for e, x in enumerate(self.qi[i]):
+                total += self.scale(e) * x
+            return total
+
+        return sorted(part, key=lambda i: (self.qi[i][d], along(i), i))
+
+    def cut(self, part: list[int], d: int, spare: int) -> tuple[list[list[int]], list[list[int]]]:
+        """The parts, and what would be left over; no parts if there is no cut."""
+        rows = self.in_order(part, d)
+        values = [self.qi[i][d] for i in rows]
+        lo, hi = self.geometry(d).span(values[0], values[-1])
+        if self.scale(d) * (hi - lo) <= 0:
+            return [], []
+        return (self.in_two(rows, values), []) if self.numeric(d) else self.by_children(rows, d, lo, hi, spare)
+
+    def in_two(self, rows: list[int], values: list[float]) -> list[list[int]]:
+        half = len(rows) // 2
+        first = values.index(values[half])
+        behind = first + values.count(values[half])
+        near, far = (behind, first) if behind - half < half - first else (first, behind)
+        for at in [near, far, half] if self.relaxed else [near, far]:
+            if 0 < at < len(rows) and self.ready(rows[:at]) and self.ready(rows[at:]):
+                return [rows[:at], rows[at:]]
+        return []
+
+    def by_children(self, rows: list[int], d: int, lo: float, hi: float, spare: int) -> Any:
+        children: dict[Any, list[int]] = {}
+        for i in rows:
+            children.setdefault(self.child(d, lo, hi, self.qi[i][d]), []).append(i)
+        alone = [child for child in children.values() if self.ready(child)]
+        small = [child for child in children.values() if not self.ready(child)]
+        count = sum(map(len, small))
+        if 0 < count <= spare and alone:
+            return (alone, small)
+        pool = [i for child in small for i in child]
+        while pool and not self.ready(pool):
+            smallest = min(alone, key=len)
+            alone.remove(smallest)
+            pool += smallest
+        parts = [*alone, pool] if pool else alone
+        return (parts, []) if len(parts) > 1 else ([], [])
+
+    def child(self, d: int, lo: float, hi: float, x: float) -> Any:
+        geometry = self.geometry(d)
+        if isinstance(geometry, Radix):
+            return x // ((hi - lo + 1) / geometry.base)
+        assert isinstance(geometry, Tree)
+        top = geometry.ancestor(lo, hi)
+        node = int(geometry.leaf[int(x)])
+        while geometry.parent[node] != top:
+            node = int(geometry.parent[node])
+        return node
+
+    def loss(self, parts: list[list[int]], left: list[list[int]]) -> float:
+        total = float(sum(map(len, left)))
+        for d in range(len(self.domains)):
+            for part in parts:
+                values = [self.qi[i][d] for i in part]
+                lo, hi = self.geometry(d).span(min(values), max(values))
+                total += self.scale(d) * (hi - lo + self.cell(d)) * len(part)
+        return total

@@ -1,0 +1,25 @@
+"""Every method releases what it released before: the same rows and the same seed lead to the same releases."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from crenel.policy.parameters import METHODS
+from tests.core.engine import digests
+
+GOLDEN: dict[str, str] = json.loads(digests.FILE.read_text("utf-8"))
+
+
+@pytest.mark.parametrize("name", digests.STREAMS)
+def test_a_method_releases_what_it_released(name: str) -> None:
+    assert digests.digest(name) == GOLDEN[name]
+
+
+def test_every_method_has_a_stream() -> None:
+    assert {said["method"] for said in digests.STREAMS.values()} == set(METHODS)
+
+
+def test_no_two_streams_release_the_same() -> None:
+    assert len(set(GOLDEN.values())) == len(GOLDEN)

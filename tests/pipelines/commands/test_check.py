@@ -1,0 +1,580 @@
+"""`crenel check`: what it says of a policy, and of a sample under it."""
+
+from __future__ import annotations
+
+import csv
+import datetime as dt
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from crenel import Policy
+from crenel.pipelines.checking.explain import example
+from crenel.pipelines.checking.sample import Sample
+from crenel.pipelines.cli import main
+from crenel.pipelines.console.sections import count, listed, percent, spoken
+from crenel.pipelines.drafting import sample_measures as measures
+from crenel.pipelines.files import formats as tables
+from crenel.policy.geometry import Radix
+from crenel.policy.hierarchy import Hierarchy
+from crenel.policy.quasi_identifiers import Categorical, Datetime, Numeric, Prefix, QuasiIdentifier
+
+GOOD: dict[str, Any] = {
+    "person": "who",
+    "event_time": "at",
+    "quasi_identifiers": {
+        "age": {"type": "numeric", "domain": [0, 100]},
+        "zip": {"type": "prefix", "length": 5},
+        "job": {"type": "categorical", "hierarchy": {"Care": ["nurse", "doctor"], "IT": ["dev"]}},
+    },
+    "sensitive": ["diagnosis"],
+    "publish": ["ward"],
+    "k": 5,
+    "l": 2,
+    "delay": "1h",
+    "delay_rows": 1000,
+}
+
+Check = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Check:
+    """Runs the command on the good policy with these changes; the text comes on one line."""
+
+    def run(rows: list[dict[str, Any]] | None = None, **changes: Any) -> tuple[int, str]:
+        policy = {name: value for name, value in {**GOOD, **changes}.items() if value is not None}
+        (tmp_path / "policy.yaml").write_text(yaml.safe_dump(policy, sort_keys=False))
+        argv = ["check", str(tmp_path / "policy.yaml")]
+        if rows is not None:
+            write(tmp_path / "data.csv", rows)
+            argv += ["--data", str(tmp_path / "data.csv")]
+        code = main(argv)
+        said = capsys.readouterr()
+        assert said.err == ""
+        assert max(map(len, said.out.splitlines())) <= 100
+        return code, " ".join(said.out.split())
+
+    return run
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def rows(number: int = 200, persons: int = 50, seed: int = 1) -> list[dict[str, Any]]:
+    """Rows a minute apart, in order. All that is somebody's can be found in a text by its form."""
+    draw = random.Random(seed)
+    start = dt.datetime(2024, 3, 1, 8, 17, 43, tzinfo=dt.timezone.utc)
+    return [
+        {
+            "who": f"P{1000 + i % persons}X",
+            "at": (start + dt.timedelta(minutes=i)).isoformat(),
+            "age": draw.randrange(20, 80) + 0.125,
+            "zip": f"9{draw.randrange(1000, 9999)}",
+            "job": draw.choice(["nurse", "doctor", "dev"]),
+            "diagnosis": draw.choice(["flu", "gout", "cold"]),
+            "ward": draw.choice("AB"),
+            "note": f"N{draw.randrange(10**6)}N",
+        }
+        for i in range(number)
+    ]
+
+
+# The policy alone
+
+
+def test_the_policy_is_explained(check: Check) -> None:
+    code, said = check()
+    assert code == 0
+    for sentence in (
+        "age quasi-identifier: generalized, such as 44 -> [40, 50] -> [0, 100]",
+        "53706 -> 5370* -> 537** -> ... -> *****",
+        "(3 values, 2 levels above them), such as nurse -> Care -> *",
+        "diagnosis sensitive: as it is",
+        "ward published: as it is; nothing is checked about it",
+        "who the person: only counted",
+        "at the event time: only for the deadline",
+        "a column that the policy does not name never leaves",
+        "Every published row leaves in a release of rows of at least 5 persons (k), each person in it once, at one "
+        "moment, under one generalization, in an order drawn in secret.",
+        "at least 2 different values of diagnosis (l)",
+        "1 hour after its event time (delay), or when 1,000 later rows of its shard came "
+        "(delay_rows), whichever is earlier",
+        "At most 1,000 rows of each shard.",
+        "method bastion reuse",
+        "max_reusable 4000: of no effect without reuse",
+        "search 8192: a group is chosen among at most 8192 rows",
+        "not published (on_suppress: drop)",
+        "note: A secret is drawn for each pipeline.",
+    ):
+        assert sentence in said
+    assert said.endswith("Nothing to complain about.")
+
+
+def test_a_policy_of_less_is_explained(check: Check) -> None:
+    _, said = check(parameters={"reuse": True}, on_suppress="star")
+    for sentence in (
+        "published so far under the same generalization are of at least 5 different persons (k)",
+        "A crowd at one moment is not promised: reuse: true may publish a row alone, under an earlier generalization; "
+        "on_suppress: star publishes a row that no group takes alone, as *.",
+        "At most 1,000 rows of each shard, and 4,000 generalizations",
+        "at its widest (on_suppress: star)",
+    ):
+        assert sentence in said
+    assert "in an order drawn in secret" not in said
+
+
+#: What gives the crowd up, why, and what to set.
+UNCROWDED: dict[str, tuple[dict[str, Any], str, str]] = {
+    "reuse": ({"parameters": {"reuse": True}}, "reuse: true may publish a row alone", "Set reuse: false."),
+    "stars": ({"on_suppress": "star"}, "on_suppress: star publishes", "Set on_suppress: drop."),
+    "order": ({"delay": None, "parameters": {"reorder": True}}, "reorder: true publishes", "Set reorder: false."),
+    "a method that reuses": ({"method": "castle"}, "castle may publish a row alone", "Set method: bastion."),
+    "a method that does not": ({"method": "mondrian"}, "mondrian does not promise it", "Set method: bastion."),
+    "all": (
+        {"delay": None, "parameters": {"reuse": True, "reorder": True}, "on_suppress": "star"},
+        "A crowd at one moment is not promised: reuse: true",
+        "Set reuse: false, reorder: false and on_suppress: drop.",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNCROWDED)
+def test_who_gives_up_the_crowd_is_told_why_and_what_to_set(check: Check, case: str) -> None:
+    changes, why, setting = UNCROWDED[case]
+    code, said = check(**changes)
+    assert "warning: A crowd at one moment is not promised:" in said
+    assert said.count(why) == 2  # as a promise, and as a warning
+    assert setting in said
+    assert code == 0
+
+
+WARNINGS: dict[str, tuple[dict[str, Any], str]] = {
+    "a learned domain": (
+        {"quasi_identifiers": {"age": {"type": "numeric"}}},
+        "age: no domain is declared, so that it is learned",
+    ),
+    "star without a domain": (
+        {"quasi_identifiers": {"age": {"type": "numeric"}}, "on_suppress": "star"},
+        "published as [null, null]",
+    ),
+    "many quasi-identifiers": (
+        {"quasi_identifiers": {f"q{i}": {"type": "prefix", "length": 3} for i in range(9)}},
+        "9 quasi-identifiers are many",
+    ),
+    "a flat hierarchy": (
+        {"quasi_identifiers": {"job": {"type": "categorical", "hierarchy": ["a", "b", "c"]}}},
+        "job: the hierarchy has a single level",
+    ),
+    "an identifier under publish": (
+        {"publish": ["customer_email"]},
+        "customer_email leaves as it is, and by its name (email) it may identify",
+    ),
+    "an id under publish": ({"publish": ["OrderID"]}, "by its name (id) it may identify"),
+    "an identifier under sensitive": ({"sensitive": ["phone"]}, "by its name (phone)"),
+    "a quasi-identifier under publish": ({"publish": ["gender"]}, "an outsider may know it"),
+    "sensitive without l or t": ({"l": None}, "diagnosis: neither l nor t is set"),
+    "l close to k": ({"l": 4}, "l (4) is close to k (5)"),
+    "few rows": ({"delay_rows": 9}, "delay_rows (9) is less than twice k (5)"),
+    "memory by the rate": ({"delay_rows": None}, "Only delay is set: memory depends on the rate"),
+    "order": (
+        {"delay": None, "parameters": {"reorder": True}},
+        "finds each one's row by counting",
+    ),
+    "the best of those published": (
+        {"method": "adaptive-window", "parameters": {"reuse": "best"}},
+        "tells that it is in no narrower one",
+    ),
+    "disorder beyond the delay": ({"disorder": "2h"}, "disorder is not less than delay"),
+    "no reuse of castle": ({"method": "castle", "parameters": {"reuse": "off"}}, "reuse is off"),
+    "a seed": (
+        {"seed": 7},
+        "seed: a seed can be guessed; whoever does can undo the order and the draws. "
+        "Leave it out, or name a secret: env:NAME.",
+    ),
+    "a secret that is not here": (
+        {"secret": "env:CRENEL_NOT_SET"},
+        "Here, a run would fail: policy.secret names the environment variable CRENEL_NOT_SET, which is not set",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WARNINGS)
+def test_warnings_are_given_and_are_not_problems(check: Check, case: str) -> None:
+    changes, expected = WARNINGS[case]
+    code, said = check(**changes)
+    assert expected in said
+    assert "warning:" in said
+    assert "0 problems, " in said
+    assert code == 0
+
+
+NOTES: dict[str, tuple[dict[str, Any], str]] = {
+    "no seed": ({}, "A secret is drawn for each pipeline."),
+    "a secret": ({"secret": "env:CRENEL_SECRET"}, "The secret is read from env:CRENEL_SECRET."),
+    "Beam's timestamps": ({"event_time": None}, "event_time is not set: Beam's timestamps"),
+    "small k": ({"k": 4}, "k (4) is small"),
+    "small t": ({"t": 0.05}, "t (0.05) is small"),
+}
+
+
+@pytest.mark.parametrize("case", NOTES)
+def test_notes_are_no_warnings(check: Check, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CRENEL_SECRET", bytes(range(32)).hex())
+    changes, expected = NOTES[case]
+    code, said = check(**changes)
+    assert bytes(range(32)).hex() not in said
+    assert expected in said
+    assert said.endswith("Nothing to complain about.")
+    assert code == 0
+
+
+@pytest.mark.parametrize(
+    ("qi", "expected"),
+    [
+        (Numeric(), ""),
+        (Numeric(domain=(17, 90)), "47 -> [45, 50] -> [17, 90]"),
+        (Numeric(domain=(-0.002, 0.001)), "-0.00072 -> [-0.0008, -0.0006] -> [-0.002, 0.001]"),
+        (Numeric(domain=(17, 90), step=5), "[35, 40] -> [17, 90]"),
+        (Numeric(domain=(0, 1), step=0.001), "[0.4, 0.401] -> [0.4, 0.5] -> [0, 1]"),
+        (Prefix(length=2), "53 -> 5* -> **"),
+        (Prefix(length=3, alphabet="ab"), "bbb -> bb* -> b** -> ***"),
+        (Categorical(hierarchy=Hierarchy.flat(["x"])), "x"),
+        (
+            Datetime(domain=("2020-01-01", "2020-01-11")),
+            "2020-01-05T00:00:00Z -> [2020-01-05T00:00:00Z, 2020-01-06T00:00:00Z] -> "
+            "[2020-01-01T00:00:00Z, 2020-01-11T00:00:00Z]",
+        ),
+    ],
+)
+def test_an_example_climbs_as_the_type_publishes(qi: QuasiIdentifier, expected: str) -> None:
+    assert example(qi) == expected
+
+
+def test_an_example_of_a_type_of_ones_own() -> None:
+    class Network(Numeric):
+        @property
+        def geometry(self) -> Any:
+            return Radix(2, 3)
+
+        def publish(self, lo: float, hi: float) -> Any:
+            return f"{int(lo)}..{int(hi)}"
+
+    assert example(Network()) == "7..7 -> 6..7 -> 4..7 -> 0..7"
+
+
+# With data
+
+
+def test_a_good_sample_has_no_problems(check: Check) -> None:
+    code, said = check(rows())
+    assert code == 0
+    for sentence in (
+        "200 rows of 8 columns.",
+        "These columns will not leave: who, at and note.",
+        "Rows that would be rejected None.",
+        "50 persons in 200 rows; k is 5.",
+        "could be singled out as the data are",
+        "job 3 of the hierarchy's 3 values are used",
+        "diagnosis 3 values, the most frequent in",
+        "ward 2 different values",
+        "Event times lie within 2024-03-01 and 2024-03-02. They are in order.",
+        "A shard of all these rows would hold about 60 rows, and 60 at most.",
+        "Half of the rows have 5 persons after 4 later rows, nine of ten after 4",
+        "Half of the rows have 5 persons within 5 minutes, nine of ten within 5 minutes",
+        "Nothing to complain about.",
+    ):
+        assert sentence in said
+
+
+def test_missing_columns_are_problems_with_a_guess(check: Check) -> None:
+    data = [{("Zip" if key == "zip" else key): row[key] for key in row} for row in rows(20)]
+    code, said = check(data, publish=["nothing_like_it"])
+    assert code == 1
+    assert "zip: the data have no such column. Did you mean 'zip'?" in said.replace("Zip", "zip")
+    assert "nothing_like_it: the data have no such column." in said
+    assert "2 problems" in said
+
+
+def test_rejected_rows_are_counted_by_field_and_reason(check: Check) -> None:
+    data = rows()
+    for row in data[:4]:
+        row["age"] = "SECRET"
+    for row in data[4:6]:
+        row["job"] = "SECRET"
+    data[6]["who"] = ""
+    code, said = check(data)
+    assert code == 0
+    assert "7 of 200 rows (4%)" in said
+    assert "age not a number: 4 rows job unknown value: 2 rows who missing: 1 row" in said
+    assert "4% of the rows would be rejected." in said
+    assert "SECRET" not in said
+    for row in data[6:40]:
+        row["zip"] = "1"
+    code, said = check(data)
+    assert code == 1
+    assert "zip wrong length: 33 rows" in said
+
+
+def test_all_rows_rejected(check: Check) -> None:
+    code, said = check(rows(30), quasi_identifiers={"age": {"type": "numeric", "domain": [0, 1]}})
+    assert code == 1
+    assert "30 of 30 rows (100%)" in said
+    assert "age outside the domain: 30 rows" in said
+
+
+def test_fewer_persons_than_k(check: Check) -> None:
+    code, said = check(rows(persons=4))
+    assert code == 1
+    assert "The sample has 4 persons, fewer than k (5)" in said
+
+
+def test_fewer_sensitive_values_than_l(check: Check) -> None:
+    data = [{**row, "diagnosis": "flu"} for row in rows()]
+    code, said = check(data)
+    assert code == 1
+    assert "diagnosis has 1 value, fewer than l (2)" in said
+
+
+def test_a_value_that_nearly_all_have(check: Check) -> None:
+    data = [{**row, "diagnosis": "flu" if i > 5 else "gout"} for i, row in enumerate(rows())]
+    code, said = check(data)
+    assert "diagnosis: 97% of the rows have the same value" in said
+    # And so nearly no group has two.
+    assert code == 1
+    assert "The stream is too thin for k (5) and l (2) within the deadline" in said
+
+
+def test_published_columns_that_identify(check: Check) -> None:
+    code, said = check(rows(), publish=["note"])
+    assert code == 0
+    assert "note leaves as it is, and" in said
+    assert "a value that only one person has" in said
+
+
+def test_ends_that_are_somebodys_value(check: Check) -> None:
+    """Of which there are none with a step, nor where many share a value."""
+    code, said = check(rows(2000, persons=2000))
+    assert (code, "exact values" in said) == (0, False)
+    data = [{**row, "age": round(random.Random(i).uniform(0, 100), 6)} for i, row in enumerate(rows(200, persons=200))]
+    code, said = check(data)
+    assert code == 0
+    assert "age: 200 of 200 values are each one person's, and a range ends at the exact values" in said
+    assert "Round its ends, by step: 1 say." in said
+    stepped = {**GOOD["quasi_identifiers"], "age": {"type": "numeric", "domain": [0, 100], "step": 1}}
+    code, said = check(data, quasi_identifiers=stepped)
+    assert (code, "exact values" in said) == (0, False)
+    assert "100% of the domain is used" in said
+    guarded = check(data, method="castleguard", on_suppress="drop")[1]
+    assert "exact values" not in guarded
+    moments = {**GOOD["quasi_identifiers"], "at": {"type": "datetime"}}
+    assert "at: 200 of 200 values are each one person's" in check(data, quasi_identifiers=moments)[1]
+
+
+@pytest.mark.parametrize(
+    ("values", "width", "moments", "expected"),
+    [
+        (np.linspace(0, 1, 1000), 1.0, False, "0.01"),
+        (np.linspace(0, 1_470_000, 20_000), 1_500_000.0, False, "20000"),
+        (np.arange(50.0), 50.0, False, "2"),
+        (np.arange(4.0), 4.0, False, "2"),
+        (np.array([0.0, 1.0]), 1.0, False, None),
+        (np.arange(60) * 86_400e6, 60 * 86_400e6, True, "2d"),
+        (np.arange(10_000) * 3_600e6, 365 * 86_400e6, True, "7d"),
+    ],
+)
+def test_steps_are_round(values: Any, width: float, moments: bool, expected: str | None) -> None:
+    assert measures.round_step(values, width, moments=moments) == expected
+
+
+def test_a_domain_stretched_by_outliers(check: Check) -> None:
+    quasi = {"age": {"type": "numeric", "domain": [0, 10_000]}}
+    _, said = check(rows(), quasi_identifiers=quasi)
+    assert "age: the middle 98% of the rows lie in less than 1% of the domain" in said
+    data = rows()
+    data[0]["age"] = 10_000
+    _, said = check(data, quasi_identifiers={"age": {"type": "numeric"}})
+    assert "of the range seen" in said and "declare a domain" in said
+
+
+def test_disorder_is_measured_and_suggested(check: Check) -> None:
+    data = rows()
+    for i in range(0, 200, 2):
+        data[i], data[i + 1] = data[i + 1], data[i]
+    _, said = check(data)
+    assert "50% of the rows are out of order, by less than 1 minute" in said
+    assert "disorder: 1m would cover nearly all" in said
+    _, said = check(data, disorder="1m")
+    assert "further out of order" not in said
+    _, said = check(data, delay="30s")
+    assert "100 rows would come after the deadline" in said
+    _, said = check(list(reversed(rows())))
+    assert "not to be in the order of the stream" in said
+
+
+def test_a_deadline_too_short_for_k(check: Check) -> None:
+    code, said = check(rows(), delay="2m")
+    assert code == 1
+    assert "The stream is too thin for k (5) and l (2) within the deadline (2m or 1,000 rows): 100% of the rows" in said
+    data = rows()
+    for i, row in enumerate(data):
+        if i >= 60:
+            row["at"] = f"2024-03-{5 + i // 10:02d}T0{i % 10}:00:00Z"
+    code, said = check(data, delay="10m")
+    assert code == 1
+    assert "rows find no company in time" in said
+
+
+def test_without_event_time_nothing_is_said_of_the_delay(check: Check) -> None:
+    code, said = check(rows(), event_time=None)
+    assert code == 0
+    assert "The policy names no event_time" in said
+    code, said = check(rows(), event_time=None, delay=None)
+    assert code == 0
+    assert "Half of the rows have 5 persons after 4 later rows" in said
+
+
+def test_no_value_of_a_row_is_told(check: Check) -> None:
+    """Of a good sample, and of one that is rejected in part: nothing that is somebody's."""
+    data = rows()
+    for row in data[:30]:
+        row["zip"] = "SECRET"
+    for sample in (rows(), data):
+        _, said = check(sample, publish=["note"])
+        for row in sample:
+            for name in ("who", "at", "age", "zip", "diagnosis", "note"):
+                assert str(row[name]) not in said
+            assert row["at"][11:19] not in said
+
+
+def test_real_data(data_dir: Path) -> None:
+    quasi = {"kwh_total": {"type": "numeric", "domain": [0, 30]}}
+    policy = Policy.from_dict(
+        {**GOOD, "person": "user_id", "event_time": "created", "quasi_identifiers": quasi}
+        | {"sensitive": ["platform"], "publish": ["distance"]}
+    )
+    sample = Sample(policy, tables.read_for(policy, data_dir / "ev_charging.parquet"))
+    assert [section.title for section in sample.look()][-3:] == ["Time", "Company", "Deadlines"]
+    assert any("further out of order" in finding.text for finding in sample.findings)
+
+
+# Measures
+
+
+def brute_rows_until(persons: list[int], k: int) -> list[int]:
+    found = []
+    for start in range(len(persons)):
+        ends = [end for end in range(start, len(persons)) if len(set(persons[start : end + 1])) >= k]
+        found.append(ends[0] - start if ends else -1)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_measures_agree_with_counting(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    persons = draw.integers(0, 6, 40)
+    k = int(draw.integers(2, 6))
+    assert measures.rows_until(persons, k).tolist() == brute_rows_until(persons.tolist(), k)
+
+    qi = draw.integers(0, 3, (40, 3)).astype(np.float64)
+    boxes: dict[tuple[float, ...], set[int]] = {}
+    for box, person in zip(map(tuple, qi.tolist()), persons.tolist(), strict=True):
+        boxes.setdefault(box, set()).add(person)
+    alone = {min(who) for who in boxes.values() if len(who) == 1}
+    assert measures.unique_persons(qi, measures.places(persons)) == len(alone)
+
+    time = draw.integers(0, 100, 40)
+    window = int(draw.integers(1, 50))
+    expected = [sum(t - window < u <= t for u in time) for t in sorted(time)]
+    held = measures.held(time, window).tolist()
+    # Of rows of one moment, the last sees all of them.
+    assert max(held) == max(expected)
+    assert all(found <= wanted for found, wanted in zip(held, expected, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ((17, 90), (0, 100)),
+        ((13_769, 1_484_705), (0, 1_500_000)),
+        ((0, 23.68), (0, 25)),
+        ((-0.0013, 0.0007), (-0.0015, 0.001)),
+        ((5, 5), (5, 6)),
+        ((0, 0), (0, 0.2)),
+        ((0.1, 0.3), (0.1, 0.3)),
+    ],
+)
+def test_ranges_are_rounded_outward(given: tuple[float, float], expected: tuple[float, float]) -> None:
+    lo, hi = measures.outward(*given)
+    assert (lo, hi) == expected
+    assert lo <= given[0] and given[1] <= hi and lo < hi
+
+
+def test_words() -> None:
+    assert [count(n, "row") for n in (0, 1, 1000)] == ["0 rows", "1 row", "1,000 rows"]
+    assert listed("abc") == "a, b and c"
+    assert [percent(share) for share in (0, 0.004, 0.5, 0.999, 1)] == [
+        "0%",
+        "less than 1%",
+        "50%",
+        "more than 99%",
+        "100%",
+    ]
+    assert spoken(600_000_000) == "10 minutes"
+    assert spoken(1_500) == "1,500 microseconds"
+    assert [measures.round_duration(x * 1e6) for x in (0.5, 61, 86_401 * 30)] == [
+        1_000_000,
+        120_000_000,
+        60 * 86_400 * 1_000_000,
+    ]
+
+
+# --- Rows with holes ---
+
+
+def holed(number: int, every: int) -> list[dict[str, Any]]:
+    return [{**row, "age": None if i % every == 0 else row["age"]} for i, row in enumerate(rows(number))]
+
+
+def test_holes_of_a_sample(check: Check) -> None:
+    code, said = check(holed(200, 2), method="partition")
+    assert code == 0
+    assert "Holes 50% of the rows lack a quasi-identifier; what rows have are 2 sets." in said
+    assert "of the rows meet 5 persons of the same set before their deadline" in said
+    assert "missing in 50% of the rows" in said
+    assert "Rows that would be rejected None." in said
+
+
+def test_holes_that_few_share(check: Check) -> None:
+    code, said = check(holed(200, 50), method="partition", delay_rows=20, delay=None, k=5)
+    assert code == 0
+    assert "96% of the rows meet 5 persons of the same set" in said  # not the 4 with holes, nor the last 4 others
+    _, said = check(holed(60, 7), method="partition", delay_rows=10, delay=None, k=10)
+    assert "of the rows meet 10 persons who have the same quasi-identifiers" in said
+
+
+def test_a_column_that_is_always_missing(check: Check) -> None:
+    _, said = check(holed(100, 1), method="partition")
+    assert "age is missing in all rows: leave it out, or take a larger sample." in said
+
+
+def test_holes_under_another_method_name_the_one_that_takes_them(check: Check) -> None:
+    code, said = check(holed(200, 2))
+    assert code == 1
+    assert "age missing (method partition takes rows with holes): 100 rows" in said
+    assert "Holes" not in said
+
+
+def test_what_weakens_partition_is_said(check: Check) -> None:
+    _, said = check(method="partition", parameters={"fill_missing": True, "reuse": "best"})
+    assert "may be of fewer than k persons' values" in said
+    assert "reuse is best" in said

@@ -1,0 +1,343 @@
+"""`crenel init`: the draft loads, gives its reasons, and tells no more than it must."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from crenel import Policy, PolicyError
+from crenel.pipelines.cli import main
+from crenel.pipelines.drafting import column_names as names
+from crenel.pipelines.drafting.draft import draft
+from crenel.pipelines.drafting.profiles import Kind, profile
+from crenel.pipelines.drafting.roles import choose
+from crenel.policy.quasi_identifiers import Categorical, Datetime, Numeric, Prefix
+
+NUMBER_OF_ROWS = 300
+
+
+def columns(seed: int = 1) -> dict[str, list[Any]]:
+    draw = random.Random(seed)
+    n = NUMBER_OF_ROWS
+    start = dt.datetime(2024, 3, 1, 8, 17, 43)  # noqa: DTZ001 - as a file without zones has it
+    return {
+        "visit_id": [70_001 + i for i in range(n)],
+        "patient_id": [f"P{draw.randrange(80):04d}X" for _ in range(n)],
+        "created": [start + dt.timedelta(minutes=i) for i in range(n)],
+        "paid": [start + dt.timedelta(days=draw.randrange(30)) for i in range(n)],
+        "full_name": [f"Name{draw.randrange(90)}" for _ in range(n)],
+        "age": [draw.randrange(18, 93) for _ in range(n)],
+        "sex": [draw.choice(["no", "yes"]) for _ in range(n)],
+        "zip": [f"0{draw.randrange(1000, 9999)}" for _ in range(n)],
+        "birth_date": [dt.date(1930 + draw.randrange(70), 3, 17) for _ in range(n)],
+        "city": [draw.choice(["Ulm", "Bern", "Graz, old town", "#1: *x*"]) for _ in range(n)],
+        "diagnosis": [draw.choice(["flu", "gout", "cold"]) for _ in range(n)],
+        "salary": [draw.randrange(20_011, 98_987) for _ in range(n)],
+        "glucose": [draw.random() * 100 for _ in range(n)],
+        "comment": [f"C{draw.randrange(10**7)}C" for _ in range(n)],
+        "flag": [draw.random() < 0.5 for _ in range(n)],
+        "gone": [None] * n,
+        "same": [1] * n,
+        "tags": [[1, 2]] * n,
+    }
+
+
+def drafted(data: dict[str, list[Any]]) -> str:
+    profiles = [profile(name, pa.array(values)) for name, values in data.items()]
+    return draft(choose(profiles), "data.parquet", len(profiles[0].codes), len(profiles))
+
+
+def loaded(text: str, folder: Path) -> Policy:
+    (folder / "draft.yaml").write_text(text, encoding="utf-8")
+    return Policy.from_yaml(folder / "draft.yaml")
+
+
+def test_the_roles_of_a_usual_table(tmp_path: Path) -> None:
+    text = drafted(columns())
+    policy = loaded(text, tmp_path)
+    assert policy.person == "patient_id"
+    assert policy.event_time == "created"
+    kinds = {name: type(qi) for name, qi in policy.quasi_identifiers.items()}
+    assert kinds == {
+        "age": Numeric,
+        "sex": Categorical,
+        "zip": Prefix,
+        "birth_date": Datetime,
+        "city": Categorical,
+    }
+    assert list(policy.sensitive) == ["diagnosis", "salary"]
+    assert policy.publish == ()
+    assert (policy.k, policy.l) == (3, 2)
+    assert policy.delay is not None
+    assert policy.delay_rows == 1000
+    assert policy.crowd
+    assert (policy.seed, policy.secret) == (None, None)
+    assert "\non_suppress: drop\n" in text
+
+
+def test_every_column_is_there_with_a_reason() -> None:
+    data = columns()
+    text = drafted(data)
+    assert all(name in text for name in data)
+    for reason in (
+        "# patient_id: by its name (patient);",
+        "# created: dates, in order.",
+        "# by its name (zip);",
+        "# by its name (diagnosis); 3 values",
+        "# looks as if it named a person (name)",
+        "# no values",
+        "# one value only",
+        "# nested or mixed values",
+        "nearly a value for each row: it may identify",
+        "rounded outward",
+        "Group those that",
+    ):
+        assert reason in text, reason
+
+
+def test_a_step_is_drafted_where_values_mostly_occur_once(tmp_path: Path) -> None:
+    data, draw = columns(), random.Random(2)
+    start = dt.datetime(1950, 3, 1)  # noqa: DTZ001 - as a file without zones has it
+    data["birth_weight"] = [draw.randrange(2_001, 4_998) for _ in range(NUMBER_OF_ROWS)]
+    data["birth"] = [start + dt.timedelta(seconds=draw.randrange(10**9)) for _ in range(NUMBER_OF_ROWS)]
+    data["birthday"] = [dt.date(2024, 1, 1) + dt.timedelta(days=i) for i in range(NUMBER_OF_ROWS)]
+    text = drafted(data)
+    kinds = loaded(text, tmp_path).quasi_identifiers
+    found = {name: getattr(qi, "step", None) for name, qi in kinds.items()}
+    assert found["birth_weight"] == 50
+    assert found["birth"] == "120d"
+    assert re.search(r"# birthday: .* step: 7d}", text), "days, which a step of some hours would not round"
+    assert (found["age"], found["birth_date"], found["zip"]) == (None, None, None)
+    assert "values occur once. With the step, ranges end at its multiples" in " ".join(text.replace("#", "").split())
+
+
+def test_domains_are_rounded_outward(tmp_path: Path) -> None:
+    data = columns()
+    policy = loaded(drafted(data), tmp_path)
+    age, birth = policy.quasi_identifiers["age"], policy.quasi_identifiers["birth_date"]
+    assert isinstance(age, Numeric) and age.domain == (0, 100)
+    assert isinstance(birth, Datetime) and birth.domain is not None
+    assert [str(end)[4:10] for end in birth.domain] == ["-01-01", "-01-01"]
+    assert policy.sensitive["salary"].domain == (20_000, 100_000)
+
+
+def test_values_that_yaml_would_misread_come_through(tmp_path: Path) -> None:
+    data = columns()
+    policy = loaded(drafted(data), tmp_path)
+    for name in ("sex", "city"):
+        qi = policy.quasi_identifiers[name]
+        assert isinstance(qi, Categorical)
+        assert set(qi.hierarchy.leaves) == set(data[name])
+        assert qi.hierarchy.root_label == "*"
+
+
+@pytest.mark.parametrize(
+    "name", ["a: b", "# x", "yes", "2020-01-01", "line\nbreak", "größe", "\x07", '"', "-", "3", "😀"]
+)
+def test_any_name_can_be_drafted(tmp_path: Path, name: str) -> None:
+    n = NUMBER_OF_ROWS
+    data: dict[str, list[Any]] = {
+        "user_id": [i % 50 for i in range(n)],
+        name: [i % 7 / 2 for i in range(n)],
+        name + " age": [i % 70 for i in range(n)],
+        name + " diagnosis": [f"{name}{i % 3}" for i in range(n)],
+        name + " city": [f"{name}{i % 3}" for i in range(n)],
+    }
+    policy = loaded(drafted(data), tmp_path)
+    assert list(policy.quasi_identifiers) == [name + " age", name + " city"]
+    assert list(policy.sensitive) == [name + " diagnosis"]
+
+
+def test_a_root_that_is_a_value_gets_another_name(tmp_path: Path) -> None:
+    data = {"user": [i % 50 for i in range(300)], "city": [("*", "Ulm")[i % 2] for i in range(300)]}
+    qi = loaded(drafted(data), tmp_path).quasi_identifiers["city"]
+    assert isinstance(qi, Categorical)
+    assert (qi.hierarchy.root_label, set(qi.hierarchy.leaves)) == ("(any)", {"*", "Ulm"})
+
+
+def test_without_a_person_the_draft_says_so_and_fails_the_check(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = columns()
+    del data["patient_id"]
+    text = drafted(data)
+    assert "IT DOES NOT LOAD YET: no column was found that tells persons apart" in text
+    with pytest.raises(PolicyError) as caught:
+        loaded(text, tmp_path)
+    assert caught.value.problems == ("policy.person must be the name of a column, not None.",)
+    assert main(["check", str(tmp_path / "draft.yaml")]) == 2
+    assert "policy.person must be the name of a column" in capsys.readouterr().err
+
+
+def test_without_a_known_quasi_identifier_the_first_that_fits_is_taken(tmp_path: Path) -> None:
+    data = {"user": [i % 50 for i in range(300)], "x": [i % 9 for i in range(300)]}
+    text = drafted(data)
+    assert list(loaded(text, tmp_path).quasi_identifiers) == ["x"]
+    assert "only because a policy needs one" in text
+    text = drafted({"user": data["user"]})
+    assert "IT DOES NOT LOAD YET: no column was found that could be generalized" in text
+
+
+def test_quasi_identifiers_are_not_taken_against_reason() -> None:
+    n = NUMBER_OF_ROWS
+    data: dict[str, list[Any]] = {
+        "user": [i % 50 for i in range(n)],
+        "age": [i % 60 for i in range(n)],
+        "age_code": [f"c{i % 60}" for i in range(n)],
+        "height": [None if i % 2 else i for i in range(n)],
+        "station_id": [i % 150 for i in range(n)],
+    }
+    text = drafted(data)
+    taken = text.partition("# Not taken:")[0]
+    assert "\n  age: " in taken
+    assert not any(f"\n  {name}:" in text for name in ("age_code", "height", "station_id"))
+    assert "says the same as age" in text
+    assert "which are rejected unless the method is partition; too many" in " ".join(text.replace("\n  #", "").split())
+    assert "write a hierarchy for it" in text
+
+
+def test_numbers_of_seconds_are_moments_and_milliseconds_are_named() -> None:
+    seconds = [1_700_000_000 + i for i in range(50)]
+    assert profile("created_at", pa.array(seconds)).kind is Kind.MOMENT
+    assert profile("amount", pa.array(seconds)).kind is Kind.NUMBER
+    data = {"user": [i % 9 for i in range(50)], "ts": [1000 * s for s in seconds]}
+    profiles = [profile(name, pa.array(values)) for name, values in data.items()]
+    roles = choose([*profiles, profile("age", pa.array([i % 20 for i in range(50)]))])
+    assert [choice.column.name for choice in roles.rest] == ["ts"]
+    assert "milliseconds" in roles.rest[0].reason
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "kind"),
+    [
+        ("x", [1.5, float("nan"), 2.5], Kind.NUMBER),
+        ("x", [float("inf"), float("-inf")], Kind.OTHER),
+        ("x", ["2020-01-31", "2020-02-01T10:00:00Z"], Kind.MOMENT),
+        ("x", [True, False], Kind.CATEGORY),
+        ("flag", [0, 1], Kind.CATEGORY),
+        ("zip", [53706, 53707, 53708], Kind.CODE),
+        ("zip", [2139, 53707, 53708], Kind.NUMBER),
+        ("postcode", ["K1A0B1", "M5V3L9"], Kind.CODE),
+        ("x", ["", None], Kind.EMPTY),
+        ("x", ["a", "", None], Kind.CONSTANT),
+        ("x", ["a", "b"] * 3, Kind.CATEGORY),
+        ("x", ["a", "b", "c"], Kind.TEXT),
+        ("first_name", ["a", "b"] * 50, Kind.TEXT),  # a direct identifier, however few
+        ("x", [b"a", b"b"], Kind.OTHER),
+        ("x", [{"a": 1}, {"a": 2}], Kind.OTHER),
+    ],
+)
+def test_kinds(name: str, values: list[Any], kind: Kind) -> None:
+    assert profile(name, pa.array(values)).kind is kind
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("user_id", "user"),
+        ("CustomerID", "customer"),
+        ("patientid", "patientid"),
+        ("account_number", "account"),
+        ("pid", "pid"),
+        ("id", "id"),
+        ("passenger_count", None),
+        ("session_id", None),
+        ("user_agent", None),
+    ],
+)
+def test_names_of_persons(name: str, word: str | None) -> None:
+    assert names.person(name) == word
+
+
+def test_names_are_cut_into_words() -> None:
+    assert names.words("PickupLocationID") == ("pickup", "location", "id")
+    assert names.words("HTTPServer-name_2 zip5") == ("http", "server", "name", "2", "zip")
+    assert names.words("") == ()
+
+
+def test_a_plain_id_is_a_person_only_if_nothing_better_is_there() -> None:
+    data = {"id": list(range(100)), "customer": [i % 30 for i in range(100)]}
+    persons = choose([profile(name, pa.array(values)) for name, values in data.items()]).persons
+    assert [(choice.column.name, choice.taken) for choice in persons] == [
+        ("customer", True),
+        ("id", False),
+    ]
+    (alone,) = choose([profile("id", pa.array(data["id"]))]).persons
+    assert alone.taken and "which may also be a row's" in alone.reason
+
+
+def test_no_value_of_a_column_with_many_is_told() -> None:
+    data = columns()
+    text = drafted(data)
+    for name in ("visit_id", "patient_id", "full_name", "zip", "salary", "glucose", "comment"):
+        assert not any(str(value) in text for value in data[name]), name
+    for name in ("created", "paid"):
+        assert not any(str(value)[11:] in text for value in data[name])
+    assert not any(value.isoformat() in text for value in data["birth_date"])
+
+
+def save(folder: Path) -> Path:
+    parquet.write_table(pa.table(columns()), folder / "data.parquet")
+    return folder / "data.parquet"
+
+
+def test_the_draft_is_printed_or_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, output = str(save(tmp_path)), tmp_path / "policy.yaml"
+    assert main(["init", data]) == 0
+    text = capsys.readouterr().out
+    assert main(["init", data, "--output", str(output)]) == 0
+    assert output.read_text("utf-8") == text
+    assert "crenel check" in capsys.readouterr().out
+    assert main(["check", str(output), "--data", data]) == 0
+    assert "0 problems" in capsys.readouterr().out
+
+
+def test_a_file_that_is_there_is_kept_unless_forced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, output = str(save(tmp_path)), tmp_path / "policy.yaml"
+    output.write_text("mine")
+    assert main(["init", data, "--output", str(output)]) == 2
+    assert "is there already; --force writes over it" in capsys.readouterr().err
+    assert output.read_text() == "mine"
+    assert main(["init", data, "--output", str(output), "--force"]) == 0
+    assert output.read_text("utf-8").startswith("# A draft by crenel init")
+
+
+def test_a_place_that_cannot_be_written_is_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", str(save(tmp_path)), "--output", str(tmp_path / "no" / "p.yaml")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "cannot be written: no such file or directory." in line
+
+
+@pytest.mark.parametrize(
+    ("name", "person"),
+    [
+        ("ev_charging.parquet", "user_id"),
+        ("castleguard_taxi_example.csv", "pid"),
+        ("adult_30162.parquet", None),
+        ("taxi_yellow_2019.parquet", None),
+        ("pima_diabetes.csv", None),
+    ],
+)
+def test_real_data(
+    data_dir: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    person: str | None,
+) -> None:
+    policy, data = str(tmp_path / "policy.yaml"), str(data_dir / name)
+    assert main(["init", data, "--output", policy]) == 0
+    code = main(["check", policy, "--data", data])
+    if person is None:
+        assert code == 2
+        assert capsys.readouterr().err.count("policy.") == 1
+    else:
+        assert code == 0
+        assert Policy.from_yaml(policy).person == person

@@ -1,0 +1,90 @@
+"""What is told of a run at its end."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from crenel.pipelines.console.run_summary import as_dict, as_text
+from crenel.pipelines.files.file_job import Outcome
+from crenel.pipelines.files.run_counts import Spread, Tally
+from crenel.policy import Policy
+from crenel.policy.quasi_identifiers import Numeric
+
+SAID = {"person": "p", "quasi_identifiers": {"x": Numeric(domain=(0, 1))}, "k": 2, "delay_rows": 5}
+POLICY = Policy(**SAID, parameters={"reuse": True}, on_suppress="star")
+CROWD = Policy(**SAID, parameters={"reuse": False}, on_suppress="drop")
+
+
+def spread(*figures: float) -> Spread:
+    made = Spread()
+    made.add(np.array(figures))
+    return made
+
+
+def test_spreads_join():
+    together = spread(3.0, 5.0)
+    together.join(spread())
+    together.join(spread(1.0))
+    assert (together.count, together.mean, together.least, together.most) == (3, 3.0, 1.0, 5.0)
+    nothing = spread()
+    nothing.join(spread(7.0))
+    assert (nothing.least, nothing.most) == (7.0, 7.0)
+    assert spread().mean == 0.0
+
+
+def test_tallies_add_up():
+    alone = spread(2.0, 2.0, 1.0, 1.0, 1.0)
+    one = Tally(kinds=[4, 1, 2, 0], releases=5, alone=3, loss=1.5, sizes=alone, delay=spread(1e6), held=3)
+    other = Tally(kinds=[3, 0, 0, 1], releases=2, loss=0.5, sizes=spread(3.0), delay=spread(3e6), held=2)
+    both = Tally.of(json.loads(json.dumps([one.as_dict(), other.as_dict()])))
+    assert (both.kinds, both.releases, both.loss, both.held) == ([7, 1, 2, 1], 7, 2.0, 3)
+    assert both.alone == 3
+    outcome = Outcome(rows=11)
+    outcome.take(both, timed=True)
+    assert outcome.accounted == 11
+    assert outcome.loss == pytest.approx(2.0 / 10)
+    told = as_dict(POLICY, outcome)
+    assert next(iter(told.items())) == ("alone", 3)
+    # Rows that left alone are not hidden by the groups.
+    assert told["release_rows"] == {"least": 1.0, "mean": 1.667, "most": 3.0}
+    assert told["delay_seconds"] == {"least": 1.0, "mean": 2.0, "most": 3.0}
+    assert told["held_rows"] == 3
+    text = as_text(POLICY, outcome)
+    assert "1.7  rows left together on average; 1 to 3\n" in text
+    assert "2 s  on average; at most 3 s\n" in text
+
+
+def test_what_is_not_known_is_not_told():
+    outcome = Outcome(rows=0)
+    outcome.take(Tally(), timed=False)
+    told = as_dict(POLICY, outcome)
+    assert (told["release_rows"], told["delay_seconds"], told["loss"]) == (None, None, None)
+    assert "delay" not in as_text(POLICY, outcome)
+    assert "release size" not in as_text(POLICY, outcome)
+    assert first(POLICY, Tally(), 0) == "left alone 0 no row left at all"
+
+
+def first(policy: Policy, tally: Tally, rows: int) -> str:
+    """All that is told before the rows, on one line."""
+    outcome = Outcome(rows=rows)
+    outcome.take(tally, timed=False)
+    return " ".join(as_text(policy, outcome).partition("\nrows ")[0].split())
+
+
+def test_the_first_figure_is_of_rows_that_left_without_a_crowd():
+    grouped = Tally(kinds=[4, 0, 1, 0], releases=3, sizes=spread(2.0, 2.0))
+    said = first(CROWD, grouped, 5)
+    assert said == "left alone 0 every row left among rows of at least 2 persons, each once, at one moment"
+    weak = Tally(kinds=[4, 3, 1, 0], releases=6, alone=4, sizes=spread(2.0, 2.0, 1.0, 1.0, 1.0, 1.0))
+    said = first(POLICY, weak, 8)
+    assert said.startswith("left alone 4 50% of the rows that left were not among 2 persons")
+    assert "An attacker who knows a person's quasi-identifiers and about when the row came can find the row" in said
+    assert said.endswith("Method bastion with reuse: false and on_suppress: drop suppresses such rows instead.")
+
+
+def test_a_policy_that_forbids_it_is_told_not_to_publish():
+    broken = Tally(kinds=[4, 0, 0, 0], releases=2, alone=2, sizes=spread(2.0, 2.0))
+    assert first(CROWD, broken, 4).endswith("this is a mistake of crenel's: do not hand the output out.")

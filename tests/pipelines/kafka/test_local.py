@@ -1,0 +1,164 @@
+"""`crenel run` from topic to topic on the local runner, with a real broker."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import fastavro
+import pytest
+
+from crenel.pipelines.cli import main
+from tests.pipelines.kafka import rows as made
+from tests.pipelines.kafka.broker import Broker
+
+pytestmark = pytest.mark.kafka
+
+#: Partitions race, and how many rows come too late for a group depends on it: that is not what is tested here.
+ANY = ("--most-suppressed", "100%")
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> str:
+    path = tmp_path / "policy.yaml"
+    path.write_text(made.POLICY)
+    return str(path)
+
+
+def names(count: int) -> list[str]:
+    return [f"t-{uuid4().hex[:8]}" for _ in range(count)]
+
+
+def test_json_from_topic_to_topic(
+    kafka: Broker, policy: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source, published, rejected = names(3)
+    kafka.create(source, published, rejected)
+    rows = made.make()
+    broken: list[bytes | None] = [b"{", b"\xff\xfe", b"[1]", None, b'{"who": NaN}']
+    kafka.produce(source, [*made.as_json(rows), *broken, json.dumps({**rows[0], "age": 200}).encode()])
+    given = ["--input", kafka.url(source, until="end"), "--output", kafka.url(published)]
+    owners = ["--rejected", kafka.url(rejected), "--suppressed", str(tmp_path / "s.jsonl")]
+    told = main(["run", policy, *given, *owners, "--json", *ANY])
+    captured = capfd.readouterr()
+    outcome = json.loads(captured.out)
+    assert told == 0
+    assert outcome["rows"] == len(rows) + 6 == outcome["published"] + outcome["suppressed"] + outcome["rejected"]
+
+    messages = kafka.read(published)
+    out = [json.loads(message.value()) for message in messages]
+    assert sorted(row["note"] for row in out) == list(range(len(rows)))
+    assert all(made.covers(row, rows[row["note"]]) for row in out)
+    assert all(set(row) == {"age", "zip", "ill", "note"} for row in out)
+    # Each has a name of its own, and both partitions some of them.
+    assert len({message.key() for message in messages}) == len(messages)
+    assert all(message.headers() == [("crenel-row", message.key())] for message in messages)
+    assert {message.partition() for message in messages} == {0, 1}
+    # The owner has all of what did not fit.
+    refused = [json.loads(message.value()) for message in kafka.read(rejected)]
+    reasons = sorted(record["reason"] for record in refused)
+    assert reasons == sorted(["not JSON"] * 3 + ["not a JSON object", "no value", "outside the domain"])
+    assert {"{", "base64://4=", "[1]", ""} <= {record["row"] for record in refused}
+    assert "SECRET" not in captured.out + captured.err
+    stars = (tmp_path / "s.jsonl").read_text().splitlines()
+    assert len(stars) == outcome["suppressed"]
+    assert (tmp_path / "s.jsonl").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("encoding", ["bare", "single", "confluent"])
+def test_avro_from_topic_to_topic(kafka: Broker, policy: str, tmp_path: Path, encoding: str) -> None:
+    source, published = names(2)
+    kafka.create(source, published)
+    rows = made.make(200)
+    schema = fastavro.parse_schema(made.SCHEMA)
+    (tmp_path / "visit.avsc").write_text(json.dumps(made.SCHEMA))
+    heads = {"bare": b"", "confluent": b"\0\0\0\0\x07"}
+    heads["single"] = b"\xc3\x01" + _fingerprint(made.SCHEMA)
+    kafka.produce(source, [_avro(row, schema, heads[encoding]) for row in rows])
+    avro = {"format": "avro", "encoding": encoding}
+    options = {"schema_id": "7"} if encoding == "confluent" else {}
+    read = kafka.url(source, until="end", schema=str(tmp_path / "visit.avsc"), **avro, **options)
+    # The schema of what leaves is made, so the id that it will be registered under is up to us.
+    given = {"schema_id": "9"} if encoding == "confluent" else {}
+    written_to = kafka.url(published, schema=str(tmp_path / "out.avsc"), **avro, **given)
+    assert main(["run", policy, "--input", read, "--output", written_to, *ANY]) == 0
+    written = json.loads((tmp_path / "out.avsc").read_text())
+    head = {"bare": b"", "confluent": b"\0\0\0\0\x09", "single": b"\xc3\x01" + _fingerprint(written)}[encoding]
+    out = []
+    for message in kafka.read(published):
+        assert message.value().startswith(head)
+        out.append(fastavro.schemaless_reader(io.BytesIO(message.value()[len(head) :]), written, None))
+    assert sorted(row["note"] for row in out) == list(range(len(rows)))
+    assert all(made.covers(row, rows[row["note"]]) for row in out)
+
+
+def _avro(row: dict[str, Any], schema: Any, head: bytes) -> bytes:
+    stream = io.BytesIO()
+    fastavro.schemaless_writer(stream, schema, {**row, "at": int(row["at"] * 1000)})
+    return head + stream.getvalue()
+
+
+def _fingerprint(schema: Any) -> bytes:
+    """CRC-64-AVRO of the canonical form, as Avro's specification computes it."""
+    from fastavro.schema import to_parsing_canonical_form
+
+    empty = 0xC15D213AA4D7A795
+    found = empty
+    for byte in to_parsing_canonical_form(schema).encode():
+        step = (found ^ byte) & 0xFF
+        for _ in range(8):
+            step = (step >> 1) ^ (empty & -(step & 1))
+        found = (found >> 8) ^ step
+    return found.to_bytes(8, "little")
+
+
+def test_a_stream_leaves_on_time_and_ends_with_ctrl_c(kafka: Broker, policy: str) -> None:
+    """An empty partition holds nothing back for ever; the first Ctrl-C lets the rest go."""
+    source, published = names(2)
+    kafka.create(source, published)
+    now = time.time()
+    rows = made.make(300)
+    for row in rows:  # all but the last few are long due
+        row["at"] += now - made.BEGAN - 400
+    kafka.produce(source, made.as_json(rows), partition=0)
+    command = [sys.executable, "-m", "crenel.pipelines.cli", "run", policy, "--json", *ANY]
+    command += ["--input", kafka.url(source, idle="2s"), "--output", kafka.url(published)]
+    # Who starts tests in the background may have them ignore Ctrl-C, and what they start too.
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=heard,  # noqa: PLW1509 - it only sets a signal
+    )
+    try:
+        until = time.monotonic() + 90
+        while time.monotonic() < until and len(kafka.read(published)) < len(rows):
+            time.sleep(0.5)
+        assert len(kafka.read(published)) == len(rows)
+        fresh = {**rows[0], "at": time.time(), "note": len(rows)}
+        kafka.produce(source, made.as_json([fresh]), partition=1)
+        time.sleep(2)
+        os.kill(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 0, err
+    assert json.loads(out)["rows"] == len(rows) + 1
+    assert sorted(json.loads(m.value())["note"] for m in kafka.read(published)) == list(range(len(rows) + 1))
+
+
+def test_what_is_missing_is_told_in_a_sentence(kafka: Broker, policy: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (source,) = names(1)
+    assert main(["run", policy, "--input", kafka.url(source), "--output", kafka.url("other")]) == 2
+    assert f"there is no topic {source}; create it first." in capsys.readouterr().err

@@ -1,0 +1,291 @@
+"""Shards that share a key: each is what it would be alone, whatever is beside it and however it is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from operator import itemgetter
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+import pytest
+from apache_beam.internal import pickler
+from apache_beam.options.pipeline_options import PipelineOptions
+from apache_beam.portability.api import beam_runner_api_pb2 as api
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from crenel.transforms import AnonymizeBounded
+from crenel.transforms._hold import hold_step as hold
+from crenel.transforms._hold import local_runners as local
+from crenel.transforms._hold.holder import Departure, Holder
+from crenel.transforms._hold.shard_set import Left, Shards
+from crenel.transforms._pack.row_pack import UNSAID, Pack, Packer
+from crenel.transforms._publish.publisher import release_records
+from tests.transforms.cells import END, State, Worker, forget, published, rolled_back, short_logs, tagged
+from tests.transforms.streams import SECOND, Stamped, anonymize, policy, rows, run, stream
+from tests.transforms.test_external import expanded
+
+POLICY = policy(shards=3)
+GIVEN = rows(240)
+PACKER = Packer(POLICY, b"secret")
+#: Packs of three shards, in turns.
+PACKS = [pack for i in range(0, len(GIVEN), 24) for pack in PACKER.pack_dicts(GIVEN[i : i + 24], None).packs]
+FIRST = GIVEN[0]["seen"]
+
+
+@pytest.fixture(autouse=True)
+def nothing_remembered() -> Iterator[None]:
+    forget()
+    yield
+    forget()
+
+
+def rows_of(departures: list[Departure]) -> list[Any]:
+    return [
+        (departure.number[releases.rows].tolist(), releases.lo.tolist(), releases.hi.tolist(), releases.moment.tolist())
+        for departure in departures
+        for releases in [departure.releases]
+    ]
+
+
+def add(found: dict[int, list[Any]], left: Left) -> None:
+    for shard, departures in left:
+        found.setdefault(shard, []).extend(rows_of(departures))
+
+
+def alone(now: list[int]) -> dict[int, list[Any]]:
+    """What leaves each shard by itself; `now[i]` is told before the pack `i`."""
+    found: dict[int, list[Any]] = {}
+    for shard in range(POLICY.shards):
+        holder = Holder(POLICY, b"secret", b"%d" % shard)
+        left: list[Departure] = []
+        for at, pack in zip(now, PACKS, strict=True):
+            due = holder.next_deadline() if holder.held else None
+            if due is not None and due <= at:
+                left += holder.advance(at)
+            left += holder.push(pack) if pack.shard == shard else []
+        found[shard] = rows_of(left + holder.flush())
+    return found
+
+
+# --- Together as alone ---
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_a_shard_is_what_it_would_be_alone(data: st.DataObject) -> None:
+    """Told the time, stored and restored at any point."""
+    steps = data.draw(st.lists(st.integers(0, 120), min_size=len(PACKS), max_size=len(PACKS)))
+    stored = data.draw(st.lists(st.booleans(), min_size=len(PACKS), max_size=len(PACKS)))
+    now = [int(FIRST * SECOND) + int(at) * SECOND for at in np.cumsum(steps)]
+    shards, found = Shards(POLICY, b"secret"), dict[int, list[Any]]()
+    for at, store, pack in zip(now, stored, PACKS, strict=True):
+        if store and len(shards):
+            kept = shards.snapshot()
+            shards = Shards(POLICY, b"another secret")
+            shards.restore(kept)
+            shards._secret = b"secret"  # of shards that begin later
+        add(found, shards.wake(at))
+        add(found, shards.push(pack))
+    add(found, shards.flush())
+    assert shards.held == 0
+    assert found == alone(now)
+
+
+def test_what_is_due_and_when() -> None:
+    shards = Shards(POLICY, b"secret")
+    assert (len(shards), shards.held, shards.next_deadline()) == (0, 0, None)
+    for pack in PACKS[:6]:
+        shards.push(pack)
+    held = [shards.held_by(shard) for shard in range(3)]
+    assert len(shards) == 3
+    assert min(held) > 0
+    assert shards.held == sum(held)
+    due = shards.next_deadline()
+    assert due is not None
+    assert shards.is_due(due)
+    assert not shards.is_due(due - 1)
+    assert shards.wake(due - 1) == []
+    assert any(departures for _, departures in shards.wake(due))
+    assert not shards.is_due(due)
+
+
+def test_a_shard_begins_once() -> None:
+    shards = Shards(POLICY, b"secret")
+    first, second = PACKS[0], PACKS[1]
+    assert Shards.written_under(shards.begin(first))
+    shards.push(first)
+    assert shards.begin(first) == b""
+    assert shards.begin(second)
+
+
+# --- In the step ---
+
+
+def through(state: State, given: list[Pack], *, fail: bool = False, restart: bool = False) -> list[Any]:
+    """The packs under one key; with failures each comes twice, the first time in vain."""
+    worker, out = Worker(POLICY), list[Any]()
+    for pack in given:
+        if fail:
+            worker.push(rolled_back(state), pack.to_bytes())
+        if restart:
+            forget()
+        out += worker.push(state, pack.to_bytes())
+    return out + worker.fire(state, at=END)
+
+
+def fired(worker: Worker, state: State, *, shard: int = 0) -> list[Any]:
+    """What leaves while the timer fires at its time, until it is not set any more, or to the end."""
+    out: list[Any] = []
+    for _ in range(200):
+        if state.timer is None or state.timer >= END:
+            return out
+        at, state.timer = state.timer, None
+        out += worker.fire(state, at=at, shard=shard)
+    raise AssertionError("the timer re-arms for ever")
+
+
+def numbers(out: list[Any]) -> list[int]:
+    return sorted(row["number"] for row in published(out))
+
+
+@pytest.mark.parametrize("shortest", [0, 800, 1 << 20])
+@pytest.mark.parametrize(("fail", "restart"), [(False, True), (True, False), (True, True)])
+def test_shards_of_one_key_survive_failures(shortest: int, fail: bool, restart: bool) -> None:
+    expected = through(State(), PACKS)
+    assert numbers(expected) == list(range(len(GIVEN)))
+    assert {record["shard"] for record in tagged(expected, "releases")} == {0, 1, 2}
+    forget()
+    state = State()
+    with short_logs(shortest):
+        out = through(state, PACKS, fail=fail, restart=restart)
+    assert published(out) == published(expected)
+    assert state.empty
+
+
+@pytest.mark.parametrize("shortest", [0, 1 << 20])
+def test_a_shard_goes_on_with_the_generator_it_began_with(shortest: int) -> None:
+    """Whatever secrets come later, and though nothing is remembered."""
+    expected = through(State(), PACKS)
+    forget()
+    state, out = State(), list[Any]()
+    with short_logs(shortest):
+        for i, pack in enumerate(PACKS):
+            forget()
+            secret = b"secret" if i < POLICY.shards else b"another"
+            out += Worker(POLICY, secret=secret).push(state, pack.to_bytes())
+        out += Worker(POLICY, secret=b"a third").fire(state, at=END)
+    # The order of releases that leave at once is the secret's of today.
+    assert sorted(published(out), key=itemgetter("number")) == sorted(published(expected), key=itemgetter("number"))
+
+
+def test_one_timer_wakes_every_shard() -> None:
+    state, worker, out = State(), Worker(POLICY), list[Any]()
+    for pack in PACKS[:6]:
+        out += worker.push(state, pack.to_bytes())
+    out += fired(worker, state)
+    assert {record["shard"] for record in tagged(out, "releases")} == {0, 1, 2}
+    assert len(numbers(out)) == sum(len(pack.rows) for pack in PACKS[:6])
+    # The same under keys of their own.
+    apart: list[Any] = []
+    for shard in range(3):
+        forget()
+        own, worker = State(), Worker(POLICY)
+        for pack in PACKS[:6]:
+            apart += worker.push(own, pack.to_bytes(), shard=shard) if pack.shard == shard else []
+        apart += fired(worker, own, shard=shard)
+    by_number = itemgetter("number")
+    assert sorted(published(apart), key=by_number) == sorted(published(out), key=by_number)
+
+
+def test_a_firing_for_nothing_stores_nothing_and_arms_again() -> None:
+    state, worker = State(), Worker(POLICY)
+    worker.push(state, PACKS[0].to_bytes())
+    before, due = rolled_back(state), state.timer
+    assert due is not None
+    state.timer = None
+    assert worker.fire(state, at=due - 10 * SECOND) == []
+    assert (state.log.items, state.token.value, state.timer) == (before.log.items, before.token.value, due)
+
+
+def test_the_log_of_an_earlier_release_is_read() -> None:
+    """Then a key was a shard: packs did not say theirs, and a firing told the time to rows that were not due, too."""
+    first = replace(next(pack for pack in PACKS if pack.shard == 2), shard=UNSAID)
+    holder = Holder(POLICY, b"secret", b"2")
+    begun = holder.snapshot()
+    holder.push(first)
+    due = holder.next_deadline()
+    assert due is not None
+    now = due - SECOND
+    assert holder.advance(now) == []
+    # Late: due before what it was told, and after all that it has seen.
+    late = replace(first, rows=replace(first.rows, time=first.rows.time - 60 * SECOND))
+    at_once, at_the_end = holder.push(late), holder.flush()
+    assert at_once
+    ops = [b"b" + begun, b"p" + first.to_bytes(), b"a" + str(now).encode()]
+    state = State()
+    state.log.items = [hold._NUMBER.pack(i) + op for i, op in enumerate(ops)]
+    state.token.value = b"of then"
+    worker = Worker(POLICY, secret=b"another")
+    for out, expected in (
+        (worker.push(state, late.to_bytes(), shard=2), at_once),
+        (worker.fire(state, at=END, shard=2), at_the_end),
+    ):
+        assert tagged(out, "releases") == [record for left in expected for record in release_records(left.releases, 2)]
+
+
+# --- In a pipeline ---
+
+
+def keys_of(proto: Any) -> set[bool]:
+    """Whether the steps of an expanded pipeline pack under one key."""
+    found = set()
+    for step in proto.components.transforms.values():
+        if step.spec.urn == "beam:transform:pardo:v1":
+            payload = api.ParDoPayload.FromString(step.spec.payload)
+            fn = pickler.loads(payload.do_fn.payload)[0]
+            if hasattr(fn, "_one_key"):
+                found.add(fn._one_key)
+    return found
+
+
+def built(transform: Any, runner: str = "DirectRunner") -> set[bool]:
+    pipeline = beam.Pipeline(runner=runner, options=PipelineOptions([]))
+    # Within another step, as in somebody's pipeline.
+    _ = pipeline | beam.Create(GIVEN[:5]) | "Theirs" >> beam.ptransform_fn(lambda given: given | transform)()
+    return keys_of(pipeline.to_runner_api())
+
+
+def test_shards_share_a_key_where_keys_are_never_side_by_side() -> None:
+    assert built(anonymize(shards=3)) == {True}
+    assert built(anonymize(shards=3), "FnApiRunner") == {True}
+    assert built(anonymize(shards=3), "FlinkRunner") == {False}
+    assert built(anonymize(shards=3), "PrismRunner") == {False}
+    assert built(AnonymizeBounded(POLICY)) == {False}
+
+
+def test_a_pipeline_that_is_only_expanded_is_not_run_here() -> None:
+    """It has Beam's default runner, and runs wherever the one in Java does."""
+    assert keys_of(expanded(policy=policy(shards=3).to_dict())) == {False}
+
+
+@pytest.mark.parametrize("runner", ["FnApiRunner", "BundleBasedDirectRunner"])
+def test_what_leaves_is_the_same_under_one_key_and_many(runner: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts: list[Any] = []
+    for start in range(0, len(GIVEN), 40):
+        parts += [GIVEN[start : start + 40], GIVEN[min(start + 40, len(GIVEN) - 1)]["seen"] - 1]
+    parts += [FIRST + 90_000]
+
+    def left() -> Any:
+        source = stream(parts) if runner == "BundleBasedDirectRunner" else Stamped(GIVEN)
+        return run(source, anonymize(shards=3), runner=runner)
+
+    one = left()
+    monkeypatch.setattr(local, "is_local", lambda _: False)
+    assert built(anonymize(shards=3)) == {False}
+    many = left()
+    by_number = [{left.value["number"]: left.value for left in out.published} for out in (one, many)]
+    assert by_number[0] == by_number[1]
+    assert len(by_number[0]) == len(GIVEN)

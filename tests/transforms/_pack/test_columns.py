@@ -1,0 +1,163 @@
+"""Arrow columns leave with the values of their own rows: in dictionaries, nested ones, and behind slices."""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from crenel.transforms import published_schema
+from crenel.transforms._pack.payloads import alone
+from tests.transforms._pack.test_rows import listed
+from tests.transforms.streams import anonymize, policy, rows, run
+
+WORDS = pa.dictionary(pa.int32(), pa.string())
+SMALL = pa.dictionary(pa.int16(), pa.large_string())
+ORDERED = pa.dictionary(pa.int16(), pa.string(), ordered=True)
+
+
+def one(text: str) -> Any:
+    return text
+
+
+#: Types, and what makes a value of them of a text.
+KINDS: dict[str, tuple[pa.DataType, Callable[[str], Any]]] = {
+    "text": (pa.string(), one),
+    "dictionary": (WORDS, one),
+    "small dictionary": (SMALL, one),
+    "ordered dictionary": (ORDERED, one),
+    "list": (pa.list_(WORDS), lambda text: [text, None, text]),
+    "large list": (pa.large_list(WORDS), lambda text: [text]),
+    "list of fixed size": (pa.list_(WORDS, 2), lambda text: [text, None]),
+    "struct": (pa.struct([("one", WORDS), ("two", pa.int64())]), lambda text: {"one": text, "two": 2}),
+    "struct in a list": (pa.list_(pa.struct([("one", SMALL)])), lambda text: [{"one": text}, None]),
+    "map": (pa.map_(pa.string(), WORDS), lambda text: [("key", text)]),
+    "map by words": (pa.map_(WORDS, pa.int64()), lambda text: [(text, 1)]),
+}
+
+
+def batch(kind: str, given: list[dict[str, Any]]) -> pa.RecordBatch:
+    """The rows, of which each has a story of its own, and some none."""
+    plain, make = KINDS[kind]
+    stories = [None if row["number"] % 9 == 8 else make(f"SECRET-{row['number']}-") for row in given]
+    return pa.RecordBatch.from_pylist(given).append_column("story", pa.array(stories, plain))
+
+
+def told_of(**changes: Any) -> Any:
+    """The transform, of a policy that lets stories leave."""
+    return anonymize(publish=["number", "story"], **changes)
+
+
+def written(value: pa.RecordBatch) -> list[bytes]:
+    """What leaves of a batch: as Beam sends it, and as a file has it."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, value.schema) as writer:
+        writer.write_batch(value)
+    buffers = [buffer for column in value.columns for buffer in column.buffers() if buffer is not None]
+    return [pickle.dumps(value), pickle.dumps(value, 5), bytes(sink.getvalue()), b"".join(map(bytes, buffers))]
+
+
+def told(value: pa.RecordBatch) -> set[int]:
+    """The numbers of all rows whose story can be found in what leaves."""
+    return {n for n in range(200) if any(b"SECRET-%d-" % n in data for data in written(value))}
+
+
+def own(value: pa.RecordBatch) -> set[int]:
+    return {row["number"] for row in value.to_pylist() if row["number"] % 9 != 8}
+
+
+def broken(count: int = 120) -> list[dict[str, Any]]:
+    """Rows of which every fifth is rejected."""
+    return [{**row, "age": 1000.0 if row["number"] % 5 == 0 else row["age"]} for row in rows(count)]
+
+
+# `rejected` rows are in no published batch; `suppressed` ones are not with `drop`.
+@pytest.mark.parametrize("changes", [{}, {"delay": None, "delay_rows": 30}, {"shards": 3}], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_values_of_its_own_rows_leave_with_a_batch(kind: str, changes: dict[str, Any]) -> None:
+    given = broken()
+    out = run([batch(kind, given[:60]), batch(kind, given[60:])], told_of(on_suppress="drop", k=6, **changes))
+    assert {row["number"] for row in given if row["number"] % 5 == 0} == {
+        number for number in range(120) if any(f'"number": {number},' in left.value["row"] for left in out.rejected)
+    }
+    left = [left.value for left in (*out.published, *out.suppressed)]
+    assert sum(value.num_rows for value in left) == 96
+    for value in left:
+        assert told(value) == own(value)
+        value.validate(full=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_and_types_are_as_they_came(kind: str) -> None:
+    given = rows(60)
+    source = batch(kind, given)
+    out = run([source], told_of())
+    expected = {row["number"]: row["story"] for row in source.to_pylist()}
+    schema = published_schema(policy(publish=["number", "story"]), source.schema)
+    for left in out.published:
+        assert left.value.schema.equals(schema)
+    found = {left.value["number"]: left.value["story"] for left in listed(out.published)}
+    assert found == expected
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_outside_of_a_slice_do_not_leave(kind: str) -> None:
+    whole = batch(kind, rows(100))
+    out = run([whole.slice(20, 50)], told_of())
+    for left in out.published:
+        assert told(left.value) == own(left.value) <= set(range(20, 70))
+
+
+def test_the_order_of_a_dictionary_is_that_of_its_own_rows() -> None:
+    """Not of the input's, which would tell who came first."""
+    names = ["gout", "flu", "mumps", "croup", "cold", "ague"]
+    ills = pa.DictionaryArray.from_arrays(pa.array([5, 3, 1] * 20, pa.int32()), pa.array(names))
+    made = pa.RecordBatch.from_pylist(rows(60))
+    made = made.set_column(made.schema.get_field_index("disease"), "disease", ills)
+    for left in run([made], anonymize()).published:
+        column = left.value["disease"]
+        assert column.dictionary.to_pylist() == list(dict.fromkeys(column.to_pylist()))
+
+
+def test_an_ordered_dictionary_keeps_its_order() -> None:
+    """Which is of its values, not of its rows: mild is less than grave."""
+    kinds = pd.Categorical(["grave", "mild", "fair"] * 20, categories=["none", "mild", "fair", "grave"], ordered=True)
+    frame = pd.DataFrame([{**row, "disease": None} for row in rows(60)]).assign(disease=kinds)
+    made = pa.RecordBatch.from_pandas(frame)
+    assert made.schema.field("disease").type.ordered
+    for left in run([made], anonymize()).published:
+        assert left.value.schema.metadata is None
+        column = left.value["disease"]
+        assert column.type.ordered
+        assert column.dictionary.to_pylist() == [k for k in ("mild", "fair", "grave") if k in set(column.to_pylist())]
+
+
+def test_categories_of_pandas_that_no_row_has_do_not_leave() -> None:
+    frame = pd.DataFrame(rows(60)).astype({"disease": "category"})
+    frame["disease"] = frame["disease"].cat.add_categories(["SECRET-7-"])
+    out = run([pa.RecordBatch.from_pandas(frame)], anonymize())
+    assert all(told(left.value) == set() for left in out.published)
+    found = Counter(left.value["disease"] for left in listed(out.published))
+    assert found == Counter(row["disease"] for row in rows(60))
+
+
+def test_batches_that_leave_at_different_moments_share_no_memory() -> None:
+    """A slice of what leaves would hold what leaves later."""
+    out = run([batch("text", rows(120))], told_of(delay="2m"))
+    assert len(out.published) > 3
+    for left in out.published:
+        assert told(left.value) == own(left.value)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_slice_that_stands_alone(kind: str) -> None:
+    whole = batch(kind, rows(50))
+    part = alone(whole.slice(10, 20))
+    assert part.equals(whole.slice(10, 20)) or part.to_pylist() == whole.slice(10, 20).to_pylist()
+    assert part.schema.equals(whole.schema)
+    assert told(part) == own(part)

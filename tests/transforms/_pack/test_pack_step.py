@@ -1,0 +1,140 @@
+"""Packs: what a bundle's rows become, and what a failed bundle leaves: nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from apache_beam.pvalue import TaggedOutput
+from apache_beam.transforms.window import GlobalWindow, IntervalWindow
+from apache_beam.utils.windowed_value import WindowedValue
+
+from crenel.transforms._pack import pack_step as pack
+from crenel.transforms._pack.payloads import shared
+from crenel.transforms._pack.row_pack import Pack, handed
+from tests.transforms.streams import anonymize, policy, rows, run
+
+GIVEN = rows(100)
+GLOBAL = (GlobalWindow(),)
+WINDOWS = ([IntervalWindow(0, 10)], [IntervalWindow(10, 20)], [IntervalWindow(0, 10), IntervalWindow(5, 15)])
+
+
+def made(*, overlapping: bool = False, **changes: Any) -> pack.Pack:
+    step = pack.Pack(policy(**changes), b"secret", overlapping=overlapping)
+    step.setup()
+    step.start_bundle()
+    return step
+
+
+def value(row: Any, time: int = 5, windows: Any = GLOBAL) -> WindowedValue:
+    return WindowedValue(row, time, windows)
+
+
+def numbers(elements: list[Any]) -> list[int]:
+    found = [Pack.from_bytes(e.value[1]).payload for e in elements if not isinstance(e, TaggedOutput)]
+    return sorted(row[-1] for payload in found for row in payload.rows())
+
+
+def test_a_bundle_leaves_nothing_for_the_next() -> None:
+    step = made()
+    for row in GIVEN[:10]:
+        assert list(step.process(row, value(row))) == []
+    # It fails, is not finished, and another begins.
+    step.start_bundle()
+    for row in GIVEN[10:20]:
+        step.process(row, value(row))
+    assert numbers(list(step.finish_bundle())) == list(range(10, 20))
+    assert list(step.finish_bundle()) == []
+
+
+def test_rows_of_different_windows_are_packed_apart() -> None:
+    step = made(overlapping=True)
+    for i, row in enumerate(GIVEN):
+        step.process(row, value(row, i, WINDOWS[i % 3]))
+    out = list(step.finish_bundle())
+    assert [list(element.windows) for element in out] == list(WINDOWS)
+    assert [element.timestamp.micros for element in out] == [0, 10**6, 2 * 10**6]
+    assert numbers(out[:1]) == list(range(0, 100, 3))
+    assert numbers(out) == list(range(100))
+
+
+def test_a_pack_comes_back_from_bytes() -> None:
+    step = made(shards=3)
+    for row in GIVEN:
+        step.process(row, value(row))
+    out = list(step.finish_bundle())
+    assert sorted({element.value[0] for element in out}) == [0, 1, 2]
+    for element in out:
+        one = Pack.from_bytes(element.value[1])
+        two = Pack.from_bytes(one.to_bytes())
+        assert np.array_equal(one.rows.qi, two.rows.qi)
+        assert (one.persons, one.space, one.form) == (two.persons, two.space, two.form)
+    assert numbers(out) == list(range(100))
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_pack_is_handed_over_only_while_it_is_emitted(shards: int) -> None:
+    step = made(shards=shards)
+    for row in GIVEN:
+        step.process(row, value(row))
+    emitted = []
+    for element in step.finish_bundle():
+        data = element.value[1]
+        one, two = handed(data), Pack.from_bytes(data)
+        assert one is not None
+        assert np.array_equal(one.rows.qi, two.rows.qi)
+        assert np.array_equal(one.rows.person, two.rows.person)
+        assert list(one.payload.rows()) == list(two.payload.rows())
+        # It will be held: the rows of other shards must not be, because of it.
+        assert len(one.rows.qi) == len(one.rows.qi if one.rows.qi.base is None else one.rows.qi.base)
+        assert handed(bytes(bytearray(data))) is None  # equal, but sent
+        emitted.append(data)
+    assert len(emitted) == shards
+    assert [handed(data) for data in emitted] == [None] * shards
+
+
+def test_what_can_be_changed_is_not_handed_over() -> None:
+    """Who made a row may change a list in it; the held row is another."""
+    step = made()
+    for row in GIVEN:
+        step.process(row | {"number": [row["number"]]}, value(row))
+    (data,) = [element.value[1] for element in step.finish_bundle() if handed(element.value[1]) is None]
+    assert len(Pack.from_bytes(data).payload) == len(GIVEN)
+
+
+@pytest.mark.parametrize("sizes", [(1, 1), (7, 7), (7, 30), (30, 7)])
+def test_sizes_of_packs_change_nothing(sizes: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    batches = [pa.RecordBatch.from_pylist(GIVEN[:64]), pa.RecordBatch.from_pylist(GIVEN[64:])]
+    expected = [left.value for left in run(GIVEN, anonymize(shards=2)).published]
+    monkeypatch.setattr(pack, "_ROWS", sizes[0])
+    monkeypatch.setattr(pack, "_MOST_ROWS", sizes[1])
+    key = "number"
+    for given in (GIVEN, batches):
+        found = [left.value for left in run(given, anonymize(shards=2)).published]
+        listed = [row for some in found for row in (some.to_pylist() if isinstance(some, pa.RecordBatch) else [some])]
+        assert sorted(listed, key=lambda row: row[key]) == sorted(expected, key=lambda row: row[key])
+
+
+def test_equal_texts_are_one_object() -> None:
+    given = ["".join(("flu", str(i % 3))) for i in range(200)]
+    found = shared(given)
+    assert found == given
+    assert len(set(map(id, found))) == 3 < len(set(map(id, given)))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [],
+        [f"{i}" for i in range(200)],
+        [True, 1, 1.0] * 50,
+        ["1", None] * 50,
+        [0.0, -0.0] * 50,
+        [[1], [1]] * 50,
+    ],
+)
+def test_other_columns_stay_as_they_are(given: list[Any]) -> None:
+    """Values that are equal need not be the same: True is 1."""
+    assert shared(given) is given

@@ -1,0 +1,350 @@
+"""Rows of every kind go in, and leave as the same kind, with a schema that the next step can use."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import typing
+from operator import itemgetter
+from typing import Any
+
+import apache_beam as beam
+import pyarrow as pa
+import pytest
+from apache_beam.coders import RowCoder
+from apache_beam.portability.api import schema_pb2
+from apache_beam.typehints.schemas import typing_from_runner_api, typing_to_runner_api
+from apache_beam.utils.timestamp import Timestamp
+
+from crenel import PolicyError
+from crenel.transforms import Anonymize, published_schema
+from tests.transforms.streams import UNNAMED, Left, anonymize, as_dict, check, keep, kept, policy, rows, run
+
+
+class Visit(typing.NamedTuple):
+    """A row with a schema."""
+
+    patient: str
+    seen: float
+    age: float
+    zipcode: str
+    education: str
+    disease: str
+    number: int
+    nickname: str
+
+
+class SparseVisit(typing.NamedTuple):
+    """A row of which something may be missing."""
+
+    patient: str | None
+    seen: float
+    age: float
+    zipcode: str
+    education: str
+    disease: str | None
+    number: int | None
+
+
+def as_rows(given: list[dict[str, Any]]) -> list[beam.Row]:
+    return [beam.Row(**row) for row in given]
+
+
+def as_tuples(given: list[dict[str, Any]]) -> list[Visit]:
+    return [Visit(**row) for row in given]
+
+
+def as_batches(given: list[dict[str, Any]]) -> list[pa.RecordBatch]:
+    return [pa.RecordBatch.from_pylist(given[i : i + 70]) for i in range(0, len(given), 70)]
+
+
+def listed(batches: list[Left]) -> list[Left]:
+    """The rows of batches, one by one."""
+    return [left._replace(value=row) for left in batches for row in left.value.to_pylist()]
+
+
+GIVEN = rows(300)
+COLUMNS = ["age", "zipcode", "education", "disease", "number"]
+
+
+@pytest.fixture(scope="module")
+def dicts() -> Any:
+    return run(GIVEN, anonymize())
+
+
+def test_dicts_leave_as_dicts(dicts: Any) -> None:
+    check(policy(), GIVEN, dicts.published, dicts.suppressed)
+    assert all(type(left.value) is dict and list(left.value) == COLUMNS for left in dicts.published)
+
+
+@pytest.mark.parametrize("kind", [as_rows, as_tuples])
+def test_rows_with_a_schema_leave_as_rows(dicts: Any, kind: Any) -> None:
+    out = run(kind(GIVEN), anonymize())
+    check(policy(), GIVEN, out.published, out.suppressed)
+    assert [as_dict(left.value) for left in out.published] == [left.value for left in dicts.published]
+    assert [left.value._asdict() for left in out.releases] == [left.value for left in dicts.releases]
+
+
+@pytest.mark.parametrize("kind", [pa.RecordBatch, pa.Table])
+def test_batches_leave_as_batches(dicts: Any, kind: Any) -> None:
+    batches = as_batches(GIVEN)
+    given = batches if kind is pa.RecordBatch else [pa.Table.from_batches([batch]) for batch in batches]
+    out = run(given, anonymize())
+    assert all(isinstance(left.value, pa.RecordBatch) for left in out.published)
+    assert {left.value.schema.remove_metadata() for left in out.published} == {out.published[0].value.schema}
+    check(policy(), GIVEN, listed(out.published), listed(out.suppressed))
+    by_number = {left.value["number"]: left.value for left in dicts.published}
+    assert all(left.value == by_number[left.value["number"]] for left in listed(out.published))
+
+
+def test_numbers_leave_as_structs_and_categories_as_text() -> None:
+    out = run(as_batches(GIVEN), anonymize())
+    schema = out.published[0].value.schema
+    assert schema.field("age").type == pa.struct([("lo", pa.float64()), ("hi", pa.float64())])
+    assert schema.field("zipcode").type == schema.field("education").type == pa.string()
+    assert schema.field("number").type == pa.int64()
+
+
+def test_the_schema_of_batches_is_known_beforehand() -> None:
+    given = as_batches(GIVEN)
+    out = run(given, anonymize())
+    assert {left.value.schema for left in (*out.published, *out.suppressed)} == {
+        published_schema(policy(), given[0].schema)
+    }
+
+
+@pytest.mark.parametrize("on_suppress", ["star", "drop"])
+@pytest.mark.parametrize("kind", [list, as_rows, as_batches])
+def test_a_suppressed_row_is_the_whole_domain(kind: Any, on_suppress: str) -> None:
+    few = rows(3)
+    out = run(kind(few), anonymize(on_suppress=on_suppress))
+    # They leave at one moment, and so in any order.
+    published, suppressed = (
+        sorted(
+            (as_dict(left.value) for left in (listed(found) if kind is as_batches else found)),
+            key=itemgetter("number"),
+        )
+        for found in (out.published, out.suppressed)
+    )
+    star = {"age": {"lo": 0.0, "hi": 100.0}, "zipcode": "*****", "education": "any"}
+    expected = [{**star, "disease": row["disease"], "number": row["number"]} for row in few]
+    assert published == (expected if on_suppress == "star" else [])
+    # The owner's, with exact values.
+    assert [(row["age"], row["zipcode"]) for row in suppressed] == [
+        ({"lo": row["age"], "hi": row["age"]}, row["zipcode"]) for row in few
+    ]
+
+
+def test_an_undeclared_domain_leaves_as_null() -> None:
+    of = policy(quasi_identifiers={"age": {"type": "numeric"}})
+    assert [left.value["age"] for left in run(rows(2), Anonymize(of)).published] == [{"lo": None, "hi": None}] * 2
+    (batch,) = [left.value for left in run(as_batches(rows(2)), Anonymize(of)).published]
+    assert batch.column("age").to_pylist() == [{"lo": None, "hi": None}] * 2
+    for left in run(as_rows(rows(2)), Anonymize(of)).published:
+        assert left.value.age == beam.Row(lo=None, hi=None)
+
+
+def test_kinds_may_be_mixed() -> None:
+    mixed = [row if i % 2 else beam.Row(**row) for i, row in enumerate(GIVEN)]
+    out = run(beam.Create(mixed[1:] + mixed[:1], reshuffle=False), anonymize(disorder="2h"))
+    assert {type(left.value) for left in out.published} == {dict, beam.Row}
+    check(policy(), GIVEN, out.published, out.suppressed)
+    assert sum(left.value["rows"] for left in out.releases) == len(GIVEN)
+
+
+# --- Schemas ---
+
+
+def typed(of: Any, given: Any) -> tuple[Any, Any]:
+    """The transform's results, in a pipeline that is not run."""
+    pipeline = beam.Pipeline(runner="FnApiRunner")
+    return pipeline, pipeline | beam.Create(given) | Anonymize(of)
+
+
+@pytest.mark.parametrize("kind", [as_rows, as_tuples])
+def test_the_schema_is_told(kind: Any) -> None:
+    _, out = typed(policy(), kind(GIVEN))
+    fields = dict(out.element_type._fields)
+    assert list(fields) == COLUMNS
+    assert dict(fields["age"]._fields) == {"lo": float | None, "hi": float | None}
+    assert fields["education"] == str | None
+    assert (fields["disease"], fields["number"]) == (str, int)
+    assert out.suppressed.element_type == out.element_type
+    assert dict(out.rejected.element_type._fields) == {"row": str, "field": str, "reason": str}
+    assert list(dict(out.releases.element_type._fields)) == ["shard", "kind", "rows", "persons", "loss"]
+    # As other languages would be told it.
+    assert typing_from_runner_api(typing_to_runner_api(out.element_type))._fields
+
+
+def test_what_may_be_missing_is_told() -> None:
+    given = [SparseVisit(**{name: row[name] for name in SparseVisit._fields}) for row in GIVEN]
+    _, out = typed(policy(), given)
+    schema = typing_to_runner_api(out.element_type).row_type.schema
+    assert {field.name: field.type.atomic_type for field in schema.fields if field.name in ("disease", "number")} == {
+        "disease": schema_pb2.STRING,
+        "number": schema_pb2.INT64,
+    }
+    assert all(field.type.nullable for field in schema.fields if field.name != "age")
+
+
+def test_the_kind_is_told_where_there_is_no_schema() -> None:
+    _, out = typed(policy(), GIVEN)
+    assert out.element_type == beam.typehints.Dict[str, typing.Any]
+    _, out = typed(policy(), as_batches(GIVEN))
+    assert out.element_type == pa.RecordBatch
+
+
+def test_published_rows_can_be_selected_grouped_and_sent() -> None:
+    pipeline = beam.testing.test_pipeline.TestPipeline(runner="FnApiRunner")
+    out = pipeline | beam.Create(as_tuples(GIVEN)) | anonymize()
+    keep(out | "Sent" >> beam.Reshuffle(), "sent")
+    keep(out | beam.Select("disease", low=lambda row: row.age.lo), "selected")
+    keep(out | beam.GroupBy("education").aggregate_field("number", sum, "total"), "grouped")
+    keep(out.releases | "Sent too" >> beam.Reshuffle() | beam.Select("rows"), "releases")
+    pipeline.run().wait_until_finish()
+    assert sorted(as_dict(row)["number"] for row in kept("sent")) == list(range(300))
+    assert all(type(row.low) is float for row in kept("selected"))
+    assert sum(row.total for row in kept("grouped")) == sum(range(300))
+    assert sum(row.rows for row in kept("releases")) == 300
+
+
+def test_a_coder_of_the_schema_takes_every_published_row() -> None:
+    given = [*GIVEN, *rows(1)]
+    given[-1].update(seen=9e6, number=300)  # it leaves alone, suppressed
+    _, out = typed(policy(), as_tuples(given))
+    coder = RowCoder(typing_to_runner_api(out.element_type).row_type.schema)
+    for left in run(as_tuples(given), anonymize()).published:
+        assert as_dict(coder.decode(coder.encode(left.value))) == as_dict(left.value)
+
+
+def test_published_dicts_can_be_written_as_json(dicts: Any) -> None:
+    again = [json.loads(json.dumps(left.value)) for left in dicts.published]
+    assert again == [left.value for left in dicts.published]
+
+
+def test_values_that_leave_as_they_are_keep_their_type() -> None:
+    odd = {"lo": 1, "hi": [2, {"a": None}]}
+    given = [{**row, "number": odd} for row in rows(20)]
+    assert [left.value["number"] for left in run(given, anonymize()).published] == [odd] * 20
+    as_row = run([beam.Row(**row) for row in given], anonymize()).published
+    assert [left.value.number for left in as_row] == [odd] * 20
+
+
+def test_a_published_column_that_a_row_has_not_is_none() -> None:
+    given = [{name: value for name, value in row.items() if name != "number"} for row in rows(20)]
+    assert {left.value["number"] for left in run(given, anonymize()).published} == {None}
+
+
+def test_a_column_that_the_schema_has_not_is_refused_when_the_pipeline_is_built() -> None:
+    with pytest.raises(PolicyError, match="names the column 'weight', which the rows do not have; they have: patient,"):
+        typed(policy(publish=["weight", "number"]), as_tuples(GIVEN))
+
+
+# --- Moments ---
+
+
+def test_beam_timestamps_are_moments() -> None:
+    of = policy(
+        quasi_identifiers={"born": {"type": "datetime", "domain": ["1900-01-01", "2020-01-01"]}},
+        publish=["number"],
+        sensitive=None,
+    )
+    given = [
+        {"patient": i, "seen": Timestamp(1_000_000 + i), "born": Timestamp(micros=i * 10**9 + 1), "number": i}
+        for i in range(40)
+    ]
+    plain = [
+        {
+            **row,
+            "seen": row["seen"].micros / 1e6,
+            "born": dt.datetime.fromtimestamp(0, dt.timezone.utc) + dt.timedelta(microseconds=row["born"].micros),
+        }
+        for row in given
+    ]
+    expected = [left.value for left in run(plain, Anonymize(of)).published]
+    assert len(expected) == 40
+    assert [left.value for left in run(given, Anonymize(of)).published] == expected
+    some = [a if i % 2 else b for i, (a, b) in enumerate(zip(given, plain, strict=True))]
+    assert [left.value for left in run(some, Anonymize(of)).published] == expected
+
+
+# --- What does not fit ---
+
+
+@pytest.mark.parametrize("kind", [list, as_rows, as_batches])
+def test_a_row_that_does_not_fit_is_rejected_whole(kind: Any) -> None:
+    given = rows(40)
+    given[3]["age"] = 130.0
+    given[5]["patient"] = ""
+    given[7]["education"] = "doctor"
+    out = run(kind(given), anonymize())
+    found = [as_dict(left.value) for left in out.rejected]
+    assert [(row["field"], row["reason"]) for row in found] == [
+        ("age", "outside the domain"),
+        ("patient", "missing"),
+        ("education", "unknown value"),
+    ]
+    assert [json.loads(row["row"]) for row in found] == [given[i] for i in (3, 5, 7)]
+    fine = [row for i, row in enumerate(given) if i not in (3, 5, 7)]
+    published = listed(out.published) if kind is as_batches else out.published
+    suppressed = listed(out.suppressed) if kind is as_batches else out.suppressed
+    check(policy(), fine, published, suppressed)
+
+
+def test_a_batch_without_a_column_is_rejected() -> None:
+    batch = pa.RecordBatch.from_pylist(rows(5)).drop_columns(["age"])
+    out = run([batch], anonymize())
+    assert [(left.value["field"], left.value["reason"]) for left in out.rejected] == [("age", "no such column")] * 5
+
+
+HOLDS_ITSELF: dict[str, Any] = {}
+HOLDS_ITSELF["self"] = HOLDS_ITSELF
+
+
+@pytest.mark.parametrize(
+    ("strange", "said"),
+    [
+        ("text", '"text"'),
+        (None, "null"),
+        (7, "7"),
+        ({}, "{}"),
+        ({"age": float("nan"), "when": dt.date(2020, 2, 1)}, '{"age": "nan", "when": "2020-02-01"}'),
+        ({"name": "lone \udc80 half"}, '{"name": "lone \\udc80 half"}'),
+        ({(1, 2): b"x", "ö": [beam.Row(a=1)]}, '{"(1, 2)": "b\'x\'", "ö": [{"a": 1}]}'),
+        (HOLDS_ITSELF, '"a dict that cannot be written"'),
+    ],
+)
+def test_whatever_comes_is_rejected_as_text(strange: Any, said: str) -> None:
+    from crenel.transforms._pack.pack_step import as_text
+
+    text = as_text(strange)
+    assert text == said
+    assert text.encode("utf-8")
+    json.loads(text)
+
+
+def test_elements_that_are_no_rows_are_rejected() -> None:
+    out = run(["text", None, 7, {}, []], anonymize())
+    assert len(out.rejected) == 5
+    assert {left.value["reason"] for left in out.rejected} == {"missing"}
+    assert out.published == []
+
+
+def test_unnamed_columns_do_not_leave(dicts: Any) -> None:
+    told = repr([left.value for left in (*dicts.published, *dicts.suppressed, *dicts.releases)])
+    assert UNNAMED not in told
+    assert not any(row[UNNAMED] in told or row["patient"] in told for row in GIVEN)
+
+
+def test_no_rows_at_all() -> None:
+    out = run([], anonymize())
+    assert [out.published, out.suppressed, out.rejected, out.releases] == [[]] * 4
+    empty = pa.RecordBatch.from_pylist(rows(3)).slice(0, 0)
+    assert run([empty], anonymize()).published == []
+
+
+def test_types_of_batches_may_differ() -> None:
+    first, second = (pa.RecordBatch.from_pylist(part) for part in (GIVEN[:20], GIVEN[20:40]))
+    narrow = second.set_column(second.schema.get_field_index("number"), "number", second["number"].cast(pa.int32()))
+    out = run([first, narrow], anonymize())
+    assert sorted(left.value["number"] for left in listed(out.published)) == list(range(40))

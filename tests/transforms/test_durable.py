@@ -1,0 +1,312 @@
+"""The outbox against a model of Flink: bundles, barriers, late notifications, crashes."""
+
+from __future__ import annotations
+
+import copy
+import random
+import uuid
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Any
+
+import apache_beam as beam
+import numpy as np
+import pytest
+from apache_beam.coders import BytesCoder, IterableCoder
+from apache_beam.pvalue import TaggedOutput
+from apache_beam.runners.portability.fn_api_runner import fn_runner
+from apache_beam.testing.util import assert_that, equal_to
+from apache_beam.transforms.window import GlobalWindow
+from apache_beam.utils import windowed_value
+from apache_beam.utils.timestamp import Timestamp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crenel import Policy
+from crenel.transforms import Durable
+from crenel.transforms import durable as outbox
+from crenel.transforms._hold.holder import Holder
+from crenel.transforms._pack.row_pack import Packer
+from crenel.transforms._publish.publisher import Publisher
+from crenel.transforms.durable import CONFIRMATIONS, Gather, Outbox, Probe
+from tests.transforms.cells import Bag, Cell
+
+KEY = 0
+
+
+class Timer:
+    def __init__(self) -> None:
+        self.at: float | None = None
+
+    def set(self, at: Timestamp) -> None:
+        self.at = at.micros / 1e6
+
+
+class Finalizer:
+    """What Beam gives a step, to be told when its bundle is final."""
+
+    def __init__(self) -> None:
+        self.callbacks: list[Any] = []
+
+    def register(self, callback: Any) -> None:
+        self.callbacks.append(callback)
+
+
+class Flink:
+    """One task of Flink as far as the outbox can see it.
+
+    At a barrier the open bundle is finished and the state is kept. When the coordinator has completed a checkpoint, it
+    notifies the task, maybe late; the task then finalizes all bundles that are over, whenever they were.
+    """
+
+    def __init__(self, confirmations: int = CONFIRMATIONS) -> None:
+        self.now = 1000.0
+        self.step = Outbox(uuid.uuid4().hex, confirmations, 1.0, clock=lambda: self.now)
+        self.state = (Bag(), Cell(), Timer(), Timer())
+        #: All that was written so far, as the present state has it.
+        self.written: set[bytes] = set()
+        self.bundle = Finalizer()
+        self.over: list[Any] = []
+        #: The checkpoint under way; the last that is complete; notifications that were not delivered yet.
+        self.pending: Any = None
+        self.complete: Any = copy.deepcopy((self.state, self.written))
+        self.notifications = 0
+        self.sent: list[bytes] = []
+
+    def write(self, pack: bytes) -> None:
+        waiting, token, look, end = self.state
+        self.written.add(pack)
+        self._take(self.step.process((KEY, pack), waiting, token, look, end))
+
+    def look(self) -> None:
+        waiting, token, look, _ = self.state
+        if look.at is not None:
+            self.now, look.at = max(self.now, look.at), None
+            self._take(self.step.on_look(KEY, waiting, token, look))
+
+    def end(self) -> None:
+        waiting, token, _, _ = self.state
+        self._take(self.step.on_end(KEY, waiting, token))
+
+    def _take(self, elements: Iterable[Any]) -> None:
+        for element in elements:
+            if isinstance(element, TaggedOutput):
+                Probe().process(element.value, self.bundle)
+            else:
+                self.sent.append(element)
+
+    def finish(self) -> None:
+        self.over += self.bundle.callbacks
+        self.bundle = Finalizer()
+
+    def barrier(self) -> None:
+        # One checkpoint at a time, and a notification may be overtaken by the next barrier, not by the one after it.
+        if self.pending is None and self.notifications < 2:
+            self.finish()
+            self.pending = copy.deepcopy((self.state, self.written))
+
+    def completed(self) -> None:
+        if self.pending is not None:
+            self.complete, self.pending = self.pending, None
+            self.notifications += 1
+
+    def notified(self) -> None:
+        if self.notifications:
+            self.notifications -= 1
+            over, self.over = self.over, []
+            for callback in over:
+                callback()
+
+    def checkpoint(self) -> None:
+        self.barrier()
+        self.completed()
+        self.notified()
+
+    def crash(self, process_survives: bool) -> None:
+        self.state, self.written = copy.deepcopy(self.complete)
+        self.bundle, self.over, self.pending, self.notifications = Finalizer(), [], None, 0
+        if not process_survives:
+            outbox.BOOKS.forget((self.step._uid, KEY))
+
+    def durable(self) -> set[bytes]:
+        return self.complete[1]
+
+
+EVENTS = ("write", "look", "finish", "barrier", "completed", "notified", "crash", "crash, process lives")
+
+
+def play(flink: Flink, events: Iterable[str]) -> list[bytes]:
+    """Let it happen; return what was sent before a completed checkpoint had it."""
+    hasty = []
+    for i, event in enumerate(events):
+        before = len(flink.sent)
+        if event == "write":
+            flink.write(b"%d" % i)
+        elif event.startswith("crash"):
+            flink.crash("lives" in event)
+        else:
+            getattr(flink, event)()
+        hasty += [pack for pack in flink.sent[before:] if pack not in flink.durable()]
+    return hasty
+
+
+@given(st.lists(st.sampled_from(EVENTS), max_size=80))
+def test_nothing_is_sent_before_a_completed_checkpoint_has_it(events: list[str]) -> None:
+    flink = Flink()
+    assert play(flink, events) == []
+
+
+@given(st.lists(st.sampled_from(EVENTS), max_size=80))
+def test_everything_is_sent_in_the_end(events: list[str]) -> None:
+    flink = Flink()
+    play(flink, events)
+    for _ in range(2 * CONFIRMATIONS + 2):
+        flink.checkpoint()
+        flink.now += 61  # a probe that a crash swallowed is sent once more
+        flink.look()
+    assert set(flink.sent) == flink.written | set(flink.sent)
+    assert not flink.state[0].items
+    assert flink.state[2].at is None, "an empty outbox has no timer"
+
+
+def test_one_confirmation_is_not_enough() -> None:
+    """A bundle after the barrier is finalized with those before it."""
+    events = ["barrier", "write", "finish", "completed", "notified", "look"]
+    assert play(Flink(confirmations=1), events)
+    assert not play(Flink(), events)
+
+
+def test_two_are_not_if_a_notification_is_overtaken() -> None:
+    events = ["barrier", "completed", "barrier", "write", "finish", "notified", "look", "finish", "completed"]
+    events += ["notified", "look"]
+    assert play(Flink(confirmations=2), events)
+    assert not play(Flink(), events)
+
+
+def test_at_the_end_of_time_everything_goes_once() -> None:
+    """No runner fires timers of the clock after it, so that what stayed would be lost."""
+    flink = Flink()
+    flink.write(b"a")
+    flink.end()
+    flink.look()
+    flink.end()
+    assert flink.sent == [b"a"]
+    assert not flink.state[0].items
+    flink.write(b"b")
+    assert flink.state[3].at is not None, "what comes later sets the timer again"
+
+
+def test_a_key_that_comes_from_another_process_waits_once_more() -> None:
+    flink = Flink()
+    flink.write(b"a")
+    flink.checkpoint()
+    flink.look()
+    flink.finish()
+    outbox.BOOKS.forget((flink.step._uid, KEY))
+    for _ in range(CONFIRMATIONS - 1):
+        flink.checkpoint()
+        flink.look()
+    assert flink.sent == []
+
+
+def test_on_the_local_runner_elements_pass() -> None:
+    with beam.Pipeline(runner=fn_runner.FnApiRunner()) as pipeline:
+        given = [("a", b"x", b"y"), ("b", b"", b"\xff")] * 700
+        elements = pipeline | beam.Create(given) | beam.Map(lambda e: e).with_output_types(tuple[str, bytes, bytes])
+        assert_that(elements | Durable(keys=3), equal_to(given))
+
+
+def test_packs_hold_all_elements_of_a_bundle() -> None:
+    coder = IterableCoder(BytesCoder())
+    gather = Gather(coder, keys=3)
+    gather.start_bundle()
+    given = [b"%d" % i for i in range(1_200)]
+    packs = []
+    for i, element in enumerate(given):
+        packs += gather.process(element, windowed_value.create(element, i, (GlobalWindow(),))) or ()
+    packs += gather.finish_bundle()
+    held = [coder.decode(pack.value[1]) for pack in packs]
+    assert [sorted(map(int, elements)) for elements in held] == [
+        [*range(500)],
+        [*range(500, 1_000)],
+        [*range(1_000, 1_200)],
+    ]
+    # How they came tells nobody which of them left a shard together.
+    assert sum(int(a) < int(b) for a, b in pairwise(held[0])) < 320
+    assert {pack.value[0] for pack in packs} <= {0, 1, 2}
+    assert [pack.timestamp.micros for pack in packs] == [499, 999, 1_199]
+    assert list(gather.finish_bundle()) == []
+
+
+# -- the attack ------------------------------------------------------------------------------------
+
+POLICY = Policy.from_dict(
+    {
+        "version": 1,
+        "person": "who",
+        "event_time": "at",
+        "quasi_identifiers": {"age": {"type": "numeric", "domain": [0, 100]}},
+        "publish": ["number"],
+        "k": 4,
+        "delay_rows": 30,
+        "seed": 1,
+    }
+)
+
+
+def release(seed: int) -> list[bytes]:
+    """What 300 rows are published as when they arrive in this order: (number, lo, hi)."""
+    draw = random.Random(0)
+    rows = [{"who": i % 60, "at": 1e9 + i, "age": draw.randrange(100), "number": i} for i in range(300)]
+    random.Random(seed).shuffle(rows)
+    holder = Holder(POLICY, b"secret", b"0")
+    departures = []
+    for pack in Packer(POLICY, b"secret").pack_dicts(rows, np.zeros(len(rows), dtype=np.int64)).packs:
+        departures += holder.push(pack)
+    departures += holder.flush()
+    published = [row for departure in departures for row in Publisher(POLICY).published(departure)]
+    return [b"%d %g %g" % (row["number"], row["age"]["lo"], row["age"]["hi"]) for row in published]
+
+
+def intersected(sent: Iterable[bytes]) -> int:
+    """How many rows an outsider who reads everything knows two generalizations of."""
+    seen: dict[bytes, set[bytes]] = {}
+    for record in sent:
+        number, _, box = record.partition(b" ")
+        seen.setdefault(number, set()).add(box)
+    return sum(len(boxes) > 1 for boxes in seen.values())
+
+
+def test_without_an_outbox_a_replay_in_another_order_tells_more_than_was_meant() -> None:
+    before_the_crash, replayed = release(1), release(2)
+    assert len(before_the_crash) == len(replayed) == 300
+    assert intersected(before_the_crash + replayed) > 100
+
+
+@pytest.mark.parametrize("checkpoints", range(CONFIRMATIONS + 2))
+@pytest.mark.parametrize("process_survives", [True, False])
+def test_with_an_outbox_it_does_not(checkpoints: int, process_survives: bool) -> None:
+    """Half of the rows, so many checkpoints, a crash, and what was not in a checkpoint is replayed otherwise."""
+    flink = Flink()
+    first, second = release(1), release(2)
+    for record in first[:150]:
+        flink.write(record)
+    for _ in range(checkpoints):
+        flink.look()
+        flink.finish()
+        flink.checkpoint()
+    for record in first[150:]:
+        flink.write(record)
+    flink.look()
+    flink.crash(process_survives)
+    # The holder's state is of the same checkpoint: what it had released then, it does not release again.
+    known = {record.partition(b" ")[0] for record in flink.written}
+    for record in second:
+        if record.partition(b" ")[0] not in known:
+            flink.write(record)
+    for _ in range(2 * CONFIRMATIONS + 2):
+        flink.checkpoint()
+        flink.now += 61
+        flink.look()
+    assert {record.partition(b" ")[0] for record in flink.sent} == {b"%d" % i for i in range(300)}
+    assert intersected(flink.sent) == 0

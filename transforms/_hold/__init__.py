@@ -1,0 +1,3 @@
+"""HOLD: one engine a shard, with state and timers."""
+
+from __future__ import annotations

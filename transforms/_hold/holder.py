@@ -1,0 +1,303 @@
+"""An engine together with what leaves as it is of the rows it holds. Nothing here knows of Beam."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crenel import avro
+from crenel import engine as engines
+from crenel.engine import Kind, Releases
+from crenel.errors import SnapshotError
+from crenel.policy import OnSuppress, Policy
+from crenel.transforms._pack import payloads
+from crenel.transforms._pack.fingerprints import policy_text, space_mark
+from crenel.transforms._pack.payloads import Form, Payload
+from crenel.transforms._pack.row_pack import Pack
+
+_SCHEMAS = avro.Schemas("crenel.transforms._hold", ("held.1.avsc",))
+
+#: Parts are joined when there are more: finding a row among them costs by their number.
+_MOST_PARTS = 32
+#: Rows that have left may be as many as those that are held, and so many more, before they are forgotten.
+_MOST_LEFT = 8192
+
+
+@dataclass(eq=False, repr=False)
+class _Part:
+    """Some of the held rows, in order of arrival; those that have left stay until the parts are joined."""
+
+    number: NDArray[np.int64]
+    time: NDArray[np.int64]
+    qi: NDArray[np.float64]
+    form: Form
+    payload: Payload
+    #: Which are still held, and how many.
+    held: NDArray[np.bool_]
+    count: int
+
+    @classmethod
+    def of(
+        cls,
+        number: NDArray[np.int64],
+        time: NDArray[np.int64],
+        qi: NDArray[np.float64],
+        form: Form,
+        payload: Payload,
+    ) -> _Part:
+        return cls(number, time, qi, form, payload, np.ones(len(number), dtype=bool), len(number))
+
+    def release(self, numbers: NDArray[np.int64]) -> _Part:
+        """Let go of the rows of these numbers; return them, in this order."""
+        places = np.searchsorted(self.number, numbers)
+        self.held[places] = False
+        self.count -= len(places)
+        return self.take(places)
+
+    def kept(self) -> _Part:
+        """The rows that are still held."""
+        return self if self.count == len(self.number) else self.take(np.flatnonzero(self.held))
+
+    def take(self, indices: NDArray[np.int64]) -> _Part:
+        return _Part.of(
+            self.number[indices],
+            self.time[indices],
+            self.qi[indices],
+            self.form,
+            self.payload.take(indices),
+        )
+
+    def join(self, others: list[_Part]) -> _Part:
+        parts = [self, *others]
+        return _Part.of(
+            np.concatenate([part.number for part in parts]),
+            np.concatenate([part.time for part in parts]),
+            np.concatenate([part.qi for part in parts]),
+            self.form,
+            self.payload.join([part.payload for part in others]),
+        )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Departure:
+    """Rows that leave: releases, and for each of their rows what the engine does not know."""
+
+    #: The releases; `rows` are no longer numbers of the engine but places in the columns below.
+    releases: Releases
+    #: When it arrived: the engine's numbers.
+    number: NDArray[np.int64]
+    time: NDArray[np.int64]
+    qi: NDArray[np.float64]
+    form: Form
+    payload: Payload
+    #: By release, whether its rows leave for everybody without a crowd: in a release of fewer than k persons, or in
+    #: which a person is twice.
+    alone: NDArray[np.bool_]
+
+    def __repr__(self) -> str:
+        """Say how much, never what."""
+        return f"Departure({self.releases!r})"
+
+    @property
+    def rows_alone(self) -> int:
+        """How many rows leave without a crowd."""
+        return int(self.releases.sizes[self.alone].sum())
+
+
+class Holder:
+    """Holds the rows of one shard and window until they leave.
+
+    Args:
+        policy: What is to be guaranteed.
+        secret: What the generators of all engines are seeded from.
+        shard: What tells this engine from the others.
+    """
+
+    def __init__(self, policy: Policy, secret: bytes, shard: bytes) -> None:
+        self._policy = policy
+        self._engine = engines.create(policy, secret=secret, shard=shard)
+        self._persons = b""
+        self._arrivals = 0
+        self._parts: list[_Part] = []
+
+    def __repr__(self) -> str:
+        """Say how much, never what."""
+        return f"Holder({self._engine!r})"
+
+    @property
+    def held(self) -> int:
+        """Rows that have arrived and not left."""
+        return self._engine.held
+
+    def push(self, pack: Pack) -> list[Departure]:
+        """Take rows as they arrive; return what became due."""
+        if pack.space and pack.space != space_mark(self._policy):
+            message = (
+                "Rows were encoded under other quasi-identifiers or sensitive columns than the policy has now: "
+                "drain the pipeline before these are changed."
+            )
+            raise SnapshotError(message)
+        departures = self._compare(pack.persons)
+        rows = pack.rows
+        number = np.arange(self._arrivals, self._arrivals + len(rows), dtype=np.int64)
+        self._arrivals += len(rows)
+        self._parts.append(_Part.of(number, rows.time, rows.qi, pack.form, pack.payload))
+        return departures + self._depart(self._engine.push(rows))
+
+    def _compare(self, persons: bytes) -> list[Departure]:
+        """Let go of rows whose persons cannot be told from those that come: one would be counted twice."""
+        departures = self.flush() if self.held and persons != self._persons else []
+        self._persons = persons
+        return departures
+
+    def advance(self, now: int) -> list[Departure]:
+        """Take note that event time has moved on to `now`, in microseconds."""
+        return self._depart(self._engine.advance(now))
+
+    def flush(self) -> list[Departure]:
+        """Take note that the stream is over."""
+        return self._depart(self._engine.flush())
+
+    def next_deadline(self) -> int | None:
+        """When `advance` is next needed."""
+        return self._engine.next_deadline()
+
+    def _depart(self, releases: Releases) -> list[Departure]:
+        departures = []
+        if len(releases):
+            forms = {part.form for part in self._parts}
+            alone = self._alone(releases)
+            if len(forms) == 1:
+                departures = [self._departure(releases, alone, forms.pop())]
+            else:
+                departures = self._departures_by_form(releases, alone)
+        self._tidy()
+        return departures
+
+    def _tidy(self) -> None:
+        """Forget rows that have left, now and then, and keep the parts few."""
+        self._parts = [part for part in self._parts if part.count]
+        sizes = [part.count for part in self._parts]
+        if sum(len(part.number) for part in self._parts) > 2 * sum(sizes) + _MOST_LEFT:
+            self._join_parts()
+        elif len(sizes) > _MOST_PARTS:
+            # Older ones too, but none that has more rows than all after it: a row is then copied a few times in all.
+            start = len(sizes) - _MOST_PARTS // 2
+            while start > 0 and sizes[start - 1] <= sum(sizes[start:]):
+                start -= 1
+            self._join_parts(start)
+
+    def _alone(self, releases: Releases) -> NDArray[np.bool_]:
+        """Which releases publish rows without a crowd."""
+        k, sizes, persons = self._policy.k, releases.sizes, releases.persons
+        # A release may be a part of its group (reordered rows), and then has fewer rows than the group has persons.
+        crowd = (sizes >= k) & (persons >= k) & (persons >= sizes)
+        star = (releases.kind == Kind.SUPPRESSED) & (self._policy.on_suppress is OnSuppress.STAR)
+        alone: NDArray[np.bool_] = ((releases.kind == Kind.CLUSTER) & ~crowd) | (releases.kind == Kind.REUSE) | star
+        return alone
+
+    def _departures_by_form(self, releases: Releases, alone: NDArray[np.bool_]) -> list[Departure]:
+        """A stream whose rows came in several forms: each leaves in its own."""
+        departures = []
+        form_of: dict[int, Form] = {int(number): part.form for part in self._parts for number in part.number}
+        forms = np.array([list(Form).index(form_of[n]) for n in releases.rows.tolist()])
+        for place in np.unique(forms).tolist():
+            part, left = _only(releases, forms == place)
+            departures.append(self._departure(part, alone[left], list(Form)[place]))
+        return departures
+
+    def _departure(self, releases: Releases, alone: NDArray[np.bool_], form: Form) -> Departure:
+        parts = [part for part in self._parts if part.form is form]
+        first = np.array([part.number[0] for part in parts])
+        part_of = np.searchsorted(first, releases.rows, side="right") - 1
+        order = np.argsort(part_of.astype(np.int16), kind="stable")
+        ends = np.cumsum(np.bincount(part_of, minlength=len(parts))).tolist()
+        numbers = releases.rows[order]
+        taken = [
+            part.release(numbers[start:end])
+            for part, start, end in zip(parts, [0, *ends], ends, strict=False)
+            if start < end
+        ]
+        whole = taken[0].join(taken[1:]) if len(taken) > 1 else taken[0]
+        places = np.empty(len(order), dtype=np.int64)
+        places[order] = np.arange(len(order))
+        columns = {name: getattr(releases, name) for name in _COLUMNS}
+        moved = Releases(rows=places, **columns)
+        return Departure(moved, whole.number, whole.time, whole.qi, form, whole.payload, alone)
+
+    def _join_parts(self, start: int = 0) -> None:
+        """Make one part of all rows of a form that are still held, from the part `start` on."""
+        joined = self._parts[:start]
+        for form in Form:
+            kept = [part.kept() for part in self._parts[start:] if part.form is form and part.count]
+            if kept:
+                joined.append(kept[0].join(kept[1:]))
+        self._parts = joined
+
+    def snapshot(self) -> bytes:
+        """All of it, to be stored."""
+        self._join_parts()
+        return _SCHEMAS.encode(
+            {
+                "policy": policy_text(self._policy),
+                "engine": self._engine.snapshot(),
+                "persons": self._persons,
+                "arrivals": self._arrivals,
+                "parts": [
+                    {
+                        "number": avro.packed(part.number),
+                        "time": avro.packed(part.time),
+                        "qi": avro.packed(part.qi),
+                        "form": part.form.value,
+                        "payload": part.payload.to_bytes(),
+                    }
+                    for part in self._parts
+                ],
+            }
+        )
+
+    @staticmethod
+    def written_under(data: bytes) -> str:
+        """The policy of a snapshot, as text."""
+        return str(_SCHEMAS.decode(data)["policy"])
+
+    def restore(self, data: bytes) -> None:
+        """Become the holder that `snapshot` was called on, under this one's policy.
+
+        Raises:
+            SnapshotError: the policy has other quasi-identifiers, sensitive columns, or another method.
+        """
+        record = _SCHEMAS.decode(data)
+        self._engine.restore(record["engine"])
+        self._persons = record["persons"]
+        self._arrivals = record["arrivals"]
+        self._parts = [_restored(part) for part in record["parts"]]
+
+
+_COLUMNS = ("offsets", "kind", "lo", "hi", "loss", "persons", "moment", "arrivals", "group")
+
+
+def _only(releases: Releases, chosen: NDArray[np.bool_]) -> tuple[Releases, NDArray[np.int64]]:
+    """The releases with only some of their rows, and which they are; those without any are gone."""
+    release_of = np.repeat(np.arange(len(releases)), releases.sizes)
+    sizes = np.bincount(release_of[chosen], minlength=len(releases))
+    left = np.flatnonzero(sizes)
+    columns = {name: getattr(releases, name)[left] for name in _COLUMNS if name != "offsets"}
+    offsets = np.concatenate([[0], np.cumsum(sizes[left])]).astype(np.int64)
+    return Releases(rows=releases.rows[chosen], offsets=offsets, **columns), left
+
+
+def _restored(part: dict[str, Any]) -> _Part:
+    number = avro.unpacked(part["number"], "<i8")
+    qi = avro.unpacked(part["qi"])
+    form = Form(part["form"])
+    return _Part.of(
+        number,
+        avro.unpacked(part["time"], "<i8"),
+        qi.reshape(len(number), len(qi) // max(len(number), 1)),
+        form,
+        payloads.from_bytes(form, part["payload"]),
+    )

@@ -1,0 +1,3 @@
+"""PACK: encode rows, choose their shards, and gather them into packs."""
+
+from __future__ import annotations

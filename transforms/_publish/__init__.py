@@ -1,0 +1,3 @@
+"""PUBLISH: turn releases into published rows and records."""
+
+from __future__ import annotations

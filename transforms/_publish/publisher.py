@@ -1,0 +1,235 @@
+"""What rows leave as: the published columns, from boxes and payloads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import chain, islice
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from crenel.engine import Kind, Releases
+from crenel.policy import OnSuppress, Policy
+from crenel.policy.quasi_identifiers import Numeric, QuasiIdentifier, Range
+from crenel.transforms._hold.holder import Departure
+from crenel.transforms._pack.payloads import Batch, Objects, own
+from crenel.transforms._pack.perturb import published_as_floats
+
+#: Published values that are kept for the next time, per quasi-identifier.
+_CACHE = 65_536
+#: The kinds by their numbers, as records call them.
+_KINDS = tuple(kind.name.lower() for kind in Kind)
+#: The record of a release.
+RELEASE_FIELDS = (("shard", int), ("kind", str), ("rows", int), ("persons", int), ("loss", float))
+
+
+class Publisher:
+    """Turns departures into published rows, in the order in which they leave."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._names = tuple(policy.quasi_identifiers)
+        self._columns = [_Column(qi) for qi in policy.quasi_identifiers.values()]
+        self._kept = (*policy.sensitive, *policy.publish)
+        self._floats = published_as_floats(policy)
+        self._filled = _filler(len(self._kept))
+        #: By kind, whether rows of such a release leave for everybody.
+        self.leaves = np.zeros(len(Kind), dtype=bool)
+        self.leaves[[Kind.CLUSTER, Kind.REUSE]] = True
+        self.leaves[Kind.SUPPRESSED] = policy.on_suppress is OnSuppress.STAR
+
+    def published(self, departure: Departure) -> Iterator[dict[str, Any]]:
+        """The rows that leave for everybody, as dicts; one by one, since a list of them costs more than they do."""
+        return chain.from_iterable(self._published(departure))
+
+    def _published(self, departure: Departure) -> Iterator[Iterator[dict[str, Any]]]:
+        releases, kept = departure.releases, self._kept
+        leave = self.leaves[releases.kind]
+        rows = _objects(departure).take(_rows_of(releases, leave)).under(kept).rows()
+        lo, hi = releases.lo[leave], releases.hi[leave]
+        boxes = zip(*(column.values(lo[:, d], hi[:, d]) for d, column in enumerate(self._columns)), strict=True)
+        for values, size in zip(boxes, releases.sizes[leave].tolist(), strict=True):
+            # With all its columns, so that no copy of it must grow.
+            # Its ranges are its own: the cache is not for who reads a row to change.
+            own = [dict(value) if isinstance(value, dict) else value for value in values]
+            box = dict(zip(self._names, own, strict=True)) | dict.fromkeys(kept)
+            yield self._filled(box, kept, islice(rows, size))
+
+    def suppressed(self, departure: Departure) -> list[dict[str, Any]]:
+        """The rows that no group was found for, with their exact values: for the owner alone."""
+        hidden = _rows_of(departure.releases, departure.releases.kind == Kind.SUPPRESSED)
+        suppressed = []
+        for point, kept in zip(
+            departure.qi[hidden], _objects(departure).take(hidden).under(self._kept).rows(), strict=True
+        ):
+            row = {n: c.value(x, x) for n, c, x in zip(self._names, self._columns, point.tolist(), strict=True)}
+            row.update(zip(self._kept, kept, strict=True))
+            suppressed.append(row)
+        return suppressed
+
+    def published_batch(self, departure: Departure) -> pa.RecordBatch:
+        """The rows that leave for everybody, as Arrow."""
+        releases = departure.releases
+        leave = self.leaves[releases.kind]
+        release_of = np.repeat(np.flatnonzero(leave), releases.sizes[leave])
+        places = self.published_places(departure)
+        return self._batch(departure, releases.lo[release_of], releases.hi[release_of], places)
+
+    def published_places(self, departure: Departure) -> NDArray[np.int64]:
+        """Where the rows of `published_batch` are in the departure."""
+        return _rows_of(departure.releases, self.leaves[departure.releases.kind])
+
+    def suppressed_batch(self, departure: Departure) -> pa.RecordBatch:
+        """The rows that no group was found for, with their exact values: for the owner alone."""
+        places = self.suppressed_places(departure)
+        return self._batch(departure, departure.qi[places], departure.qi[places], places)
+
+    def suppressed_places(self, departure: Departure) -> NDArray[np.int64]:
+        """Where the rows of `suppressed_batch` are in the departure."""
+        return _rows_of(departure.releases, departure.releases.kind == Kind.SUPPRESSED)
+
+    def _batch(
+        self,
+        departure: Departure,
+        lo: NDArray[np.float64],
+        hi: NDArray[np.float64],
+        places: NDArray[np.int64],
+    ) -> pa.RecordBatch:
+        payload = departure.payload
+        if not isinstance(payload, Batch):
+            message = "published_batch: the rows must have come as Arrow."
+            raise TypeError(message)
+        arrays = {
+            name: column.array(lo[:, d], hi[:, d])
+            for d, (name, column) in enumerate(zip(self._names, self._columns, strict=True))
+        }
+        table = payload.table.take(pa.array(places)).combine_chunks()
+        for name in self._kept:
+            if name in table.schema.names:
+                column = table.column(name)
+                arrays[name] = own(column.chunk(0)) if column.num_chunks else pa.array([], column.type)
+        return pa.RecordBatch.from_pydict(arrays)
+
+    def star(self) -> dict[str, Any]:
+        """What a suppressed row is published as, if it is: every quasi-identifier at its widest."""
+        return {name: column.widest() for name, column in zip(self._names, self._columns, strict=True)}
+
+    def schema(self, given: pa.Schema) -> pa.Schema:
+        """The schema of published batches, for rows of this one: what a sink wants to know beforehand."""
+        types = dict(self.fields())
+        types |= {name: given.field(name).type for name in self._kept if name in given.names}
+        types |= {name: pa.float64() for name in self._floats if name in given.names}
+        return pa.schema(list(types.items()))
+
+    def fields(self) -> list[tuple[str, pa.DataType]]:
+        """The quasi-identifiers' published types."""
+        return [(n, c.type) for n, c in zip(self._names, self._columns, strict=True)]
+
+
+@cache
+def _filler(
+    count: int,
+) -> Callable[[dict[str, Any], tuple[str, ...], Iterator[tuple[Any, ...]]], Iterator[dict[str, Any]]]:
+    """What makes rows of a box and of the values of so many other columns.
+
+    It is written out for their number, as `dataclasses` does it: a loop over them costs three times as much.
+    """
+    names = "".join(f"n{i}, " for i in range(count))
+    values = "".join(f"v{i}, " for i in range(count))
+    lines = [
+        "def filled(box, names, rows):",
+        f"    ({names}) = names",
+        f"    for ({values}) in rows:",
+        "        row = box.copy()",
+        *(f"        row[n{i}] = v{i}" for i in range(count)),
+        "        yield row",
+    ]
+    made: dict[str, Any] = {}
+    exec("\n".join(lines), made)
+    return made["filled"]  # type: ignore[no-any-return]
+
+
+def published_schema(policy: Policy, given: pa.Schema) -> pa.Schema:
+    """The schema of published batches, for rows of this one: what a sink wants to know beforehand."""
+    return Publisher(policy).schema(given)
+
+
+class _Column:
+    """One quasi-identifier's published values; what was computed once is kept."""
+
+    def __init__(self, qi: QuasiIdentifier) -> None:
+        self._qi = qi
+        self._known: dict[tuple[float, float], Any] = {}
+        lo = qi.geometry.widest()[0]
+        point = 0.0 if math.isinf(lo) else lo
+        self.type = pa.infer_type([self.value(point, point)])
+
+    def widest(self) -> Any:
+        """What stands for the whole domain."""
+        return self.value(*self._qi.geometry.widest())
+
+    def value(self, lo: float, hi: float) -> Any:
+        """What stands for a span: a range is a struct of `lo` and `hi`. None for NaN: it is not published."""
+        if lo != lo:  # noqa: PLR0124 - NaN
+            return None
+        key = (lo, hi)
+        found = self._known.get(key)
+        if found is None:
+            found = self._qi.publish(lo, hi)
+            if isinstance(found, Range):
+                found = {"lo": found.lo, "hi": found.hi}
+            if len(self._known) >= _CACHE:
+                self._known.clear()
+            self._known[key] = found
+        return found
+
+    def values(self, lo: NDArray[np.float64], hi: NDArray[np.float64]) -> list[Any]:
+        return [self.value(a, b) for a, b in zip(lo.tolist(), hi.tolist(), strict=True)]
+
+    def array(self, lo: NDArray[np.float64], hi: NDArray[np.float64]) -> pa.Array:
+        """The same as Arrow; numbers without a Python object each."""
+        if type(self._qi) is Numeric:
+            unpublished = np.isnan(lo)
+            lo, hi = self._qi.ends(lo, hi)
+            mask = pa.array(unpublished) if unpublished.any() else None
+            return pa.StructArray.from_arrays([_ends(lo), _ends(hi)], ["lo", "hi"], mask=mask)
+        spans, codes = _distinct(lo, hi)
+        values = pa.array([self.value(a, b) for a, b in spans], self.type)
+        return values.take(pa.array(codes))
+
+
+def _ends(ends: NDArray[np.float64]) -> pa.Array:
+    """An end that is nowhere is null."""
+    nowhere = ~np.isfinite(ends)
+    return pa.array(ends, mask=nowhere if nowhere.any() else None)
+
+
+def _distinct(lo: NDArray[np.float64], hi: NDArray[np.float64]) -> tuple[list[tuple[float, float]], NDArray[np.int64]]:
+    """The different spans, and which of them each is; rows of a release lie together, so runs are found first."""
+    if len(lo) == 0:
+        return [], np.zeros(0, dtype=np.int64)
+    both_missing = np.isnan(lo[1:]) & np.isnan(lo[:-1])
+    starts = np.concatenate([[True], ((lo[1:] != lo[:-1]) | (hi[1:] != hi[:-1])) & ~both_missing])
+    runs = np.flatnonzero(starts)
+    return list(zip(lo[runs].tolist(), hi[runs].tolist(), strict=True)), np.cumsum(starts) - 1
+
+
+def _rows_of(releases: Releases, chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
+    return releases.rows if chosen.all() else releases.rows[np.repeat(chosen, releases.sizes)]
+
+
+def _objects(departure: Departure) -> Objects:
+    if not isinstance(departure.payload, Objects):
+        message = "published: the rows must have come one by one."
+        raise TypeError(message)
+    return departure.payload
+
+
+def release_records(releases: Releases, shard: int) -> Iterator[dict[str, Any]]:
+    """One record a release, for audit: no value of a person, and no box."""
+    columns = (releases.kind, releases.sizes, releases.persons, releases.loss)
+    for kind, rows, persons, loss in zip(*(column.tolist() for column in columns), strict=True):
+        yield {"shard": shard, "kind": _KINDS[kind], "rows": rows, "persons": persons, "loss": loss}
