@@ -19,6 +19,7 @@ PAGES = {
     "README.md": "index.md",
     "SECURITY.md": "security.md",
     "benchmarks/README.md": "benchmarks.md",
+    "examples/README.md": "examples.md",
 }
 _SOURCES = {page: source for source, page in PAGES.items()}
 
