@@ -28,7 +28,7 @@ flink-test: $(VENV)/dev ## Run the tests on a Flink cluster of their own (Java 1
 	$(BIN)/python -m pytest -m "flink and not kafka" --durations=10 tests/runners/flink $(PYTEST_ARGS)
 
 kafka-test: $(VENV)/dev ## Run the tests with a broker of Kafka, one of them on Flink (needs Java and Maven)
-	$(BIN)/python -m pytest -m kafka --durations=10 tests/pipelines/kafka $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m kafka --durations=10 tests/pipelines/kafka tests/examples $(PYTEST_ARGS)
 
 # What needs a runner's own timers, windows and bundles.
 PRISM_TESTS := tests/runners/test_prism.py $(addprefix tests/transforms/test_,windows.py promises.py)
