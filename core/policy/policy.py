@@ -16,18 +16,22 @@ from dataclasses import dataclass, field
 from enum import Enum
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from crenel.errors import PolicyError
+from crenel.policy import methods
 from crenel.policy import quasi_identifiers as qi_types
 from crenel.policy.checks import Problems, a_number, an_integer, one_of, short, suggestion
 from crenel.policy.durations import A_DURATION, UNITS, a_duration, format_duration
 from crenel.policy.frozen import FrozenDict
-from crenel.policy.parameters import METHODS
+from crenel.policy.methods import Method
+from crenel.policy.parameters import Reuse
 from crenel.policy.quasi_identifiers import QuasiIdentifier
 from crenel.policy.sensitive import Sensitive
 
 __all__ = ["FrozenDict", "OnSuppress", "Policy", "PolicyError", "Sensitive", "ShardBy"]
+
+_Value = TypeVar("_Value")
 
 #: Where a secret may be: an environment variable, or a file by its absolute path.
 _SECRET = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:/.+", re.ASCII)
@@ -169,13 +173,33 @@ class Policy:
         return max(self.delay // _TICKS, 1) if self.delay is not None else UNITS["s"]
 
     @property
+    def declaration(self) -> Method:
+        """What the policy's method declares about itself."""
+        return methods.find(self.method)
+
+    @property
     def crowd(self) -> bool:
         """Whether every published row must leave in a crowd.
 
         A crowd is a release of rows of at least k persons, each person in it once, at one moment, under one
         generalization.
         """
-        return self.on_suppress is OnSuppress.DROP and bool(getattr(self.parameters, "crowd", False))
+        return self.on_suppress is OnSuppress.DROP and self.declaration.crowd(self.parameters)
+
+    @property
+    def reuse(self) -> Reuse:
+        """Whether a row may leave alone, under an earlier generalization; `OFF` for a method that never does that."""
+        return self.parameter("reuse", Reuse.OFF)
+
+    @property
+    def reorders(self) -> bool:
+        """Whether rows are published in the order of the input."""
+        return self.parameter("reorder", False)
+
+    def parameter(self, name: str, otherwise: _Value) -> _Value:
+        """Return one of the method's parameters, or `otherwise` if the method has no such parameter."""
+        value: _Value = getattr(self.parameters, name) if name in self.declaration.fields else otherwise
+        return value
 
     @classmethod
     def from_yaml(cls, path: str | PathLike[str]) -> Policy:
@@ -285,6 +309,8 @@ class _Check:
         self.given = given
         self.base_dir = base_dir
         self.problems = problems
+        #: Of the method that was given; None if there is no such method.
+        self.declaration: Method | None = None
 
     def all(self) -> dict[str, Any]:
         before = len(self.problems.found)
@@ -297,8 +323,8 @@ class _Check:
         self._locality(clean, wrong)
         if clean["seed"] is not None and clean["secret"] is not None:
             self.problems.add("secret", "must not be given together with seed; keep the secret.")
-        if not wrong and hasattr(clean["parameters"], "check"):
-            clean["parameters"].check(clean, self.problems)
+        if not wrong and self.declaration is not None:
+            self.declaration.check(clean, self.problems)
         return clean
 
     def _details(self, start: int) -> list[tuple[str, str]]:
@@ -407,19 +433,20 @@ class _Check:
         return 0 if value is None else a_duration(self.problems, "disorder", value, at_least=0)
 
     def method(self, value: Any) -> str:
-        if not isinstance(value, str) or value not in METHODS:
-            self.problems.must("method", f"one of {', '.join(METHODS)}", value)
+        try:
+            self.declaration = methods.find(value)
+        except PolicyError as error:
+            self.problems.include("", error)
             return ""
-        return value
+        return self.declaration.name
 
     def parameters(self, value: Any) -> Any:
-        method = self.given["method"]
-        cls = METHODS.get(method) if isinstance(method, str) else None
-        if cls is None:  # said already, and whose parameters they are is not known
+        if self.declaration is None:  # reported already; whose parameters these are is not known
             return None
+        cls = self.declaration.parameters
         if value is None or isinstance(value, Mapping):
-            return self._build("parameters", cls, dict(value or {}), lambda said: cls(**said))
-        if type(value) is not cls:  # a subclass is another method's, whose promises this one does not keep
+            return self._build("parameters", cls, dict(value or {}), lambda given: cls(**given))
+        if type(value) is not cls:  # a subclass belongs to another method, whose promises this one does not keep
             self.problems.must("parameters", f"a mapping, or {cls.__name__}", value)
         return value
 
@@ -532,6 +559,8 @@ class _Check:
         for name in ("l", "t"):
             if clean[name] is not None and not clean["sensitive"] and "sensitive" not in wrong:
                 self.problems.add(name, "needs a sensitive column; name one under sensitive.")
+            if clean[name] is not None and self.declaration is not None:
+                self._kept(name, self.declaration)
         if clean["l"] is None or "l" in wrong:
             return
         if clean["l"] > clean["k"] and "k" not in wrong:
@@ -541,6 +570,13 @@ class _Check:
             if column.size is not None and clean["l"] > column.size:
                 rule = f"at most {column.size}, the number of values of sensitive.{name}"
                 self.problems.must("l", rule, clean["l"])
+
+    def _kept(self, guarantee: str, method: Method) -> None:
+        """The one place that refuses a guarantee that the method does not keep."""
+        if not {"l": method.keeps_l, "t": method.keeps_t}[guarantee]:
+            others = ", ".join(methods.keeping(guarantee))
+            instead = f"leave it out, or choose a method that keeps it ({others})."
+            self.problems.add(guarantee, f"is not kept by the method {method.name!r}: {instead}")
 
     def _deadlines(self, clean: dict[str, Any], wrong: set[str]) -> None:
         if clean["delay"] is None and clean["delay_rows"] is None:
@@ -552,7 +588,8 @@ class _Check:
             rule = f"at least k ({clean['k']}): no group of k persons can gather in fewer arrivals"
             self.problems.must("delay_rows", rule, rows)
         both = clean["delay"] is not None and rows is not None
-        if both and getattr(clean["parameters"], "reorder", False):
+        reorders = self.declaration is not None and self.declaration.reorders and "parameters" not in wrong
+        if both and reorders and clean["parameters"].reorder:
             rule = "must not be true with both delay and delay_rows; keep one."
             self.problems.add("parameters.reorder", rule)
 

@@ -234,7 +234,7 @@ class _Kept:
 
     def __init__(self, policy: Policy) -> None:
         # With noise, they do not leave as they are.
-        noisy = getattr(policy.parameters, "perturb_sensitive", {})
+        noisy = policy.parameter("perturb_sensitive", {})
         self._names = [name for name in (*policy.sensitive, *policy.publish) if name not in noisy]
 
     def of(self, table: dict[str, pa.Array]) -> Ints:

@@ -9,7 +9,7 @@ from crenel.pipelines.console.sections import Finding, Severity, listed
 from crenel.pipelines.drafting import column_names as names
 from crenel.policy import OnSuppress, Policy, PolicyError
 from crenel.policy.geometry import Interval
-from crenel.policy.parameters import PartitionReuse, Reuse, WindowReuse
+from crenel.policy.parameters import Reuse
 from crenel.policy.quasi_identifiers import Categorical
 from crenel.policy.secret import secret_of
 
@@ -104,13 +104,13 @@ def _guarantees(policy: Policy) -> Iterator[Finding]:
 
 def uncrowded(policy: Policy) -> Iterator[tuple[str, str]]:
     """Yield why the policy does not promise the crowd at one moment, and what to set for each reason."""
-    promised = getattr(policy.parameters, "crowd", False)
+    promised = policy.declaration.crowd(policy.parameters)
     alone = "may publish a row alone, under an earlier generalization"
     if policy.method != "bastion" and not promised:
         yield f"{policy.method} {alone if reuses(policy) else 'does not promise it'}", "method: bastion"
     elif reuses(policy):
-        yield f"reuse: true {alone}", "reuse: false"
-    if getattr(policy.parameters, "reorder", False):
+        yield f"reuse: {policy.reuse.value} {alone}", "reuse: off"
+    if policy.reorders:
         yield "reorder: true publishes the rows of a release one by one", "reorder: false"
     if policy.on_suppress is OnSuppress.STAR:
         yield "on_suppress: star publishes a row that no group takes alone, as *", "on_suppress: drop"
@@ -118,8 +118,7 @@ def uncrowded(policy: Policy) -> Iterator[tuple[str, str]]:
 
 def reuses(policy: Policy) -> bool:
     """Whether a row may leave under a generalization that was published before."""
-    reuse = getattr(policy.parameters, "reuse", False)
-    return reuse not in (False, Reuse.OFF, PartitionReuse.OFF, WindowReuse.OFF)
+    return policy.reuse is not Reuse.OFF
 
 
 def _crowd(policy: Policy) -> Iterator[Finding]:
@@ -153,11 +152,10 @@ def _deadlines(policy: Policy) -> Iterator[Finding]:
 
 
 def _sampling(policy: Policy) -> Iterator[Finding]:
-    parameters = policy.parameters
-    if not getattr(parameters, "samples", False):
+    if not policy.declaration.samples:
         return
-    perturbs = getattr(parameters, "perturbs", False)
-    if parameters.beta_sample == 1:
+    perturbs = policy.declaration.perturbs
+    if policy.parameters.beta_sample == 1:
         yield _warn("beta_sample is 1: no row is left out, and without sampling there is no differential privacy.")
     elif stated(policy) is None and not perturbs:
         yield _warn("No differential privacy can be stated: l needs cover: all.")
@@ -178,25 +176,24 @@ def _sampling(policy: Policy) -> Iterator[Finding]:
 
 
 def _method(policy: Policy) -> Iterator[Finding]:
-    parameters = policy.parameters
-    if getattr(parameters, "reorder", False):
+    if policy.reorders:
         yield _warn(
             "reorder: rows leave in the order of the input. Who knows in which order persons came "
             "finds each one's row by counting; and until a group's last row has left, fewer than "
             "k persons are published under its generalization."
         )
-    if getattr(parameters, "fill_missing", False):
+    if policy.parameter("fill_missing", False):
         yield _warn(
             "fill_missing: rows are published with ranges of quasi-identifiers that they lack, and such a range may be "
             "of fewer than k persons' values."
         )
-    reuse = getattr(parameters, "reuse", None)
-    if reuse in (PartitionReuse.BEST, WindowReuse.BEST):
+    if policy.reuse is Reuse.BEST:
         yield _warn(
             "reuse is best: a row that leaves alone leaves under the narrowest generalization that contains it, and so "
             "tells that it is in no narrower one. uniform does not, and costs little."
         )
-    if reuse in (Reuse.OFF, PartitionReuse.OFF, WindowReuse.OFF):
+    default = policy.declaration.reuses[:1]
+    if policy.reuse is Reuse.OFF and default not in ((), (Reuse.OFF,)):
         yield _note("reuse is off: more rows are merged into wide groups, or suppressed.")
 
 

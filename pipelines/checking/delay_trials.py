@@ -20,7 +20,7 @@ from crenel.engine import Kind, Releases
 from crenel.errors import PolicyError
 from crenel.pipelines.commands.run import quiet
 from crenel.pipelines.console.sections import count
-from crenel.policy import OnSuppress, Policy
+from crenel.policy import OnSuppress, Policy, Reuse
 from crenel.policy.columns import Ints
 from crenel.policy.durations import format_duration
 
@@ -86,8 +86,8 @@ def steps(
 def _strict(policy: Policy) -> Policy | None:
     """The policy without reuse and stars, by deadlines that the sample can show; None if it has none."""
     changes: dict[str, Any] = {"on_suppress": OnSuppress.DROP}
-    if hasattr(policy.parameters, "reuse"):
-        changes["parameters"] = dataclasses.replace(policy.parameters, reuse=False)
+    if policy.declaration.reuses:
+        changes["parameters"] = dataclasses.replace(policy.parameters, reuse=Reuse.OFF)
     if policy.event_time is None and policy.delay is not None:
         if policy.delay_rows is None:
             return None
@@ -142,7 +142,7 @@ def _tried(
     suppressed, loss, left, pushed = 0, 0.0, 0, 0
     rows = sum(len(part) for _, part in shards)
     for shard, part in shards:
-        engine = engines.create(policy, secret=_SECRET, shard=str(shard).encode())
+        engine = engines.create_engine(policy, secret=_SECRET, shard=str(shard).encode())
         for start in range(0, len(part), _ROWS):
             tick(f"trying a deadline of {deadline}: {pushed:,} of {count(rows, 'row')}")
             some = part.slice(start, min(start + _ROWS, len(part)))

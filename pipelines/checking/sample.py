@@ -20,7 +20,6 @@ from crenel.policy.checks import suggestion
 from crenel.policy.columns import Floats, Ints
 from crenel.policy.durations import format_duration
 from crenel.policy.geometry import Interval, Tree
-from crenel.policy.parameters import SdgsParameters, takes_holes
 from crenel.policy.quasi_identifiers import Datetime, Numeric, QuasiIdentifier
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ class Sample:
             "Deadlines": self._deadlines,
         }
         for title, part in parts.items():
-            if title == "Holes" and not takes_holes(self.policy.parameters):
+            if title == "Holes" and not self.policy.declaration.takes_holes:
                 continue
             if title == "Rows that would be rejected" or len(self._encoded.kept):
                 said.append(Section(title, tuple(part())))
@@ -222,9 +221,8 @@ class Sample:
         # Exactly these: what a subclass publishes is its own.
         if type(qi) not in (Numeric, Datetime) or not isinstance(qi.geometry, Interval) or qi.geometry.cells:
             return
-        parameters = self.policy.parameters
-        if isinstance(parameters, SdgsParameters) or getattr(parameters, "perturbs", False):
-            return  # their ranges do not end at values of rows
+        if not self.policy.declaration.ends_at_values:
+            return
         if self._number_of_persons < _ENOUGH:
             return
         alone = measures.only_one(measures.places(found), who)
@@ -384,7 +382,7 @@ class Sample:
         tried = list(delays.steps(policy, self._encoded, self.table, self._tick))
         if not tried:
             return
-        how = "reuse off, " if hasattr(policy.parameters, "reuse") else ""
+        how = "reuse off, " if policy.declaration.reuses else ""
         rows = tried[0].rows
         where = ", the middle of the sample" if rows < len(self._who) else ""
         yield (

@@ -118,7 +118,7 @@ class Holder:
 
     def __init__(self, policy: Policy, secret: bytes, shard: bytes) -> None:
         self._policy = policy
-        self._engine = engines.create(policy, secret=secret, shard=shard)
+        self._engine = engines.create_engine(policy, secret=secret, shard=shard)
         self._persons = b""
         self._arrivals = 0
         self._parts: list[_Part] = []

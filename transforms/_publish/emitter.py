@@ -50,7 +50,7 @@ class Emitter:
         self._ranges = frozenset(policy.quasi_identifiers)
         self._has_deadlines = policy.delay is not None
         #: Whether rows are to leave in the order in which they came.
-        self._reorders = bool(getattr(policy.parameters, "reorder", False))
+        self._reorders = policy.reorders
         #: What moments are rounded up to.
         self.tick = policy.tick
         self._counts = {

@@ -144,7 +144,7 @@ def test_a_star_excludes_who_lies_in_a_box():
     assert found.star_excludes == pytest.approx(8 / 10)
     assert found.above == 1
     # Without reuse nobody is excluded, but for whom an end tells.
-    never = policy("bastion", k=4, quasi_identifiers=of.quasi_identifiers, sensitive={}, parameters={"reuse": False})
+    never = policy("bastion", k=4, quasi_identifiers=of.quasi_identifiers, sensitive={}, parameters={"reuse": "off"})
     assert shrinking(never, rows, star).highest == pytest.approx(1 / 8)
     assert shrinking(never, rows, star, pins=False).highest == pytest.approx(1 / 10)
     assert shrinking(of, rows, star, stars=False).targets == 0

@@ -18,26 +18,20 @@ import numpy as np
 from hypothesis import strategies as st
 
 from crenel.encoding.rows import Rows
-from crenel.engine import Engine, Releases, create
+from crenel.engine import Engine, Releases, create_engine
+from crenel.engine.methods.adaptive_window import AdaptiveWindowParameters
+from crenel.engine.methods.bastion import BastionParameters
+from crenel.engine.methods.castle import CastleParameters
+from crenel.engine.methods.castleguard import CastleGuardParameters
+from crenel.engine.methods.faanst import FaanstParameters
+from crenel.engine.methods.mondrian import MondrianParameters
+from crenel.engine.methods.partition import PartitionParameters
+from crenel.engine.methods.rtree import MinDelayParameters, RTreeDensityParameters, RTreeParameters
+from crenel.engine.methods.sdgs import Cover, SdgsParameters
 from crenel.policy import OnSuppress, Policy, Sensitive
 from crenel.policy.hierarchy import Hierarchy
-from crenel.policy.parameters import (
-    AdaptiveWindowParameters,
-    BastionParameters,
-    CastleGuardParameters,
-    CastleParameters,
-    Cover,
-    FaanstParameters,
-    MinDelayParameters,
-    MondrianParameters,
-    PartitionParameters,
-    PartitionReuse,
-    Reuse,
-    RTreeDensityParameters,
-    RTreeParameters,
-    SdgsParameters,
-    WindowReuse,
-)
+from crenel.policy.methods import find
+from crenel.policy.parameters import Reuse
 from crenel.policy.quasi_identifiers import Categorical, Datetime, Numeric, Prefix
 
 MOST_ROWS = 80
@@ -76,7 +70,7 @@ class Case:
     shard: bytes = b""
 
     def engine(self) -> Engine:
-        return create(self.policy, secret=self.secret, shard=self.shard)
+        return create_engine(self.policy, secret=self.secret, shard=self.shard)
 
     def calls(self, cuts: Sequence[int] | None = None) -> list[Call]:
         """The calls that bring the rows, cut as told, and the watermarks."""
@@ -380,6 +374,11 @@ def _delays(draw: st.DrawFn, k: int, lively: bool, *, both: bool, timed: bool, c
     }
 
 
+def _reuses(method: str) -> st.SearchStrategy[Reuse]:
+    """Whatever the method takes for `reuse`."""
+    return st.sampled_from(find(method).reuses)
+
+
 @st.composite
 def castle_parameters(draw: st.DrawFn, reorder: bool, lively: bool) -> CastleParameters:
     least = 2 if lively else 1
@@ -387,7 +386,7 @@ def castle_parameters(draw: st.DrawFn, reorder: bool, lively: bool) -> CastlePar
         # With mu = 1 tau is the last loss itself: nothing is below it, and nothing is ever reused.
         beta=draw(st.integers(least, 5)),
         mu=draw(st.integers(least, 5)),
-        reuse=Reuse.UNIFORM if lively else draw(st.sampled_from(Reuse)),
+        reuse=Reuse.UNIFORM if lively else draw(_reuses("castle")),
         max_reusable=draw(st.integers(least - 1, 3)),
         reorder=reorder,
     )
@@ -402,7 +401,7 @@ def adaptive_parameters() -> st.SearchStrategy[AdaptiveWindowParameters]:
         AdaptiveWindowParameters,
         threshold=st.sampled_from([0.4, 0.01, 0.9]),
         spare=st.integers(0, 5),
-        reuse=st.sampled_from(WindowReuse),
+        reuse=_reuses("adaptive-window"),
         max_reusable=st.integers(0, 4),
     )
 
@@ -412,7 +411,7 @@ def faanst_parameters() -> st.SearchStrategy[FaanstParameters]:
         FaanstParameters,
         clusters=st.sampled_from([None, 1, 3]),
         max_loss=st.sampled_from([0.1, 0.5, 1.0]),
-        reuse=st.sampled_from(WindowReuse),
+        reuse=_reuses("faanst-passive"),
         max_reusable=st.integers(0, 4),
     )
 
@@ -459,7 +458,7 @@ def continuous(method: str, *, diverse: bool = False) -> st.SearchStrategy[Case]
 
 
 @st.composite
-def _bastion_parameters(draw: st.DrawFn, reuse: st.SearchStrategy[bool], reorder: bool) -> BastionParameters:
+def _bastion_parameters(draw: st.DrawFn, reuse: st.SearchStrategy[Reuse], reorder: bool) -> BastionParameters:
     return BastionParameters(
         reuse=draw(reuse),
         eta=draw(_mostly(4.5, 0.0, 20.0)),
@@ -473,11 +472,12 @@ def _bastion_parameters(draw: st.DrawFn, reuse: st.SearchStrategy[bool], reorder
 
 def bastion_cases(
     *,
-    reuse: st.SearchStrategy[bool] = st.booleans(),  # noqa: B008 - it draws anew
+    reuse: st.SearchStrategy[Reuse] | None = None,
     reorder: bool = False,
     **how: Any,
 ) -> st.SearchStrategy[Case]:
-    """Cases for `bastion`, with reuse and without."""
+    """Cases for `bastion`, with every kind of reuse and without."""
+    reuse = _reuses("bastion") if reuse is None else reuse
     return cases(method="bastion", parameters=_bastion_parameters(reuse, reorder), reorder=reorder, **how)
 
 
@@ -523,7 +523,7 @@ def _with_holes(draw: st.DrawFn, qi: np.ndarray) -> np.ndarray:
 @st.composite
 def partition_parameters(draw: st.DrawFn) -> PartitionParameters:
     return PartitionParameters(
-        reuse=draw(st.sampled_from(PartitionReuse)),
+        reuse=draw(_reuses("partition")),
         reuse_for=draw(st.sampled_from([None, 1, 20, 1000])),
         eta=draw(st.sampled_from([1.0, 0.0, 30.0])),
         max_reusable=draw(_mostly(3, 0, 1)),

@@ -156,7 +156,7 @@ def check_groups(method: Method, case: Case) -> None:
 
 def check_crowd(method: Method, case: Case) -> None:
     """Where a crowd is promised, a row leaves with k persons, each of them once, or it is suppressed."""
-    if not getattr(case.policy.parameters, "crowd", False):
+    if not case.policy.declaration.crowd(case.policy.parameters):
         return
     for release in run(case):
         persons = case.rows.person[release.rows]

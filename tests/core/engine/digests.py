@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from crenel.encoding.rows import Rows
-from crenel.engine import Releases, create
+from crenel.engine import Releases, create_engine
 from crenel.policy import Policy
 
 FILE = Path(__file__).parent / "digests.json"
@@ -50,7 +50,7 @@ STREAMS: dict[str, dict[str, Any]] = {
     "bastion, both, learned": {"method": "bastion", **_BOTH, **_LEARNED},
     "bastion, l": {"method": "bastion", "l": 2},
     "bastion, t": {"method": "bastion", "t": 0.5, "on_suppress": "star"},
-    "bastion, reuse": {"method": "bastion", "parameters": {"reuse": True, "max_reusable": 40}},
+    "bastion, reuse": {"method": "bastion", "parameters": {"reuse": "weighted", "max_reusable": 40}},
     "bastion, reorder": {"method": "bastion", "parameters": {"reorder": True}},
     "castle": {"method": "castle"},
     "castle, by time": {"method": "castle", **_BY_TIME},
@@ -100,7 +100,7 @@ def digest(name: str) -> str:
     """The digest of all releases of a stream, in their order."""
     said = {**_BASE, **STREAMS[name]}
     given = rows(holes=bool(said.pop("holes", False)))
-    engine = create(Policy.from_dict({field: value for field, value in said.items() if value is not None}))
+    engine = create_engine(Policy.from_dict({field: value for field, value in said.items() if value is not None}))
     parts = [engine.push(given.slice(start, start + 500)) for start in range(0, 2_500, 500)]
     parts.append(engine.advance(int(given.time[2_499]) + 60 * 10**6))
     parts += [engine.push(given.slice(2_500, ROWS)), engine.flush()]

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import strategies as st
 
 from crenel.encoding.rows import Rows
-from crenel.engine import Kind, Releases, create
-from crenel.policy import OnSuppress, Policy, Sensitive
-from crenel.policy.parameters import BastionParameters, CastleParameters
+from crenel.engine import Kind, Releases, create_engine
+from crenel.engine.methods.bastion import BastionParameters
+from crenel.engine.methods.castle import CastleParameters
+from crenel.policy import OnSuppress, Policy, Reuse, Sensitive
 from crenel.policy.quasi_identifiers import Numeric
 from tests.core.engine import cases, checks
 from tests.core.engine.cases import Case, run
@@ -52,7 +53,7 @@ def busy_case() -> Case:
 def crowded_case() -> Case:
     """The same stream, all of which leaves in crowds."""
     case = busy_case()
-    crowd = {"method": "bastion", "parameters": BastionParameters(reuse=False), "on_suppress": OnSuppress.DROP}
+    crowd = {"method": "bastion", "parameters": BastionParameters(reuse=Reuse.OFF), "on_suppress": OnSuppress.DROP}
     return replace(case, policy=replace(case.policy, **crowd))
 
 
@@ -187,7 +188,7 @@ FAULTS: dict[str, tuple[Any, Check]] = {
     "l is forgotten": (under(l=None, t=None), checks.check_groups),
     "t is forgotten": (under(t=None), checks.check_groups),
     "a crowd is too small": (under(k=2, l=None, t=None), checks.check_crowd),
-    "rows leave alone": (under(parameters=BastionParameters(reuse=True)), checks.check_crowd),
+    "rows leave alone": (under(parameters=BastionParameters(reuse=Reuse.WEIGHTED)), checks.check_crowd),
     "a person is twice in a crowd": (with_column("rows", other_row), checks.check_crowd),
     "a box is too narrow": (with_column("hi", lambda r: r.lo), checks.check_true),
     "a star shows something": (with_column("lo", narrow_star), checks.check_boxes),
@@ -230,10 +231,10 @@ def test_a_check_finds_its_fault(fault: Any, check: Check, monkeypatch: pytest.M
 
     def broken(policy: Policy, **given: Any) -> Any:
         if isinstance(fault, type):
-            return fault(create(policy, **given))
-        return create(fault(policy), **given)
+            return fault(create_engine(policy, **given))
+        return create_engine(fault(policy), **given)
 
-    monkeypatch.setattr(cases, "create", broken)
+    monkeypatch.setattr(cases, "create_engine", broken)
     with pytest.raises(AssertionError):
         check(ANY, case)
 

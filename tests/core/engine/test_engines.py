@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from crenel.encoding.rows import Rows
 from crenel.engine import Releases
+from crenel.engine.methods.castle import CastleParameters
 from crenel.policy import Policy, Sensitive
 from crenel.policy.hierarchy import Hierarchy
-from crenel.policy.parameters import CastleParameters
 from crenel.policy.quasi_identifiers import Categorical, Numeric, Prefix
 from tests.core.engine.cases import (
     Case,

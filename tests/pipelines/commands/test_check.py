@@ -110,9 +110,9 @@ def test_the_policy_is_explained(check: Check) -> None:
         "1 hour after its event time (delay), or when 1,000 later rows of its shard came "
         "(delay_rows), whichever is earlier",
         "At most 1,000 rows of each shard.",
-        "method bastion reuse",
-        "max_reusable 4000: of no effect without reuse",
-        "search 8192: a group is chosen among at most 8192 rows",
+        "method bastion: Holds each row until its deadline",
+        "max_reusable 4,000 generalizations: without effect under reuse: off",
+        "search 8,192 rows: the most rows that a group is chosen among",
         "not published (on_suppress: drop)",
         "note: A secret is drawn for each pipeline.",
     ):
@@ -121,11 +121,11 @@ def test_the_policy_is_explained(check: Check) -> None:
 
 
 def test_a_policy_of_less_is_explained(check: Check) -> None:
-    _, said = check(parameters={"reuse": True}, on_suppress="star")
+    _, said = check(parameters={"reuse": "weighted"}, on_suppress="star")
     for sentence in (
         "published so far under the same generalization are of at least 5 different persons (k)",
-        "A crowd at one moment is not promised: reuse: true may publish a row alone, under an earlier generalization; "
-        "on_suppress: star publishes a row that no group takes alone, as *.",
+        "A crowd at one moment is not promised: reuse: weighted may publish a row alone, under an earlier "
+        "generalization; on_suppress: star publishes a row that no group takes alone, as *.",
         "At most 1,000 rows of each shard, and 4,000 generalizations",
         "at its widest (on_suppress: star)",
     ):
@@ -135,15 +135,15 @@ def test_a_policy_of_less_is_explained(check: Check) -> None:
 
 #: What gives the crowd up, why, and what to set.
 UNCROWDED: dict[str, tuple[dict[str, Any], str, str]] = {
-    "reuse": ({"parameters": {"reuse": True}}, "reuse: true may publish a row alone", "Set reuse: false."),
+    "reuse": ({"parameters": {"reuse": "weighted"}}, "reuse: weighted may publish a row alone", "Set reuse: off."),
     "stars": ({"on_suppress": "star"}, "on_suppress: star publishes", "Set on_suppress: drop."),
     "order": ({"delay": None, "parameters": {"reorder": True}}, "reorder: true publishes", "Set reorder: false."),
     "a method that reuses": ({"method": "castle"}, "castle may publish a row alone", "Set method: bastion."),
     "a method that does not": ({"method": "mondrian"}, "mondrian does not promise it", "Set method: bastion."),
     "all": (
-        {"delay": None, "parameters": {"reuse": True, "reorder": True}, "on_suppress": "star"},
-        "A crowd at one moment is not promised: reuse: true",
-        "Set reuse: false, reorder: false and on_suppress: drop.",
+        {"delay": None, "parameters": {"reuse": "weighted", "reorder": True}, "on_suppress": "star"},
+        "A crowd at one moment is not promised: reuse: weighted",
+        "Set reuse: off, reorder: false and on_suppress: drop.",
     ),
 }
 

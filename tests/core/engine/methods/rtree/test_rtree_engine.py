@@ -298,7 +298,7 @@ def test_when_a_leaf_leaves_cannot_be_foretold() -> None:
 # -- what is refused -----------------------------------------------------------------------------
 
 REFUSED = {
-    "t": ({"t": 0.5}, "is not kept by the method 'rtree-full': leave it out, or use bastion or castle"),
+    "t": ({"t": 0.5}, "is not kept by the method 'rtree-full': leave it out, or choose"),
     "few rows": ({"parameters": {"active_rows": 9}}, "parameters.active_rows must be at least 2 k"),
     "no duration": ({"parameters": {"instant": 5}}, "parameters.instant must be a duration"),
     "no delay": ({"parameters": {"instant": "1s"}}, "parameters.instant needs policy.delay"),
