@@ -48,6 +48,8 @@ dataflow-test: $(VENV)/dataflow ## Build a job for Dataflow, without Dataflow
 define installed-copy
 rm -rf build
 $(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --target build/types .
+@# Python would take this for an installed crenel, and find the methods of today in it for ever.
+rm -rf crenel.egg-info
 endef
 
 lint: $(VENV)/dev ## Check style, types and layers
