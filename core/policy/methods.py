@@ -85,6 +85,9 @@ class Method:
     #: persons, each person in it once, at one moment.
     crowd: Callable[[Any], bool] = _no_crowd
 
+    #: What somebody who chooses the method must know, in a sentence or two that `crenel check` shows; empty: nothing.
+    caution: str = ""
+
     #: Adds to the problems what is special to the method, from the policy's fields by their names. Called only if
     #: every field is valid by itself.
     check: Callable[[Mapping[str, Any], Problems], None] = _nothing_to_check

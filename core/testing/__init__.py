@@ -5,6 +5,7 @@ They need numpy alone, and raise an AssertionError, so that any test framework r
 
 from __future__ import annotations
 
+from crenel.testing.engine_suite import check_engine
 from crenel.testing.quasi_identifier_checks import check_quasi_identifier
 
-__all__ = ["check_quasi_identifier"]
+__all__ = ["check_engine", "check_quasi_identifier"]

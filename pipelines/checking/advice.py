@@ -104,9 +104,9 @@ def _guarantees(policy: Policy) -> Iterator[Finding]:
 
 def uncrowded(policy: Policy) -> Iterator[tuple[str, str]]:
     """Yield why the policy does not promise the crowd at one moment, and what to set for each reason."""
-    promised = policy.declaration.crowd(policy.parameters)
+    method = policy.declaration
     alone = "may publish a row alone, under an earlier generalization"
-    if policy.method != "bastion" and not promised:
+    if not method.crowd(method.parameters()):  # whatever its parameters are
         yield f"{policy.method} {alone if reuses(policy) else 'does not promise it'}", "method: bastion"
     elif reuses(policy):
         yield f"reuse: {policy.reuse.value} {alone}", "reuse: off"
@@ -169,13 +169,11 @@ def _sampling(policy: Policy) -> Iterator[Finding]:
             f"{listed(learned)}: noise is scaled to the range seen so far, so that the first rows have next to none. "
             "Declare the domain."
         )
-    yield _warn(
-        "castleguard is not differentially private: its paper's claim is refuted, since its groups depend on the data "
-        "(docs/differential-privacy.md). The method sdgs is."
-    )
 
 
 def _method(policy: Policy) -> Iterator[Finding]:
+    if policy.declaration.caution:
+        yield _warn(policy.declaration.caution)
     if policy.reorders:
         yield _warn(
             "reorder: rows leave in the order of the input. Who knows in which order persons came "

@@ -16,8 +16,9 @@ from crenel.encoding.rows import Rows
 from crenel.engine import Kind, Releases, create_engine
 from crenel.policy import Policy
 from crenel.policy.quasi_identifiers import Numeric
+from crenel.testing.engine_streams import run
 from tests.core.audit.streams import CROWD, policy, published, seen, stream
-from tests.core.engine.cases import bastion_cases, run
+from tests.core.engine.cases import bastion_cases
 
 EASILY = settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 ONE = {"x": Numeric(domain=(0, 100))}

@@ -14,8 +14,8 @@ from crenel.encoding.rows import Rows
 from crenel.engine import Kind
 from crenel.policy import Policy
 from crenel.policy.quasi_identifiers import Numeric
+from crenel.testing.engine_streams import Case, run
 from tests.core.audit.streams import N, policy, published, seen, stream, view
-from tests.core.engine.cases import Case, run
 from tests.core.engine.test_engines import BUFFERED, METHODS
 
 #: For each kind of method one; what perturbs does not say the truth of anybody's values.

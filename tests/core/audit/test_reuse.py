@@ -17,8 +17,9 @@ from crenel.encoding.rows import Rows
 from crenel.engine import Kind
 from crenel.policy import Policy
 from crenel.policy.quasi_identifiers import Numeric
+from crenel.testing.engine_streams import Case, run
 from tests.core.audit.streams import CROWD, policy, published, stream
-from tests.core.engine.cases import Case, bastion_cases, cases, run
+from tests.core.engine.cases import bastion_cases, cases
 from tests.core.engine.methods.bastion import test_bastion_oracle
 from tests.core.engine.methods.castle import test_castle_oracle
 from tests.core.engine.methods.castle.castle_oracle import Oracle, OracleRelease

@@ -13,8 +13,8 @@ from crenel.engine import Engine, Kind, Releases, SnapshotError, create_engine
 from crenel.errors import PolicyError
 from crenel.policy import Policy
 from crenel.policy.quasi_identifiers import Numeric
-from tests.core.engine.cases import Case, run
-from tests.core.engine.checks import audited
+from crenel.testing.engine_checks import audited
+from crenel.testing.engine_streams import Case, run
 from tests.core.engine.test_engines import LONG, long_case
 
 BUFFERED = ["mondrian", "adaptive-window", "faanst-passive", "faanst-proactive"]

@@ -64,6 +64,8 @@ METHOD = Method(
     snapshot="crenel.engine.methods.castleguard:castleguard.1.avsc",
     samples=True,
     ends_at_values=False,
+    caution="castleguard is not differentially private: its paper's claim is refuted, since its groups depend on the "
+    "data (docs/differential-privacy.md). The method sdgs is.",
     perturbs=True,
     check=_check,
 )

@@ -11,7 +11,7 @@ from typing import Any
 from crenel.encoding.rows import Rows
 from crenel.engine.methods.adaptive_window import AdaptiveWindowParameters
 from crenel.policy.parameters import Reuse
-from tests.core.engine.cases import Advance, Case
+from crenel.testing.engine_streams import Advance, Case
 from tests.core.engine.methods.mondrian.mondrian_oracle import Oracle
 
 CLUSTER, REUSE, SUPPRESSED = 0, 1, 2

@@ -25,7 +25,8 @@ from crenel.policy import Policy
 from crenel.policy.hierarchy import Hierarchy
 from crenel.policy.parameters import Reuse
 from crenel.policy.quasi_identifiers import Categorical, Numeric
-from tests.core.engine.cases import Case, adaptive_parameters, cases, run
+from crenel.testing.engine_streams import Case, run
+from tests.core.engine.cases import adaptive_parameters, cases
 from tests.core.engine.methods.adaptive_window.adaptive_window_oracle import AdaptiveOracle
 
 MS = 1000
@@ -261,7 +262,7 @@ WRONG = {
     "a bare number": ({"parameters": {"min_delay": 2}}, "parameters.min_delay must be from a sixteenth"),
     "processing": ({"parameters": {"processing": "5s"}}, r"parameters.processing must be less than delay \(5s\)"),
     "a threshold": ({"parameters": {"threshold": 1.0}}, "parameters.threshold must be a number above 0 and below 1"),
-    "a rule": ({"parameters": {"reuse": "worst"}}, "parameters.reuse must be 'uniform' or 'best' or 'off'"),
+    "a rule": ({"parameters": {"reuse": "worst"}}, "parameters.reuse must be 'uniform', 'best' or 'off'"),
 }
 
 

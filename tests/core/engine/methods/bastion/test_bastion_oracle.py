@@ -20,8 +20,9 @@ from crenel.engine import Kind, Releases, create_engine
 from crenel.engine.methods.bastion import BastionParameters
 from crenel.policy import OnSuppress, Policy, Reuse, Sensitive
 from crenel.policy.quasi_identifiers import Categorical, Numeric
-from tests.core.engine.cases import RAGGED, Case, apply, bastion_cases, in_bursts, judged, promised, run
-from tests.core.engine.checks import Method, assert_same, check_crowd, check_groups
+from crenel.testing.engine_checks import check_crowd, check_groups, expect_same
+from crenel.testing.engine_streams import Case, apply, run
+from tests.core.engine.cases import RAGGED, bastion_cases, in_bursts, judged, promised
 from tests.core.engine.methods.bastion.bastion_oracle import BastionOracle, Group
 from tests.core.engine.methods.castle.castle_oracle import OracleRelease
 from tests.core.engine.methods.castle.test_castle_oracle import as_oracle
@@ -255,9 +256,8 @@ def test_more_suppressed_rows_than_a_call_writes():
 def test_a_very_large_set_leaves_in_crowds(l: int | None):
     """More rows than a part of a division has, several times over."""
     case = large(13_000, 3, np.zeros(13_000), l=l, persons=11_000)
-    method = Method(name="bastion", cases=st.nothing())
-    check_crowd(method, case)
-    check_groups(method, case)
+    check_crowd(case)
+    check_groups(case)
     releases = run(case)
     assert sorted(releases.rows.tolist()) == list(range(13_000))
     assert len(set(releases.moment.tolist())) == 1
@@ -346,7 +346,7 @@ def test_which_value_is_whose_decides_nothing(case: Case, every: int, seed: int)
     case = in_bursts(replace(case, policy=replace(case.policy, l=2)), every)
     values = np.arange(len(case.rows), dtype=np.int64)
     others = np.random.default_rng(seed).permutation(values) * 7 + 10**6
-    assert_same(run(with_values(case, values)), run(with_values(case, others)))
+    expect_same(run(with_values(case, values)), run(with_values(case, others)), "whatever the sensitive values are")
 
 
 @EASILY
@@ -360,4 +360,4 @@ def test_where_no_ring_joins_there_might_as_well_be_no_l(case: Case, seed: int):
     diverse = with_values(replace(case, policy=policy, rows=rows, moves=(), cuts=()), np.arange(len(rows)))
     plain = replace(diverse, policy=replace(diverse.policy, l=None))
     # Up to the flush: there, at last, too few are left for a ring.
-    assert_same(*(one.engine().push(one.rows) for one in (diverse, plain)))
+    expect_same(*(one.engine().push(one.rows) for one in (diverse, plain)), "whatever l asks for")

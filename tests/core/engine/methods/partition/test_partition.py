@@ -18,7 +18,8 @@ from crenel.errors import PolicyError
 from crenel.policy import Policy, Sensitive
 from crenel.policy.parameters import Reuse
 from crenel.policy.quasi_identifiers import Categorical, Numeric
-from tests.core.engine.cases import RAGGED, Case, cases, judged, partition_parameters, run
+from crenel.testing.engine_streams import Case, run
+from tests.core.engine.cases import RAGGED, cases, judged, partition_parameters
 from tests.core.engine.methods.castle.castle_oracle import OracleRelease
 from tests.core.engine.methods.partition.partition_oracle import PartitionOracle
 
@@ -101,7 +102,9 @@ def seeded_case(seed: int, n: int = 300) -> Case:
         disorder=seed % 7,
         method="partition",
         parameters=PartitionParameters(
-            reuse=list(Reuse)[seed % 3], reuse_for=40 if seed % 2 else None, fill_missing=seed % 4 == 3
+            reuse=[Reuse.BEST, Reuse.UNIFORM, Reuse.WEIGHTED][seed % 3],
+            reuse_for=40 if seed % 2 else None,
+            fill_missing=seed % 4 == 3,
         ),
     )
     centre = random.integers(0, 3, n)
@@ -364,7 +367,7 @@ def policy(**said: Any) -> Policy:
             {"t": 0.5},
             "policy.t is not kept by the method 'partition'",
         ),
-        ({"parameters": {"reuse": "worst"}}, "reuse must be 'best' or 'uniform' or 'weighted' or 'off', not 'worst'"),
+        ({"parameters": {"reuse": "worst"}}, "reuse must be 'uniform', 'best', 'weighted' or 'off', not 'worst'"),
         ({"parameters": {"eta": -1}}, "eta must be a number of at least 0, not -1"),
         ({"parameters": {"reuse_for": 0}}, "reuse_for must be an integer of at least 1, not 0"),
         ({"parameters": {"reuse_for": "soon"}}, "reuse_for must be a duration such as"),

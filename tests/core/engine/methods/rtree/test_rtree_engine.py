@@ -21,8 +21,9 @@ from crenel.policy import Policy
 from crenel.policy.durations import parse_duration
 from crenel.policy.hierarchy import Hierarchy
 from crenel.policy.quasi_identifiers import Categorical, Numeric, Prefix
-from tests.core.engine.cases import Case, continuous, judged, run
-from tests.core.engine.checks import audited
+from crenel.testing.engine_checks import audited
+from crenel.testing.engine_streams import Case, run
+from tests.core.engine.cases import continuous, judged
 from tests.core.engine.methods.castle.castle_oracle import OracleRelease
 from tests.core.engine.methods.rtree.rtree_oracle import ContinuousOracle
 

@@ -20,7 +20,8 @@ from crenel.policy import Policy, PolicyError, Sensitive
 from crenel.policy.hierarchy import Hierarchy
 from crenel.policy.quasi_identifiers import Categorical, Numeric, Prefix
 from crenel.policy.sampling_privacy import delta
-from tests.core.engine.cases import Case, run, sdgs_cases
+from crenel.testing.engine_streams import Case, run
+from tests.core.engine.cases import sdgs_cases
 
 TREE = Hierarchy.from_mapping({"a": ["a1", "a2"], "b": {"b1": ["b11", "b12"], "b2": ["b21"]}, "c": None})
 
