@@ -18,8 +18,9 @@ import numpy as np
 from benchmarks import datasets
 from benchmarks.runs import push_all
 from benchmarks.tables import finish, rounded, table
+from crenel.audit import Published, audit
 from crenel.audit.attacks import (
-    Seen,
+    Observation,
     boundary,
     ends,
     homogeneity,
@@ -32,7 +33,6 @@ from crenel.audit.attacks import (
     posterior,
     shrinking,
 )
-from crenel.audit.guarantees import Published, audit
 from crenel.encoding.rows import Rows
 from crenel.engine import Kind, Releases
 from crenel.policy import Policy, Sensitive
@@ -91,7 +91,7 @@ class Stream:
         self.policy = Policy(**said | changes)
         self.rows = rows
         self.releases: Releases = push_all(self.policy, rows)
-        self.seen = Seen.of(self.policy, rows, self.releases)
+        self.seen = Observation.of(self.policy, rows, self.releases)
         #: What was promised, which a weak stream does not keep.
         self.promised = Policy(**said)
 
@@ -199,7 +199,7 @@ def nearest_and_a_new_value(rows: Rows, width: Any) -> Published:
     )
 
 
-def as_they_came(seen: Seen) -> Seen:
+def as_they_came(seen: Observation) -> Observation:
     parts = np.split(seen.rows, np.flatnonzero(np.diff(seen.release)) + 1)
     return replace(seen, rows=np.concatenate([np.sort(part) for part in parts]))
 

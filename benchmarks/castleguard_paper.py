@@ -29,7 +29,7 @@ from benchmarks import datasets
 from benchmarks.castle_paper import write
 from benchmarks.runs import BrokenPromiseError
 from benchmarks.tables import finish, rounded, table
-from crenel.audit.guarantees import audit
+from crenel.audit import audit
 from crenel.encoding.rows import Rows
 from crenel.engine import Kind, Releases, create
 from crenel.engine.methods.castleguard.castleguard_engine import CastleGuard

@@ -25,7 +25,7 @@ from benchmarks import datasets
 from benchmarks.datasets import ROOT, Stream
 from benchmarks.runs import BrokenPromiseError, push_all
 from benchmarks.tables import finish, rounded, table
-from crenel.audit.guarantees import audit
+from crenel.audit import audit
 from crenel.engine import create
 from crenel.policy import Policy
 from crenel.policy.parameters import METHODS as KNOWN

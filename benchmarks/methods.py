@@ -20,7 +20,7 @@ from benchmarks.castle_paper import REFERENCES
 from benchmarks.datasets import Stream
 from benchmarks.runs import BrokenPromiseError, push_all
 from benchmarks.tables import finish, rounded, table
-from crenel.audit.guarantees import audit
+from crenel.audit import audit
 from crenel.engine import Kind
 from crenel.policy import Policy
 

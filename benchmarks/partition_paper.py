@@ -31,7 +31,7 @@ from benchmarks.datasets import NUMERIC, Stream
 from benchmarks.kept import KEPT, Keep
 from benchmarks.runs import BrokenPromiseError, push_all, run
 from benchmarks.tables import finish, rounded, table
-from crenel.audit.guarantees import Published, audit
+from crenel.audit import Published, audit
 from crenel.encoding.encoder import Encoder
 from crenel.engine import Kind
 from crenel.pipelines.auditing.published_values import box

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crenel.audit.guarantees import audit
+from crenel.audit import audit
 from crenel.encoding.rows import Rows
 from crenel.engine import Kind, Releases, create
 from crenel.policy import Policy

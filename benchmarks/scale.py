@@ -26,7 +26,7 @@ from benchmarks import memory
 from benchmarks.datasets import NUMERIC, ROOT, SFU, Stream, adult, census
 from benchmarks.runs import PACK, BrokenPromiseError
 from benchmarks.tables import finish, rounded, table
-from crenel.audit.guarantees import audit
+from crenel.audit import audit
 from crenel.encoding.rows import Rows
 from crenel.engine import Kind, Releases, create
 from crenel.policy import Policy

@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from crenel.audit import attacks
-from crenel.audit.attacks import Seen
+from crenel.audit.attacks import Observation
+from crenel.audit.findings import Findings
 from crenel.audit.measures import rounded
-from crenel.audit.view import View
 
-__all__ = ["tried"]
+__all__ = ["run_attacks"]
 
 #: Groups, rows and persons that costly attacks look at.
 _MOST = 200
@@ -20,30 +20,32 @@ _MOST = 200
 _MOST_ROWS = 200_000
 
 
-def tried(view: View, seed: int) -> list[dict[str, Any]]:
+def run_attacks(findings: Findings, seed: int) -> list[dict[str, Any]]:
     """What came of the attacks that can be tried with what is given."""
-    given, exact = view.given.input, view.exact
-    if given is None or not len(given) or not len(view.out):
+    given, exact = findings.given.input, findings.exact
+    if given is None or not len(given) or not len(findings.out):
         return []
-    whole = exact is not None and exact.one_shard() and not exact.unknown() and len(view.out) <= _MOST_ROWS
+    whole = exact is not None and exact.one_shard() and not exact.unknown() and len(findings.out) <= _MOST_ROWS
     if exact is not None and whole:
-        ((rows, releases),) = exact.shards(view.given.reported)
-        found = attacks.tried(view.policy, rows, Seen.of(view.policy, rows, releases), releases, most=_MOST, seed=seed)
+        ((rows, releases),) = exact.shards(findings.given.reported)
+        found = attacks.run_all(
+            findings.policy, rows, Observation.of(findings.policy, rows, releases), releases, most=_MOST, seed=seed
+        )
     else:
-        found = attacks.tried(view.policy, given.rows, _seen(view), most=_MOST, seed=seed)
+        found = attacks.run_all(findings.policy, given.rows, _seen(findings), most=_MOST, seed=seed)
     return [{**attack.as_dict(), "success": rounded(attack.success)} for attack in found]
 
 
-def _seen(view: View) -> Seen:
+def _seen(findings: Findings) -> Observation:
     """What everybody sees, without whose rows they are; of rows that look the same, one: others tell nothing more."""
-    out = view.out
-    chosen = _distinct(np.column_stack([out.box, out.sensitive, view.grouped]))
+    out = findings.out
+    chosen = _distinct(np.column_stack([out.box, out.sensitive, findings.grouped]))
     box, none = out.box[chosen], np.full(len(chosen), -1)
-    return Seen(
+    return Observation(
         lo=out.lo[box],
         hi=out.hi[box],
         sensitive=out.sensitive[chosen],
-        star=~view.grouped[chosen],
+        star=~findings.grouped[chosen],
         left=none,
         rows=none,
         release=np.arange(len(chosen)),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from crenel.policy import Policy
-from crenel.policy import sampling_privacy as differential
+from crenel.policy import Policy, sampling_privacy
 from crenel.policy.parameters import Cover, SdgsParameters
 
 __all__ = ["Statement", "stated"]
@@ -33,10 +32,10 @@ def stated(policy: Policy) -> Statement | None:
         # Whether a cell has l values may hang on one person, of whom the cell's count then tells.
         return None
     beta = parameters.beta_sample
-    epsilon = differential.least_epsilon(beta) if parameters.epsilon is None else parameters.epsilon
+    epsilon = sampling_privacy.least_epsilon(beta) if parameters.epsilon is None else parameters.epsilon
     what = "all that leaves" if parameters.cover is Cover.ALL else "the quasi-identifiers alone"
     return Statement(
         epsilon=epsilon,
-        delta=differential.delta(policy.k, beta, epsilon),
+        delta=sampling_privacy.delta(policy.k, beta, epsilon),
         scope=f"each person in each window, {what}",
     )

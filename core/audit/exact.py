@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from crenel.audit.evidence import Evidence, Input, Output, Reported, Trace
-from crenel.audit.guarantees import Published, Report, audit
+from crenel.audit.evidence import SAMPLED_OUT, SUPPRESSED, Evidence, Input, Output, Published, Reported, Trace
+from crenel.audit.guarantees import audit
 from crenel.audit.measures import widest
+from crenel.audit.report import Report
 from crenel.encoding.rows import Rows
 from crenel.policy import OnSuppress, Policy
 
@@ -24,9 +25,6 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
-_SUPPRESSED = 2
-_SAMPLED_OUT = 3
-
 
 class TraceError(ValueError):
     """The trace is none that a run could have written."""
@@ -34,9 +32,9 @@ class TraceError(ValueError):
 
 def leaving(policy: Policy, trace: Trace) -> Bools:
     """Which rows of the trace are in the published file."""
-    leaves = trace.kind != _SAMPLED_OUT
+    leaves = trace.kind != SAMPLED_OUT
     if policy.on_suppress is OnSuppress.DROP:
-        leaves &= trace.kind != _SUPPRESSED
+        leaves &= trace.kind != SUPPRESSED
     return np.asarray(leaves)
 
 
@@ -79,7 +77,7 @@ class Exact:
 
     def suppressed(self) -> Bools:
         """Which published rows were suppressed."""
-        return np.asarray(self.trace.kind == _SUPPRESSED)[self.leaves]
+        return np.asarray(self.trace.kind == SUPPRESSED)[self.leaves]
 
     # -- rows ------------------------------------------------------------------------------------
 
@@ -98,7 +96,7 @@ class Exact:
 
     def not_those(self, suppressed: Output) -> int:
         """Rows that were suppressed, and are not so in the owner's file: it has them in the order of the output."""
-        rows = self.place[self.trace.kind == _SUPPRESSED]
+        rows = self.place[self.trace.kind == SUPPRESSED]
         most = min(len(rows), len(suppressed))
         qi, box = self.input.rows.qi[rows[:most]], suppressed.box[:most]
         lo, hi = suppressed.lo[box], suppressed.hi[box]

@@ -18,237 +18,35 @@ cannot be judged with what is known (no moments, say) is reported as not checked
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from crenel.audit.differential_privacy import Statement, stated
+from crenel.audit.boxes import legal
+from crenel.audit.differential_privacy import stated
+from crenel.audit.evidence import REUSE, SAMPLED_OUT, SUPPRESSED, Published
+from crenel.audit.report import Report
 from crenel.encoding.rows import Rows
 from crenel.policy import OnSuppress, Policy
 from crenel.policy.durations import parse_duration
-from crenel.policy.geometry import Geometry, Interval, Radix, Tree
+from crenel.policy.geometry import Geometry, Interval
 from crenel.policy.parameters import takes_holes
 
-__all__ = ["FEWER", "Published", "Report", "audit", "legal"]
+__all__ = ["audit"]
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
-# How a row left. The numbers are those of the engine's releases, written again here on purpose.
-_REUSE = 1
-_SUPPRESSED = 2
-_SAMPLED_OUT = 3
-
-#: What rows left with that no crowd hides.
-FEWER = "fewer than k persons at one moment"
-
 _TOLERANCE = 1e-9
-# What is said of a row's own values, and of domains that are learned from them.
-_NOT_OF_PERTURBED = ("rows outside their box", "releases that report a wrong loss")
 #: The decay of late rows where nobody says another.
 _ALPHA = 0.001
 _LAST = int(np.iinfo(np.int64).max)
 _FIRST = int(np.iinfo(np.int64).min)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Published:
-    """What left, release by release, in columns. `None` where it is not known."""
-
-    #: Row numbers (arrivals, counted from 0), release after release.
-    rows: Ints = field(repr=False)
-    #: Boxes, one row per release and one column per quasi-identifier; NaN if that is not published.
-    lo: Floats = field(repr=False)
-    hi: Floats = field(repr=False)
-    #: Where each release begins in `rows`, and the end. Without it each row stands alone, and the
-    #: order in which they left is taken as unknown.
-    offsets: Ints | None = field(default=None, repr=False)
-    #: 0 cluster, 1 reuse, 2 suppressed, 3 sampled out. Without it, a release of the widest box in
-    #: every quasi-identifier is taken as suppressed, any other as published.
-    kind: Ints | None = field(default=None, repr=False)
-    #: As reported by who published; the persons are those of the group as it was decided.
-    loss: Floats | None = field(default=None, repr=False)
-    persons: Ints | None = field(default=None, repr=False)
-    #: The clock (event time, microseconds) at the release.
-    moment: Ints | None = field(default=None, repr=False)
-    #: How many rows had been pushed at the release.
-    arrivals: Ints | None = field(default=None, repr=False)
-    #: Releases of one number share a generalization that was decided once.
-    group: Ints | None = field(default=None, repr=False)
-
-    def __post_init__(self) -> None:
-        columns = {"rows": np.int64, "lo": np.float64, "hi": np.float64, "offsets": np.int64}
-        columns |= dict.fromkeys(("kind", "persons", "moment", "arrivals", "group"), np.int64)
-        for name, dtype in (columns | {"loss": np.float64}).items():
-            value = getattr(self, name)
-            if value is not None:
-                object.__setattr__(self, name, np.asarray(value, dtype=dtype))
-        self._check_shapes()
-
-    def _check_shapes(self) -> None:
-        if self.offsets is not None and not (
-            self.offsets.size
-            and self.offsets[0] == 0
-            and self.offsets[-1] == len(self.rows)
-            and bool(np.all(np.diff(self.offsets) >= 0))
-        ):
-            message = "published: offsets must rise from 0 to the number of rows."
-            raise ValueError(message)
-        m = len(self)
-        if self.lo.ndim != 2 or self.hi.shape != self.lo.shape or len(self.lo) != m:
-            message = "published: lo and hi must have one row per release and one column per QI."
-            raise ValueError(message)
-        for name in ("kind", "loss", "persons", "moment", "arrivals", "group"):
-            value = getattr(self, name)
-            if value is not None and value.shape != (m,):
-                message = f"published: {name} must have one value per release."
-                raise ValueError(message)
-
-    def __len__(self) -> int:
-        """The number of releases."""
-        return len(self.rows) if self.offsets is None else len(self.offsets) - 1
-
-    @classmethod
-    def of(cls, releases: Any) -> Published:
-        """The view of anything that has these columns as attributes, an engine's releases say."""
-        if isinstance(releases, cls):
-            return releases
-        optional = ("offsets", "kind", "loss", "persons", "moment", "arrivals", "group")
-        return cls(
-            rows=releases.rows,
-            lo=releases.lo,
-            hi=releases.hi,
-            **{name: getattr(releases, name, None) for name in optional},
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Report:
-    """What an audit counted. `None`: could not be checked with what is known."""
-
-    #: Rows that were pushed, and what became of them.
-    rows: int
-    published: int
-    suppressed: int
-    sampled_out: int
-    #: Rows that have not left, though the stream has not ended either.
-    held: int
-    #: Rows that never left.
-    lost: int
-    #: Rows that left more than once.
-    twice: int
-    #: Row numbers that left and were never pushed.
-    unknown: int
-    #: Rows that left before they had arrived.
-    early: int | None
-    #: Rows that left with fewer than k persons at one moment: in a release of fewer persons, or as a star. None if it
-    #: is not known which rows left together.
-    alone: int | None
-    #: Rows of releases in which a person is more than once; and rows of which either is so.
-    repeated: int | None
-    no_crowd: int | None
-    #: Releases that left when fewer than k persons had been published under their box.
-    small_groups: int
-    #: The same for l and the values of each sensitive column, by column.
-    low_diversity: Mapping[str, int]
-    #: Releases whose group was further than t from the stream, by sensitive column.
-    far: Mapping[str, int | None]
-    #: Rows that are not inside the box they were published under. A method that perturbs does not promise it.
-    outside: int
-    #: Releases whose box is none that the geometry can publish.
-    illegal: int
-    #: Rows that left after their `delay`.
-    late: int | None
-    #: Rows that left after their `delay_rows`.
-    late_rows: int | None
-    #: Releases whose reported loss or number of persons is not what it is computed to be.
-    wrong_loss: int | None
-    wrong_persons: int | None
-    #: Suppressed releases whose box is not the widest.
-    star_not_widest: int
-    #: Mean loss over the rows published (a suppressed row loses everything: 1.0).
-    loss: float | None
-    #: Whether the policy promises that every published row leaves in a crowd.
-    crowd: bool = False
-    #: Whether boxes are over perturbed values.
-    perturbed: bool = False
-    #: What is guaranteed besides, and how well that is founded; None: nothing.
-    differential: Statement | None = None
-    #: Mean over the rows published of the uncertainty penalty: the parts of the domains that the box takes up, added up
-    #: over the quasi-identifiers, without weights. A suppressed row's is their number.
-    uncertainty_penalty: float | None = None
-    #: The same with the decay of what is late: each row's penalty times (1 + alpha)^delay.
-    information_loss: float | None = None
-    #: Mean delay of the rows published, in instants: arrivals, or a span of event time.
-    mean_delay: float | None = None
-
-    @property
-    def ok(self) -> bool:
-        """Whether every promise was checked and none was found broken."""
-        return not self.problems() and not self.unchecked()
-
-    def problems(self) -> list[str]:
-        """One sentence for every kind of breach that was found."""
-        return [f"{count} {text}." for text, count in self._counts() if count]
-
-    def unchecked(self) -> list[str]:
-        """One sentence for every promise that could not be judged."""
-        return [f"Not checked: {text}." for text, count in self._counts() if count is None]
-
-    def _counts(self) -> list[tuple[str, int | None]]:
-        values = [
-            (f"releases of too few distinct values of sensitive column {name}", count)
-            for name, count in self.low_diversity.items()
-        ]
-        distances = [
-            (f"releases further than t from the stream in sensitive column {name}", far)
-            for name, far in self.far.items()
-        ]
-        crowd = [
-            (f"rows that left with {FEWER}", self.alone),
-            ("rows of releases in which a person is more than once", self.repeated),
-        ]
-        promises = [
-            *(crowd if self.crowd else []),
-            ("rows lost", self.lost),
-            ("rows that left more than once", self.twice),
-            ("row numbers that were never pushed", self.unknown),
-            ("rows that left before they arrived", self.early),
-            ("releases of fewer than k persons", self.small_groups),
-            *values,
-            *distances,
-            ("rows outside their box", self.outside),
-            ("releases under a box that cannot be published", self.illegal),
-            ("rows later than delay", self.late),
-            ("rows later than delay_rows", self.late_rows),
-            ("releases that report a wrong loss", self.wrong_loss),
-            ("releases that report a wrong number of persons", self.wrong_persons),
-            ("suppressed releases that are not fully generalized", self.star_not_widest),
-        ]
-        return [(text, count) for text, count in promises if not (self.perturbed and text in _NOT_OF_PERTURBED)]
-
-    def __str__(self) -> str:
-        alone = "unknown" if self.alone is None else self.alone
-        names = ("rows", "published", "suppressed", "sampled_out", "held")
-        lines = [f"{alone} rows left with {FEWER}."]
-        lines += [f"{name.replace('_', ' '):<12}{getattr(self, name):>12}" for name in names]
-        average = "unknown" if self.loss is None else f"{self.loss:.6f}"
-        lines.append(f"{'loss':<12}{average:>12}")
-        if self.differential is not None:
-            lines.append(str(self.differential))
-        costs = ("uncertainty_penalty", "information_loss", "mean_delay")
-        lines += [
-            f"{name.replace('_', ' '):<20}{value:>16.6f}"
-            for name in costs
-            if (value := getattr(self, name)) is not None
-        ]
-        found = self.problems() + self.unchecked()
-        return "\n".join(lines + (found or ["All promises kept."]))
 
 
 def audit(
@@ -330,8 +128,8 @@ class _Audit:
             self.suppressed: Bools = self.full
             self.sampled: Bools = np.zeros(m, np.bool_)
         else:
-            self.suppressed = out.kind == _SUPPRESSED
-            self.sampled = out.kind == _SAMPLED_OUT
+            self.suppressed = out.kind == SUPPRESSED
+            self.sampled = out.kind == SAMPLED_OUT
         self.published: Bools = ~self.suppressed & ~self.sampled
         #: Per release: the number of its box.
         self.box: Ints = _numbered(np.hstack([out.lo, out.hi]))
@@ -561,7 +359,7 @@ class _Audit:
         if out.persons is None or out.group is None or out.kind is None:
             return None
         group = _numbered(out.group[:, None])
-        decided = (out.kind != _REUSE)[self.release]
+        decided = (out.kind != REUSE)[self.release]
         release, row = self.release[decided], self.row[decided]
         pairs = np.stack([group[release], _numbered(self.rows.person[:, None])[row]], axis=1)
         persons = np.bincount(np.unique(pairs, axis=0)[:, 0], minlength=len(out))[group]
@@ -608,16 +406,6 @@ class _Audit:
             if pushed + 1 < len(clock):
                 clock[pushed + 1] = max(int(clock[pushed + 1]), now)
         return np.maximum.accumulate(clock)
-
-
-def legal(policy: Policy, lo: Floats, hi: Floats) -> Bools:
-    """Whether each box, a row each, is one that the policy's geometries can publish."""
-    right = np.ones(len(lo), np.bool_)
-    for j, qi in enumerate(policy.quasi_identifiers.values()):
-        geometry = qi.geometry
-        unpublished = np.isnan(lo[:, j]) & np.isnan(hi[:, j]) & takes_holes(policy.parameters)
-        right &= _legal(geometry, np.where(unpublished, geometry.widest()[0], lo[:, j]), hi[:, j]) | unpublished
-    return right
 
 
 def _numbered(values: npt.NDArray[Any]) -> Ints:
@@ -674,33 +462,6 @@ def _learned(geometry: Geometry) -> bool:
 def _cell(geometry: Geometry) -> float:
     """What a range of one coordinate is wide: where there is a step, a whole cell is published."""
     return 1.0 if isinstance(geometry, Interval) and geometry.cells else 0.0
-
-
-def _legal(geometry: Geometry, lo: Floats, hi: Floats) -> Bools:
-    """Whether each range is a span: not computed by `span`, which the engine uses too."""
-    least, most = geometry.widest()
-    inside = (least <= lo) & (lo <= hi) & (hi <= most)
-    if isinstance(geometry, Interval):
-        everything = (lo == least) & (hi == most)
-        if geometry.cells:
-            inside &= (np.floor(lo) == lo) & (np.floor(hi) == hi)
-        return np.asarray(inside & ((np.isfinite(lo) & np.isfinite(hi)) | everything))
-    whole = inside & (np.floor(lo) == lo) & (np.floor(hi) == hi)
-    first = np.where(whole, lo, 0).astype(np.int64)
-    last = np.where(whole, hi, 0).astype(np.int64)
-    if isinstance(geometry, Radix):
-        block = np.zeros(len(lo), np.bool_)
-        for free in range(geometry.length + 1):
-            size = geometry.base**free
-            block |= (first % size == 0) & (last - first == size - 1)
-        return np.asarray(whole & block)
-    return np.asarray(whole & _is_node(geometry, first, last))
-
-
-def _is_node(tree: Tree, first: Ints, last: Ints) -> Bools:
-    leaves = len(tree.leaf)
-    nodes = tree.first.astype(np.int64) * leaves + tree.last.astype(np.int64)
-    return np.isin(first * leaves + last, nodes)
 
 
 def _plus(times: Ints, duration: int) -> Ints:

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from crenel.encoding.encoder import siphash
+from crenel.encoding.keyed_hash import siphash
 
 __all__ = ["Bounds", "Candidates", "bounds", "bounds_of_moved", "marks", "not_among"]
 

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from crenel.audit import measures
+from crenel.audit.boxes import legal
 from crenel.audit.differential_privacy import stated
-from crenel.audit.guarantees import legal
+from crenel.audit.findings import Findings
 from crenel.audit.measures import rounded
-from crenel.audit.view import View
 from crenel.policy.durations import format_duration
 
 __all__ = ["BROKEN", "KEPT", "NOT_PROMISED", "UNKNOWN", "Promise", "left", "promises", "seeded"]
@@ -37,32 +37,32 @@ class Promise:
     note: str = ""
 
 
-def promises(view: View) -> Iterator[Promise]:
+def promises(findings: Findings) -> Iterator[Promise]:
     """Each promise that the policy makes, in the document's order, and the crowd whether it is promised or not."""
-    yield _crowd(view)
-    yield _crowded(view)
-    for j, name in enumerate(view.policy.sensitive):
-        if view.policy.l is not None:
-            yield _diverse(view, j, name)
-    for j, name in enumerate(view.policy.sensitive):
-        if view.policy.t is not None:
-            yield _close(view, j, name)
-    if view.policy.delay is not None or view.policy.delay_rows is not None:
-        yield _deadline(view)
-    yield _nothing_lost(view)
-    if not view.perturbs:
-        yield _contained(view)
-    yield _columns(view)
-    yield _boxes(view)
-    if view.given.reported is not None and view.exact is not None:
-        yield _reported(view)
-    if stated(view.policy) is not None:
-        yield _epsilon(view)
+    yield _crowd(findings)
+    yield _crowded(findings)
+    for j, name in enumerate(findings.policy.sensitive):
+        if findings.policy.l is not None:
+            yield _diverse(findings, j, name)
+    for j, name in enumerate(findings.policy.sensitive):
+        if findings.policy.t is not None:
+            yield _close(findings, j, name)
+    if findings.policy.delay is not None or findings.policy.delay_rows is not None:
+        yield _deadline(findings)
+    yield _nothing_lost(findings)
+    if not findings.perturbs:
+        yield _contained(findings)
+    yield _columns(findings)
+    yield _boxes(findings)
+    if findings.given.reported is not None and findings.exact is not None:
+        yield _reported(findings)
+    if stated(findings.policy) is not None:
+        yield _epsilon(findings)
 
 
-def seeded(view: View) -> str:
+def seeded(findings: Findings) -> str:
     """What a seed in the policy gives away; nothing if there is none."""
-    if view.policy.seed is None:
+    if findings.policy.seed is None:
         return ""
     return (
         "The policy has a seed: whoever guesses it can recompute the order of the rows in each release and all other "
@@ -70,31 +70,31 @@ def seeded(view: View) -> str:
     )
 
 
-def _crowd(view: View) -> Promise:
-    k, crowd = view.policy.k, view.crowd
+def _crowd(findings: Findings) -> Promise:
+    k, crowd = findings.policy.k, findings.crowd
     promise = Promise(
         name="crowd",
         promised=f"every row leaves in a release of at least {k} persons, each of them once, at one moment",
-        measured=left(view),
+        measured=left(findings),
         value=crowd.alone if crowd.exact or crowd.alone else None,
         bound=0,
         state=UNKNOWN,
         rows=crowd.offending,
     )
-    if not view.policy.crowd:
-        return replace(promise, promised="not promised by the policy", state=NOT_PROMISED, note=_not_promised(view))
+    if not findings.policy.crowd:
+        return replace(promise, promised="not promised by the policy", state=NOT_PROMISED, note=_not_promised(findings))
     if crowd.offending:
         return replace(promise, state=BROKEN)
     if not crowd.exact:
         return replace(promise, note="Which rows left together, and when, is known by --trace alone.")
-    if view.policy.seed is not None:
+    if findings.policy.seed is not None:
         return replace(promise, note="Whoever guesses the seed can recompute the order in which rows left.")
     return replace(promise, state=KEPT)
 
 
-def left(view: View) -> str:
+def left(findings: Findings) -> str:
     """How many rows left with fewer than k persons at one moment, in words."""
-    crowd, fewer = view.crowd, f"rows left with fewer than {view.policy.k} persons at one moment"
+    crowd, fewer = findings.crowd, f"rows left with fewer than {findings.policy.k} persons at one moment"
     if not crowd.exact and not crowd.alone:
         return f"it is not known how many of {crowd.rows:,} {fewer}"
     least = "" if crowd.exact else "at least "
@@ -102,8 +102,8 @@ def left(view: View) -> str:
     return f"{least}{crowd.alone:,} of {crowd.rows:,} {fewer}{repeated}"
 
 
-def _not_promised(view: View) -> str:
-    crowd = view.crowd
+def _not_promised(findings: Findings) -> str:
+    crowd = findings.crowd
     if crowd.offending:
         said = "An attacker who knows the time can single them out."
     elif crowd.exact:
@@ -113,75 +113,75 @@ def _not_promised(view: View) -> str:
     return f"{said} The method bastion promises a crowd, with reuse: false and on_suppress: drop."
 
 
-def _crowded(view: View) -> Promise:
-    k = view.policy.k
+def _crowded(findings: Findings) -> Promise:
+    k = findings.policy.k
     promise = Promise(name="k", promised=f"at least {k} persons in each group", bound=k, measured="", state=UNKNOWN)
-    if not len(view.groups):
+    if not len(findings.groups):
         return replace(promise, measured="no groups", state=KEPT, groups=0, rows=0)
-    if view.exact is not None:
-        return _k_by_trace(view, promise)
-    if view.given.input is None:
-        least = int(view.sizes[view.groups].min())
+    if findings.exact is not None:
+        return _k_by_trace(findings, promise)
+    if findings.given.input is None:
+        least = int(findings.sizes[findings.groups].min())
         promise = replace(
             promise,
             measured=f"at least {least} rows; whose is not known",
             note="A person may have several rows of a group. --input bounds the number of persons.",
         )
-        return _broken_if(view, promise, view.sizes[view.groups] < k)
-    least, most = int(view.bounds.least.min()), int(view.bounds.most.min())
+        return _broken_if(findings, promise, findings.sizes[findings.groups] < k)
+    least, most = int(findings.bounds.least.min()), int(findings.bounds.most.min())
     said = f"at least {least} persons" if least == most else f"at least {least} persons, at most {most} in the smallest"
     promise = replace(promise, measured=said, value=least)
-    unproven = int(np.count_nonzero((view.bounds.least < k) & (view.bounds.most >= k)))
+    unproven = int(np.count_nonzero((findings.bounds.least < k) & (findings.bounds.most >= k)))
     if unproven:
-        note = f"Of {unproven} of {len(view.groups)} groups it cannot be told without --trace."
+        note = f"Of {unproven} of {len(findings.groups)} groups it cannot be told without --trace."
         promise = replace(promise, note=note)
-    if (view.bounds.least < k).any():
-        return _broken_if(view, promise, view.bounds.most < k)
+    if (findings.bounds.least < k).any():
+        return _broken_if(findings, promise, findings.bounds.most < k)
     return replace(promise, state=KEPT, groups=0, rows=0)
 
 
-def _k_by_trace(view: View, promise: Promise) -> Promise:
-    least = int(view.persons.min())
+def _k_by_trace(findings: Findings, promise: Promise) -> Promise:
+    least = int(findings.persons.min())
     promise = replace(promise, measured=f"at least {least} persons", value=least)
-    small = sum(report.small_groups for report in view.reports)
-    if small and least >= view.policy.k:
+    small = sum(report.small_groups for report in findings.reports)
+    if small and least >= findings.policy.k:
         note = f"{small} releases left before their group was complete."
         return replace(promise, state=BROKEN, groups=small, rows=None, note=note)
-    return _broken_if(view, replace(promise, state=KEPT, groups=0, rows=0), view.persons < view.policy.k)
+    return _broken_if(findings, replace(promise, state=KEPT, groups=0, rows=0), findings.persons < findings.policy.k)
 
 
-def _broken_if(view: View, promise: Promise, wrong: Bools) -> Promise:
+def _broken_if(findings: Findings, promise: Promise, wrong: Bools) -> Promise:
     """The promise, broken if any group is wrong."""
     if not wrong.any():
         return promise
-    rows = int(view.sizes[view.groups[wrong]].sum())
+    rows = int(findings.sizes[findings.groups[wrong]].sum())
     return replace(promise, state=BROKEN, groups=int(np.count_nonzero(wrong)), rows=rows)
 
 
-def _diverse(view: View, j: int, name: str) -> Promise:
-    bound = int(view.policy.l or 0)
-    codes = view.out.sensitive[view.grouped, j]
-    values, entropy = measures.diversity(view.out.box[view.grouped], codes, len(view.sizes))
+def _diverse(findings: Findings, j: int, name: str) -> Promise:
+    bound = int(findings.policy.l or 0)
+    codes = findings.out.sensitive[findings.grouped, j]
+    values, entropy = measures.diversity(findings.out.box[findings.grouped], codes, len(findings.sizes))
     promised = f"at least {bound} different values of {name} in each group"
     promise = Promise(name=f"l:{name}", promised=promised, measured="no groups", bound=bound, state=KEPT)
-    if len(view.groups):
-        least = int(values[view.groups].min())
-        note = f"By their entropy, at least {entropy[view.groups].min():.2f} in each group."
+    if len(findings.groups):
+        least = int(values[findings.groups].min())
+        note = f"By their entropy, at least {entropy[findings.groups].min():.2f} in each group."
         promise = replace(promise, measured=f"at least {least} different values", value=least, note=note)
-    early = sum(report.low_diversity[name] for report in view.reports)
-    promise = _broken_if(view, replace(promise, groups=0, rows=0), values[view.groups] < bound)
+    early = sum(report.low_diversity[name] for report in findings.reports)
+    promise = _broken_if(findings, replace(promise, groups=0, rows=0), values[findings.groups] < bound)
     if early and promise.state == KEPT:
         note = f"{promise.note} {early} releases left before their group had them."
         return replace(promise, state=BROKEN, groups=early, rows=None, note=note)
     return promise
 
 
-def _close(view: View, j: int, name: str) -> Promise:
-    bound, column = float(view.policy.t or 0.0), view.policy.sensitive[name]
+def _close(findings: Findings, j: int, name: str) -> Promise:
+    bound, column = float(findings.policy.t or 0.0), findings.policy.sensitive[name]
     size = column.size if column.ordered else None
-    codes = view.out.sensitive[view.grouped, j]
-    far = measures.distances(view.out.box[view.grouped], codes, len(view.sizes), size)
-    most = float(far[view.groups].max()) if len(view.groups) else 0.0
+    codes = findings.out.sensitive[findings.grouped, j]
+    far = measures.distances(findings.out.box[findings.grouped], codes, len(findings.sizes), size)
+    most = float(far[findings.groups].max()) if len(findings.groups) else 0.0
     promise = Promise(
         name=f"t:{name}",
         promised=f"within {bound:g} of the stream's {name} in each group, when it leaves",
@@ -191,28 +191,28 @@ def _close(view: View, j: int, name: str) -> Promise:
         state=UNKNOWN,
         note="How the stream was at the moment of each release is known by --trace alone.",
     )
-    counts = [report.far[name] for report in view.reports]
-    if view.exact is None or any(count is None for count in counts):
+    counts = [report.far[name] for report in findings.reports]
+    if findings.exact is None or any(count is None for count in counts):
         return promise
     wrong = sum(count or 0 for count in counts)
     note = "It is judged at the moment of each release; what is measured is at the end."
     return replace(promise, state=BROKEN if wrong else KEPT, groups=wrong, rows=None, note=note)
 
 
-def _deadline(view: View) -> Promise:
-    policy = view.policy
+def _deadline(findings: Findings) -> Promise:
+    policy = findings.policy
     said = [] if policy.delay is None else [f"{format_duration(policy.delay)} of event time"]
     said += [] if policy.delay_rows is None else [f"{policy.delay_rows} arrivals"]
     bound = policy.delay_rows if policy.delay is None else policy.delay / 1e6
     promised = f"each row leaves within {' and '.join(said)}"
     promise = Promise(name="deadline", promised=promised, measured="not known", bound=bound, state=UNKNOWN)
-    late = [report.late for report in view.reports]
-    delay = view.delay
-    if view.exact is None or None in late:
+    late = [report.late for report in findings.reports]
+    delay = findings.delay
+    if findings.exact is None or None in late:
         return replace(promise, note="When a row came and left is known by --trace alone.")
-    wrong = sum(count or 0 for count in late) + sum(report.late_rows or 0 for report in view.reports)
-    early = sum(report.early or 0 for report in view.reports)
-    unordered = 0 if policy.event_time is None else view.exact.out_of_order()
+    wrong = sum(count or 0 for count in late) + sum(report.late_rows or 0 for report in findings.reports)
+    early = sum(report.early or 0 for report in findings.reports)
+    unordered = 0 if policy.event_time is None else findings.exact.out_of_order()
     if delay is not None:
         promise = replace(promise, measured=f"at most {delay['largest']:g} {delay['unit']}", value=delay["largest"])
     notes = []
@@ -224,11 +224,11 @@ def _deadline(view: View) -> Promise:
     return replace(promise, state=BROKEN if broken else KEPT, rows=broken, note=" ".join(notes))
 
 
-def _nothing_lost(view: View) -> Promise:
-    lost, more, lacking = view.accounts
+def _nothing_lost(findings: Findings) -> Promise:
+    lost, more, lacking = findings.accounts
     promise = Promise(
         name="nothing lost",
-        promised="each row leaves once" + (", or is sampled out" * view.samples),
+        promised="each row leaves once" + (", or is sampled out" * findings.samples),
         measured="not known",
         bound=0,
         state=UNKNOWN,
@@ -236,8 +236,8 @@ def _nothing_lost(view: View) -> Promise:
     )
     if more:
         promise = replace(promise, measured=f"{more} rows too many", state=BROKEN, rows=more)
-        if view.exact is None and view.given.trace is not None:
-            note = f"The trace is of {view.traced} published rows, and there are {len(view.out)}."
+        if findings.exact is None and findings.given.trace is not None:
+            note = f"The trace is of {findings.traced} published rows, and there are {len(findings.out)}."
             promise = replace(promise, note=note)
     if lost is None:
         return promise
@@ -246,7 +246,7 @@ def _nothing_lost(view: View) -> Promise:
     return replace(promise, measured=measured, value=lost, state=state, rows=lost + more)
 
 
-def _contained(view: View) -> Promise:
+def _contained(findings: Findings) -> Promise:
     promise = Promise(
         name="contained",
         promised="ranges hold the row's own values, and the rest is as it came",
@@ -255,16 +255,16 @@ def _contained(view: View) -> Promise:
         state=UNKNOWN,
         note="What a row's own values are is known by --input.",
     )
-    if view.exact is not None:
-        changed, state, measured = view.exact.changed(), KEPT, "all do"
-        wrong = sum(report.outside for report in view.reports) + changed
+    if findings.exact is not None:
+        changed, state, measured = findings.exact.changed(), KEPT, "all do"
+        wrong = sum(report.outside for report in findings.reports) + changed
         note = f"{changed} rows have other values in what leaves as it is." if changed else ""
-    elif view.given.input is not None:
-        unsure = int(view.bounds.unsure.sum())
-        wrong, state, measured = int(view.bounds.excess.sum()), UNKNOWN if unsure else KEPT, "no breach found"
+    elif findings.given.input is not None:
+        unsure = int(findings.bounds.unsure.sum())
+        wrong, state, measured = int(findings.bounds.excess.sum()), UNKNOWN if unsure else KEPT, "no breach found"
         note = f"Of {unsure} rows it cannot be told without --trace: others that leave as they do lie elsewhere."
         note = note if unsure else ""
-        promise = replace(promise, groups=int(np.count_nonzero(view.bounds.excess)))
+        promise = replace(promise, groups=int(np.count_nonzero(findings.bounds.excess)))
     else:
         return promise
     if wrong:
@@ -272,10 +272,10 @@ def _contained(view: View) -> Promise:
     return replace(promise, measured=measured, value=0, state=state, rows=0, note=note)
 
 
-def _columns(view: View) -> Promise:
-    allowed = {*view.policy.quasi_identifiers, *view.policy.sensitive, *view.policy.publish}
-    more = [name for name in view.out.columns if name not in allowed]
-    person = " The person is among them." if view.policy.person in more else ""
+def _columns(findings: Findings) -> Promise:
+    allowed = {*findings.policy.quasi_identifiers, *findings.policy.sensitive, *findings.policy.publish}
+    more = [name for name in findings.out.columns if name not in allowed]
+    person = " The person is among them." if findings.policy.person in more else ""
     return Promise(
         name="columns",
         promised="no column leaves that the policy does not name",
@@ -283,13 +283,13 @@ def _columns(view: View) -> Promise:
         value=len(more),
         bound=0,
         state=BROKEN if more else KEPT,
-        rows=len(view.out) if more else 0,
+        rows=len(findings.out) if more else 0,
         note=person.strip(),
     )
 
 
-def _boxes(view: View) -> Promise:
-    wrong = ~legal(view.policy, view.out.lo, view.out.hi)[view.groups]
+def _boxes(findings: Findings) -> Promise:
+    wrong = ~legal(findings.policy, findings.out.lo, findings.out.hi)[findings.groups]
     promise = Promise(
         name="boxes",
         promised="values are such as the policy can publish",
@@ -300,26 +300,26 @@ def _boxes(view: View) -> Promise:
         groups=0,
         rows=0,
     )
-    narrow = sum(report.star_not_widest for report in view.reports)
-    mixed = 0 if view.exact is None else view.exact.mixed()
+    narrow = sum(report.star_not_widest for report in findings.reports)
+    mixed = 0 if findings.exact is None else findings.exact.mixed()
     notes = [f"{narrow} suppressed releases are not fully generalized."] if narrow else []
     notes += [f"{mixed} times, rows of a group were published otherwise than the rest of it."] if mixed else []
     count = int(np.count_nonzero(wrong)) + narrow + mixed
     if not count:
         return promise
-    rows = int(view.sizes[view.groups[wrong]].sum())
+    rows = int(findings.sizes[findings.groups[wrong]].sum())
     measured, note = f"{count} groups have others", " ".join(notes)
     return replace(promise, measured=measured, value=count, state=BROKEN, groups=count, rows=rows or None, note=note)
 
 
-def _reported(view: View) -> Promise:
-    if view.exact is None or view.given.reported is None:
+def _reported(findings: Findings) -> Promise:
+    if findings.exact is None or findings.given.reported is None:
         raise AssertionError
-    counts = [(report.wrong_loss, report.wrong_persons) for report in view.reports]
+    counts = [(report.wrong_loss, report.wrong_persons) for report in findings.reports]
     # A loss over perturbed values of a learned domain cannot be computed again.
     unjudged = any(loss is None for loss, _ in counts)
-    wrong = view.exact.misreported(view.given.reported)
-    wrong += sum(0 if view.perturbs else loss or 0 for loss, _ in counts) + sum(n or 0 for _, n in counts)
+    wrong = findings.exact.misreported(findings.given.reported)
+    wrong += sum(0 if findings.perturbs else loss or 0 for loss, _ in counts) + sum(n or 0 for _, n in counts)
     return Promise(
         name="reported figures",
         promised="releases have the loss, rows and persons reported",
@@ -332,8 +332,8 @@ def _reported(view: View) -> Promise:
     )
 
 
-def _epsilon(view: View) -> Promise:
-    statement = stated(view.policy)
+def _epsilon(findings: Findings) -> Promise:
+    statement = stated(findings.policy)
     if statement is None:
         raise AssertionError
     return Promise(

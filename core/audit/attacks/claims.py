@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from crenel.audit.attacks.observation import Bools, Floats, Ints, Seen
+from crenel.audit.attacks.observation import Bools, Floats, Ints, Observation
 from crenel.audit.attacks.outcomes import Outcome
 from crenel.audit.measures import domains
 from crenel.policy import Policy
@@ -20,7 +20,7 @@ CERTAIN = 0.95
 LIKELY = 0.3
 
 
-def enumeration(seen: Seen, *, known: int, present: bool, beta_sample: float = 1.0) -> Outcome:
+def enumeration(observation: Observation, *, known: int, present: bool, beta_sample: float = 1.0) -> Outcome:
     """Was somebody's row in the stream? Count what was published.
 
     The attacker knows all other rows, and the chance of sampling; both answers were as likely before. Without sampling
@@ -35,7 +35,7 @@ def enumeration(seen: Seen, *, known: int, present: bool, beta_sample: float = 1
     beta_sample
         The chance that a row is kept; 1 where the method does not sample.
     """
-    with_it, without = (_log_chance(len(seen), rows, beta_sample) for rows in (known + 1, known))
+    with_it, without = (_log_chance(len(observation), rows, beta_sample) for rows in (known + 1, known))
     if max(with_it, without) == -math.inf:
         # More, or fewer, than there can be: rows were suppressed too. Nothing is certain then.
         return _one("enumeration", claimed=None, truth=present)
@@ -53,7 +53,9 @@ def noise(policy: Policy, people: Floats) -> Floats | None:
     return np.asarray((ends[:, 1] - ends[:, 0]) / float(phi))
 
 
-def boundary(seen: Seen, *, people: Floats, published: Bools, widest: Floats, scale: Floats | None = None) -> Outcome:
+def boundary(
+    observation: Observation, *, people: Floats, published: Bools, widest: Floats, scale: Floats | None = None
+) -> Outcome:
     """In which group is somebody? Look for their own values among the ends of boxes.
 
     The attacker knows the quasi-identifiers of everybody who may be in the stream. Where a box ends at a value that
@@ -72,8 +74,8 @@ def boundary(seen: Seen, *, people: Floats, published: Bools, widest: Floats, sc
     scale
         The scale of the Laplace noise on each quasi-identifier (`noise`); None: there is none.
     """
-    lo, hi, group = seen.groups()
-    rows = seen.rows[~seen.star]
+    lo, hi, group = observation.groups()
+    rows = observation.rows[~observation.star]
     claims: dict[int, set[int]] = {}
     pairs = _exactly(lo, hi, people, widest) if scale is None else _nearest(lo, hi, people, widest, scale)
     for person, box in pairs:
@@ -116,7 +118,13 @@ def _nearest(lo: Floats, hi: Floats, people: Floats, widest: Floats, scale: Floa
 
 
 def homogeneity(
-    seen: Seen, *, people: Floats, truth: Ints, column: int = 0, arrived: Ints | None = None, within: int = 0
+    observation: Observation,
+    *,
+    people: Floats,
+    truth: Ints,
+    column: int = 0,
+    arrived: Ints | None = None,
+    within: int = 0,
 ) -> Outcome:
     """What is somebody's sensitive value? Look whether all rows that may be theirs have the same.
 
@@ -137,10 +145,12 @@ def homogeneity(
     """
     claims = right = 0
     for target, (person, secret) in enumerate(zip(people, truth.tolist(), strict=True)):
-        possible = seen.star | np.all((seen.lo <= person) & (person <= seen.hi) | np.isnan(seen.lo), axis=1)
+        possible = observation.star | np.all(
+            (observation.lo <= person) & (person <= observation.hi) | np.isnan(observation.lo), axis=1
+        )
         if arrived is not None:
-            possible &= (seen.left > arrived[target]) & (seen.left <= arrived[target] + within + 1)
-        values = seen.sensitive[possible, column]
+            possible &= (observation.left > arrived[target]) & (observation.left <= arrived[target] + within + 1)
+        values = observation.sensitive[possible, column]
         if values.size and np.all(values == values[0]):
             claims += 1
             right += int(values[0]) == secret

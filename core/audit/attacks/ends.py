@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from crenel.audit.attacks.observation import Bools, Floats, Seen
+from crenel.audit.attacks.observation import Bools, Floats, Observation
 from crenel.audit.attacks.outcomes import Outcome
 from crenel.encoding.rows import Rows
 from crenel.policy import Policy
@@ -23,14 +23,14 @@ class Ends(Outcome):
     of: dict[str, int] = field(default_factory=dict)
 
 
-def ends(policy: Policy, seen: Seen, rows: Rows) -> Ends:
+def ends(policy: Policy, observation: Observation, rows: Rows) -> Ends:
     """Which values that one person alone has left exactly, as an end of a published range?
 
     The attacker needs nothing but the output: each end is somebody's value. A claim is right if a row with that value
     was published under such a range. Ranges whose ends lie on a grid (`step`) tell nobody's value, and are left out.
     """
-    lo, hi, group = seen.groups()
-    row = seen.rows[~seen.star]
+    lo, hi, group = observation.groups()
+    row = observation.rows[~observation.star]
     targets = claims = right = 0
     found: dict[str, int] = {}
     for d, (name, qi) in enumerate(policy.quasi_identifiers.items()):

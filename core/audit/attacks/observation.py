@@ -8,23 +8,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from crenel.audit.guarantees import Published
+from crenel.audit.evidence import SAMPLED_OUT, SUPPRESSED, Published
 from crenel.encoding.rows import Rows
 from crenel.policy import OnSuppress, Policy
 
-__all__ = ["Bools", "Floats", "Ints", "Seen"]
+__all__ = ["Bools", "Floats", "Ints", "Observation"]
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
-# As the engine numbers them; written again here on purpose.
-_SUPPRESSED = 2
-_SAMPLED_OUT = 3
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Seen:
+class Observation:
     """What everybody sees: the published rows, one after another."""
 
     #: Boxes, a row each and a column per quasi-identifier; NaN if that is not published.
@@ -55,14 +51,14 @@ class Seen:
         return lo[first], hi[first], group.reshape(-1)
 
     @classmethod
-    def of(cls, policy: Policy, rows: Rows, releases: Any) -> Seen:
+    def of(cls, policy: Policy, rows: Rows, releases: Any) -> Observation:
         """What an outsider sees of an engine's releases of these rows."""
         out = Published.of(releases)
         sizes = np.ones(len(out), np.int64) if out.offsets is None else np.diff(out.offsets)
         kind = np.zeros(len(out), np.int64) if out.kind is None else out.kind
-        leaves = kind != _SAMPLED_OUT
+        leaves = kind != SAMPLED_OUT
         if policy.on_suppress is OnSuppress.DROP:
-            leaves &= kind != _SUPPRESSED
+            leaves &= kind != SUPPRESSED
         release = np.repeat(np.arange(len(out)), sizes)
         member = leaves[release]
         release, row = release[member], out.rows[member]
@@ -71,13 +67,13 @@ class Seen:
             lo=out.lo[release],
             hi=out.hi[release],
             sensitive=rows.sensitive[row],
-            star=kind[release] == _SUPPRESSED,
+            star=kind[release] == SUPPRESSED,
             left=arrivals[release],
             rows=row,
             release=release,
         )
 
-    def then(self, other: Seen) -> Seen:
+    def then(self, other: Observation) -> Observation:
         """Both, one after the other: a stream that was published twice, say."""
         columns = {
             column.name: np.concatenate([getattr(self, column.name), getattr(other, column.name)])
@@ -85,4 +81,4 @@ class Seen:
             if column.name != "release"
         }
         after = int(self.release.max(initial=-1)) + 1
-        return Seen(release=np.concatenate([self.release, other.release + after]), **columns)
+        return Observation(release=np.concatenate([self.release, other.release + after]), **columns)

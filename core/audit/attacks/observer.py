@@ -13,7 +13,7 @@ import numpy as np
 
 from crenel.audit.attacks.observation import Bools, Floats, Ints
 from crenel.audit.attacks.outcomes import Chances
-from crenel.audit.guarantees import Published
+from crenel.audit.evidence import CLUSTER, SAMPLED_OUT, SUPPRESSED, Published
 from crenel.encoding.rows import Rows
 from crenel.policy import OnSuppress, Policy
 from crenel.policy.parameters import BastionParameters, CastleParameters
@@ -21,10 +21,6 @@ from crenel.policy.parameters import BastionParameters, CastleParameters
 __all__ = ["Observer", "observer"]
 
 _TOLERANCE = 1e-12
-# As the engine numbers them; written again here on purpose.
-_CLUSTER = 0
-_SUPPRESSED = 2
-_SAMPLED_OUT = 3
 #: Deadlines in time are rounded down to such a part of the delay.
 _TICKS = 16
 
@@ -64,9 +60,9 @@ def observer(
     clock = _Clock.of(policy, rows, out)
     if clock is None or out.kind is None or out.offsets is None:
         return None
-    leaves = out.kind != _SAMPLED_OUT
+    leaves = out.kind != SAMPLED_OUT
     if policy.on_suppress is OnSuppress.DROP:
-        leaves &= out.kind != _SUPPRESSED
+        leaves &= out.kind != SUPPRESSED
     of = np.repeat(np.arange(len(out)), np.diff(out.offsets))
     published = leaves[of]
     of, row = of[published], out.rows[published]
@@ -101,7 +97,7 @@ def _contains(out: Published, release: Ints, values: Floats) -> Bools:
     with np.errstate(invalid="ignore"):
         inside = (lo <= values) & (values <= hi) | np.isnan(lo)
     assert out.kind is not None
-    return np.asarray(np.all(inside, axis=1) | (out.kind[release] == _SUPPRESSED))
+    return np.asarray(np.all(inside, axis=1) | (out.kind[release] == SUPPRESSED))
 
 
 class _Stars:
@@ -110,8 +106,8 @@ class _Stars:
     def __init__(self, policy: Policy, out: Published) -> None:
         parameters = policy.parameters
         assert out.kind is not None
-        self._stars = out.kind == _SUPPRESSED
-        boxes = np.flatnonzero(out.kind == _CLUSTER)
+        self._stars = out.kind == SUPPRESSED
+        boxes = np.flatnonzero(out.kind == CLUSTER)
         # With t a box may be refused to a row; and a box that was forgotten is given to none.
         follows = isinstance(parameters, BastionParameters) and parameters.reuse and policy.t is None
         follows = follows and not parameters.reorder and len(boxes) <= parameters.max_reusable
@@ -146,7 +142,7 @@ class _Clock:
         follows &= not getattr(policy.parameters, "reorder", False)
         # Of two deadlines, nobody knows which one a row left at.
         follows &= policy.delay is None or policy.delay_rows is None
-        alone = (out.kind != _CLUSTER) & (sizes == 1) & follows
+        alone = (out.kind != CLUSTER) & (sizes == 1) & follows
         end = out.arrivals >= len(rows)
         if policy.delay is not None and out.moment is not None:
             return cls(rows.time, out.moment, policy.delay, max(policy.delay // _TICKS, 1), alone, end)

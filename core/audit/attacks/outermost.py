@@ -13,15 +13,13 @@ import numpy as np
 
 from crenel.audit.attacks.observation import Floats
 from crenel.audit.attacks.outcomes import Outcome
-from crenel.audit.guarantees import Published
+from crenel.audit.evidence import CLUSTER, Published
 from crenel.audit.measures import domains
 from crenel.encoding.rows import Rows
 from crenel.policy import Policy
 from crenel.policy.geometry import Geometry, Interval
 
 __all__ = ["Outermost", "outermost"]
-
-_CLUSTER = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +68,7 @@ def outermost(policy: Policy, rows: Rows, releases: Any, *, column: int = 0) -> 
     box = _Box(policy, rows)
     # For groups of k rows, and for larger ones: how many, how many right, how many by chance.
     found = np.zeros((2, 3))
-    for i in np.flatnonzero(out.kind == _CLUSTER):
+    for i in np.flatnonzero(out.kind == CLUSTER):
         members = out.rows[out.offsets[i] : out.offsets[i + 1]]
         _, first, count = np.unique(rows.sensitive[members, column], return_index=True, return_counts=True)
         odd = first[count == 1]

@@ -8,10 +8,10 @@ from crenel.audit.attacks.observation import Bools, Floats, Ints
 from crenel.encoding.rows import Rows
 from crenel.policy import Policy
 
-__all__ = ["Places"]
+__all__ = ["PersonIndex"]
 
 
-class Places:
+class PersonIndex:
     """Everybody's quasi-identifiers, kept such that those inside a box are found quickly.
 
     An attacker is thought to know which quasi-identifiers somebody's rows have: where a box shows one, who lacks it is

@@ -14,15 +14,13 @@ import numpy as np
 
 from crenel.audit.attacks.observation import Floats, Ints
 from crenel.audit.attacks.outcomes import Chances
-from crenel.audit.guarantees import Published
+from crenel.audit.evidence import CLUSTER, REUSE, SAMPLED_OUT, SUPPRESSED, Published
 from crenel.encoding.rows import Rows
 from crenel.policy import OnSuppress, Policy
 
 __all__ = ["Posterior", "posterior"]
 
 _TOLERANCE = 1e-12
-# As the engine numbers them; written again here on purpose.
-_CLUSTER, _REUSE, _SUPPRESSED, _SAMPLED_OUT = range(4)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,15 +52,15 @@ def posterior(policy: Policy, rows: Rows, releases: Any) -> Posterior | None:
     release = np.repeat(np.arange(len(out)), np.diff(out.offsets))
     kind = out.kind[release]
     chances = np.zeros(len(release))
-    together = kind == _CLUSTER
+    together = kind == CLUSTER
     chances[together] = _largest(release[together], person[out.rows[together]])
     moment = np.zeros(len(out), np.int64) if out.moment is None else out.moment
     when = np.unique(np.stack([out.arrivals, moment], axis=1), axis=0, return_inverse=True)[1].reshape(-1)
-    stars = kind == _SUPPRESSED
+    stars = kind == SUPPRESSED
     chances[stars] = _largest(when[release[stars]], person[out.rows[stars]])
-    reused = np.flatnonzero(kind == _REUSE)
+    reused = np.flatnonzero(kind == REUSE)
     chances[reused] = _among(out, release[reused], when, rows.qi[out.rows[reused]], person[out.rows[reused]])
-    leaves = kind != _SAMPLED_OUT
+    leaves = kind != SAMPLED_OUT
     if policy.on_suppress is OnSuppress.DROP:
         leaves &= ~stars
     bound = 1.0 / policy.k
@@ -74,7 +72,7 @@ def posterior(policy: Policy, rows: Rows, releases: Any) -> Posterior | None:
         mean=float(chances[leaves].mean()) if leaves.any() else 0.0,
         bound=bound,
         above=int(np.count_nonzero(above)),
-        reused=int(np.count_nonzero(above & (kind == _REUSE))),
+        reused=int(np.count_nonzero(above & (kind == REUSE))),
         stars=int(np.count_nonzero(above & stars)),
         together=int(np.count_nonzero(above & together)),
     )

@@ -24,8 +24,8 @@ import numpy as np
 
 from crenel.audit.attacks.observation import Bools, Floats, Ints
 from crenel.audit.attacks.outcomes import Chances
-from crenel.audit.attacks.person_index import Places
-from crenel.audit.guarantees import Published
+from crenel.audit.attacks.person_index import PersonIndex
+from crenel.audit.evidence import CLUSTER, REUSE, SUPPRESSED, Published
 from crenel.audit.measures import domains, losses
 from crenel.encoding.rows import Rows
 from crenel.policy import OnSuppress, Policy
@@ -38,9 +38,6 @@ __all__ = ["LEAST_LOSS", "Shrinking", "pinned", "reuse_odds", "shrinking"]
 LEAST_LOSS = math.inf
 
 _TOLERANCE = 1e-12
-_CLUSTER = 0
-_REUSE = 1
-_SUPPRESSED = 2
 #: Holders of a value beyond which it is not looked for the one of them who is no member of another group.
 _FEW = 64
 #: Places that are weighed at a time.
@@ -176,13 +173,13 @@ def shrinking(
     kind = out.kind
     if out.loss is None:
         out = replace(out, loss=_losses(policy, rows, out))
-    places, found = Places(policy, rows), _Found()
+    index, found = PersonIndex(policy, rows), _Found()
     if pins:
         found.pinned = pinned(policy, rows, out)
-    for reused in _reuses(memory, out, _drawn(kind, _REUSE, most, seed)):
-        _weigh(places, reused, eta, found)
+    for reused in _reuses(memory, out, _drawn(kind, REUSE, most, seed)):
+        _weigh(index, reused, eta, found)
     if stars and policy.on_suppress is OnSuppress.STAR:
-        _weigh_stars(places, policy, out, _drawn(kind, _SUPPRESSED, most, seed), found)
+        _weigh_stars(index, policy, out, _drawn(kind, SUPPRESSED, most, seed), found)
     chances = np.array(found.chances)
     return Shrinking(
         attack="shrinking",
@@ -215,7 +212,7 @@ def pinned(policy: Policy, rows: Rows, releases: Any) -> Bools:
         for d, qi in enumerate(policy.quasi_identifiers.values())
         if isinstance(qi.geometry, Interval) and getattr(qi, "step", None) is None
     ]
-    faces = list(_faces(Places(policy, rows), out, tells))
+    faces = list(_faces(PersonIndex(policy, rows), out, tells))
     of = np.full(len(rows), -1, np.int64)
     found = -1
     while found != np.count_nonzero(of >= 0):
@@ -227,13 +224,13 @@ def pinned(policy: Policy, rows: Rows, releases: Any) -> Bools:
     return np.asarray(of >= 0)
 
 
-def _faces(places: Places, out: Published, tells: list[int]) -> Iterator[tuple[int, Ints]]:
+def _faces(index: PersonIndex, out: Published, tells: list[int]) -> Iterator[tuple[int, Ints]]:
     """Groups, and for each end of their boxes the rows in the box that have this value, if they are few."""
-    groups = np.arange(len(out)) if out.kind is None else np.flatnonzero(out.kind == _CLUSTER)
+    groups = np.arange(len(out)) if out.kind is None else np.flatnonzero(out.kind == CLUSTER)
     for i in groups.tolist():
-        inside = places.inside(out.lo[i], out.hi[i])
+        inside = index.inside(out.lo[i], out.hi[i])
         for d in tells:
-            values = places.qi[inside, d]
+            values = index.qi[inside, d]
             for end in {out.lo[i, d], out.hi[i, d]}:
                 holders = inside[values == end]
                 if len(holders) <= _FEW:
@@ -265,56 +262,56 @@ class _Found:
         self.odds = self.bound = self.weights = 1.0
 
 
-def _weigh(places: Places, reused: Reused, eta: float, found: _Found) -> None:
+def _weigh(index: PersonIndex, reused: Reused, eta: float, found: _Found) -> None:
     """Weigh the persons inside a box that was reused."""
     box = reused.box
-    rows = places.inside(reused.lo[box], reused.hi[box])
+    rows = index.inside(reused.lo[box], reused.hi[box])
     if found.pinned is not None:
         rows = rows[~found.pinned[rows]]
     if not len(rows):
         found.wrong += 1
         return
     chance = np.zeros(len(rows))
-    for block in _blocks(places.qi[rows]):
-        points = places.qi[rows[block]]
+    for block in _blocks(index.qi[rows]):
+        points = index.qi[rows[block]]
         near = _overlapping(reused, points.min(axis=0), points.max(axis=0))
         inside = near.containing(points)
         chance[block] = near.chances(inside, eta)
         bound, weights = near.bound(inside, eta)
         found.bound, found.weights = max(found.bound, bound), max(found.weights, weights)
     # Before, one person is as likely as another; of one with several places any may be the row's.
-    persons, at = np.unique(places.person[rows], return_inverse=True)
+    persons, at = np.unique(index.person[rows], return_inverse=True)
     weight = np.bincount(at.reshape(-1), chance) / np.bincount(at.reshape(-1))
     possible = weight[weight > 0]
     if not len(possible):
         return
     found.chances.append(float(possible.max() / possible.sum()))
     found.excluded += len(possible) < len(persons)
-    found.wrong += bool(weight[persons == places.person[reused.row]].sum() == 0)
+    found.wrong += bool(weight[persons == index.person[reused.row]].sum() == 0)
     found.odds = max(found.odds, float(chance.max() / chance.min()) if chance.min() > 0 else math.inf)
 
 
-def _weigh_stars(places: Places, policy: Policy, out: Published, wanted: Ints, found: _Found) -> None:
+def _weigh_stars(index: PersonIndex, policy: Policy, out: Published, wanted: Ints, found: _Found) -> None:
     """Weigh the persons who may be a star: those who have a row that no remembered box contains."""
     memory = _memory(policy)
     assert memory is not None and out.kind is not None and out.offsets is not None and out.loss is not None
     # With t a box may be refused to a row that it contains: that the row is a star excludes nobody.
     excludes = policy.t is None and getattr(policy.parameters, "reuse", False) not in (False, Reuse.OFF)
-    free = np.ones(len(places.qi), np.bool_) if found.pinned is None else ~found.pinned
-    whole = np.bincount(places.person[free], minlength=places.persons)
-    boxes, asked = np.zeros(len(places.qi), np.int64), set(wanted.tolist())
+    free = np.ones(len(index.qi), np.bool_) if found.pinned is None else ~found.pinned
+    whole = np.bincount(index.person[free], minlength=index.persons)
+    boxes, asked = np.zeros(len(index.qi), np.int64), set(wanted.tolist())
     for i, (kind, begin, end) in enumerate(zip(out.kind.tolist(), out.offsets[:-1], out.offsets[1:], strict=True)):
         if i in asked:
             possible = free & (boxes == 0) if excludes else free
-            held = np.bincount(places.person[possible], minlength=places.persons)
+            held = np.bincount(index.person[possible], minlength=index.persons)
             weight = held[held > 0] / whole[held > 0]
-            truth = places.person[out.rows[begin:end]]
+            truth = index.person[out.rows[begin:end]]
             found.wrong += int(np.count_nonzero(held[truth] == 0))
             if len(weight):
                 found.chances.append(float(weight.max() / weight.sum()))
-                found.excludes.append(1.0 - len(weight) / max(places.persons, 1))
+                found.excludes.append(1.0 - len(weight) / max(index.persons, 1))
         for added, lo, hi in memory.left(kind, int(end - begin), out.lo[i], out.hi[i], float(out.loss[i])):
-            boxes[places.inside(lo, hi)] += added
+            boxes[index.inside(lo, hi)] += added
 
 
 def _blocks(points: Floats) -> Iterator[Ints]:
@@ -358,9 +355,9 @@ class _Memory(ABC):
     def left(self, kind: int, rows: int, lo: Floats, hi: Floats, loss: float) -> list[tuple[int, Floats, Floats]]:
         """Take note of a release; the boxes that are remembered since (1), or no longer (-1)."""
         key = _key(lo, hi)
-        if kind == _REUSE and key in self.boxes:
+        if kind == REUSE and key in self.boxes:
             self._note(rows, self.boxes[key][2])  # what it lost when it was made
-        if kind != _CLUSTER:
+        if kind != CLUSTER:
             return []
         self._note(rows, loss)
         if not self._keeps(loss) or self._most <= 0:

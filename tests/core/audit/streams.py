@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from crenel.audit.attacks import Seen
+from crenel.audit.attacks import Observation
 from crenel.encoding.rows import Rows
 from crenel.engine import Releases, create
 from crenel.policy import Policy, Sensitive
@@ -50,8 +50,8 @@ def published(of: Policy, rows: Rows) -> Releases:
     return Releases.concat([engine.push(rows), engine.flush()])
 
 
-def seen(of: Policy, rows: Rows) -> Seen:
-    return Seen.of(of, rows, published(of, rows))
+def seen(of: Policy, rows: Rows) -> Observation:
+    return Observation.of(of, rows, published(of, rows))
 
 
 def clouds() -> Rows:
@@ -61,8 +61,10 @@ def clouds() -> Rows:
     return Rows(qi, rows.person, rows.sensitive, rows.time)
 
 
-def view(lo: list[list[float]], hi: list[list[float]], values: list[int], star: list[bool] | None = None) -> Seen:
-    return Seen(
+def view(
+    lo: list[list[float]], hi: list[list[float]], values: list[int], star: list[bool] | None = None
+) -> Observation:
+    return Observation(
         lo=np.array(lo),
         hi=np.array(hi),
         sensitive=np.array(values)[:, None],

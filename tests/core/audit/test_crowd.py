@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from crenel.audit.attacks import Seen, ends, observer, outermost, posterior
-from crenel.audit.guarantees import Published, audit
+from crenel.audit import Published, audit
+from crenel.audit.attacks import Observation, ends, observer, outermost, posterior
 from crenel.encoding.rows import Rows
 from crenel.engine import Kind, Releases, create
 from crenel.policy import Policy
@@ -239,7 +239,7 @@ def test_ends_by_hand():
         kind=[Kind.CLUSTER, Kind.CLUSTER],
         arrivals=[3, 6],
     )
-    found = ends(of, Seen.of(of, rows, out), rows)
+    found = ends(of, Observation.of(of, rows, out), rows)
     # 1, 5, 7 and 100 are of one person each, 2 is of two. 100 is an end of the domain, which tells nothing; 7 is none.
     assert (found.targets, found.claims, found.right, found.of) == (4, 2, 2, {"x": 2})
 

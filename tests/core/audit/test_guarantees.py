@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crenel.audit.guarantees import Published, Report, audit
+from crenel.audit import Published, Report, audit
 from crenel.encoding.rows import Rows
 from crenel.policy import Policy, Sensitive
 from crenel.policy.hierarchy import Hierarchy

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from crenel.audit.guarantees import Published, Report, audit
+from crenel.audit import Published, Report, audit
 from crenel.encoding.rows import Rows
 from crenel.policy import Policy
 from crenel.policy.quasi_identifiers import Numeric

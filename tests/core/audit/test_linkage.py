@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from crenel.audit.attacks import Chances, Seen, intersection, linkage
+from crenel.audit.attacks import Chances, Observation, intersection, linkage
 from crenel.encoding.rows import Rows
 from crenel.engine import Kind
 from crenel.policy import Policy
@@ -42,13 +42,13 @@ def small(k: int, **changes: object) -> Policy:
     return policy("castle", k=k, quasi_identifiers=ONE, **changes)
 
 
-def in_groups(rows: Rows, size: int) -> Seen:
+def in_groups(rows: Rows, size: int) -> Observation:
     """A weak publisher: rows next to each other, so many at a time, whatever k is."""
     ordered = np.argsort(rows.qi[:, 0], kind="stable")
     groups = np.array_split(ordered, len(ordered) // size)
     lo = np.concatenate([np.repeat(rows.qi[group].min(0)[None], len(group), 0) for group in groups])
     hi = np.concatenate([np.repeat(rows.qi[group].max(0)[None], len(group), 0) for group in groups])
-    return Seen(
+    return Observation(
         lo=lo,
         hi=hi,
         sensitive=rows.sensitive[ordered],
@@ -67,7 +67,7 @@ def in_groups(rows: Rows, size: int) -> Seen:
 @given(data=st.data())
 def test_nobody_is_linked_with_more_than_one_in_k(method: str, data: st.DataObject):
     case: Case = data.draw(TRIED[method], label="case")
-    outcome = linkage(case.policy, Seen.of(case.policy, case.rows, run(case)), case.rows)
+    outcome = linkage(case.policy, Observation.of(case.policy, case.rows, run(case)), case.rows)
     assert outcome.kept
     assert outcome.highest <= 1 / case.policy.k + 1e-12
 
@@ -135,7 +135,7 @@ def test_some_boxes_only():
 def test_nobody_need_know_whose_rows_they_are():
     of, rows = policy("bastion"), stream()
     what = seen(of, rows)
-    blind = Seen(
+    blind = Observation(
         lo=what.lo,
         hi=what.hi,
         sensitive=what.sensitive,
@@ -164,9 +164,9 @@ def test_an_empty_stream():
 def test_there_is_nothing_to_intersect(method: str, data: st.DataObject):
     """Each row is published once; and a replay publishes it again as it was."""
     case: Case = data.draw(TRIED[method], label="case")
-    once = Seen.of(case.policy, case.rows, run(case))
+    once = Observation.of(case.policy, case.rows, run(case))
     assert intersection(case.policy, once, case.rows).targets == 0
-    again = Seen.of(case.policy, case.rows, run(case, case.calls(cuts=[])))
+    again = Observation.of(case.policy, case.rows, run(case, case.calls(cuts=[])))
     assert intersection(case.policy, once.then(again), case.rows).targets == 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from crenel.audit.attacks import Order, Seen, order
+from crenel.audit.attacks import Observation, Order, order
 from tests.core.audit.streams import policy, seen, stream, view
 
 #: Chances this small do not happen: with other seeds a test here would fail by itself once in ten million runs.
@@ -23,12 +23,12 @@ def test_the_order_of_a_release_tells_nothing(method: str):
     assert abs(outcome.success - 0.5) < 0.15
 
 
-def as_they_came(what: Seen, backwards: bool = False) -> Seen:
+def as_they_came(what: Observation, backwards: bool = False) -> Observation:
     """A weak publisher: rows leave as they came."""
     first = np.flatnonzero(np.append(True, what.release[1:] != what.release[:-1]))
     places = [np.sort(rows) for rows in np.split(what.rows, first[1:])]
     rows = np.concatenate([rows[::-1] if backwards else rows for rows in places])
-    return Seen(
+    return Observation(
         lo=what.lo,
         hi=what.hi,
         sensitive=what.sensitive,
@@ -53,7 +53,7 @@ def test_a_slight_tendency_is_recognised():
     sorted_rows = as_they_came(what).rows
     mixed = np.where(what.release % 2 == 0, sorted_rows, what.rows)
     weak = order(
-        Seen(
+        Observation(
             lo=what.lo,
             hi=what.hi,
             sensitive=what.sensitive,

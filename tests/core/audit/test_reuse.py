@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from crenel.audit.attacks import LEAST_LOSS, pinned, reuse_odds, shrinking
 from crenel.audit.attacks.reuse import _memory, _reuses
-from crenel.audit.guarantees import Published
+from crenel.audit.evidence import Published
 from crenel.encoding.rows import Rows
 from crenel.engine import Kind
 from crenel.policy import Policy

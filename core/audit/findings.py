@@ -10,20 +10,18 @@ import numpy as np
 import numpy.typing as npt
 
 from crenel.audit import matching, measures
-from crenel.audit.evidence import Evidence
+from crenel.audit.evidence import SAMPLED_OUT, SUPPRESSED, Evidence
 from crenel.audit.exact import Exact, leaving
-from crenel.audit.guarantees import Report
 from crenel.audit.measures import rounded
+from crenel.audit.report import Report
 from crenel.policy import OnSuppress, Policy
 from crenel.policy.parameters import takes_holes
 
-__all__ = ["Accounts", "Crowd", "View"]
+__all__ = ["Accounts", "Crowd", "Findings"]
 
 Ints = npt.NDArray[np.integer[Any]]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
-
-_SUPPRESSED, _SAMPLED_OUT = 2, 3
 
 
 class Accounts(NamedTuple):
@@ -52,7 +50,7 @@ class Crowd(NamedTuple):
     exact: bool
 
 
-class View:
+class Findings:
     """A published stream, as far as it is known."""
 
     def __init__(self, policy: Policy, evidence: Evidence, tick: Callable[[int], None]) -> None:
@@ -77,7 +75,7 @@ class View:
     def suppressed(self) -> int | None:
         """Rows that no group was found for, if that is known."""
         if self.exact is not None:
-            return int(np.count_nonzero(self.exact.trace.kind == _SUPPRESSED))
+            return int(np.count_nonzero(self.exact.trace.kind == SUPPRESSED))
         if self.star:
             return int(np.count_nonzero(~self.grouped))
         return None if self.given.suppressed is None else len(self.given.suppressed)
@@ -86,7 +84,7 @@ class View:
     def sampled_out(self) -> int | None:
         """Rows that the method left out, if that is known."""
         if self.exact is not None:
-            return int(np.count_nonzero(self.exact.trace.kind == _SAMPLED_OUT))
+            return int(np.count_nonzero(self.exact.trace.kind == SAMPLED_OUT))
         return None if self.samples else 0
 
     @cached_property
@@ -193,7 +191,7 @@ class View:
         times = exact.times()
         lost = int(np.count_nonzero(times == 0))
         if not self.samples:
-            lost += int(np.count_nonzero(exact.trace.kind == _SAMPLED_OUT))
+            lost += int(np.count_nonzero(exact.trace.kind == SAMPLED_OUT))
         more = int(np.maximum(times - 1, 0).sum()) + exact.unknown()
         if self.given.suppressed is not None:
             more += exact.not_those(self.given.suppressed)

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from crenel.audit.attacks import Seen, Tried, tried
-from crenel.audit.guarantees import Published
+from crenel.audit.attacks import AttackResult, Observation, run_all
+from crenel.audit.evidence import Published
 from tests.core.audit.streams import CROWD, clouds, policy, published, seen, stream
 from tests.core.engine.cases import Case, run
 from tests.core.engine.test_engines import BUFFERED, METHODS
 
 
-def by_name(found: list[Tried]) -> dict[str, Tried]:
+def by_name(found: list[AttackResult]) -> dict[str, AttackResult]:
     return {one.name: one for one in found}
 
 
@@ -27,7 +27,7 @@ def by_name(found: list[Tried]) -> dict[str, Tried]:
 def test_nothing_that_is_promised_is_broken(method, data: st.DataObject):
     case: Case = data.draw(method.cases, label="case")
     releases = run(case)
-    for one in tried(case.policy, case.rows, Seen.of(case.policy, case.rows, releases), releases):
+    for one in run_all(case.policy, case.rows, Observation.of(case.policy, case.rows, releases), releases):
         assert one.state != "broken", one.text
         assert one.right <= one.claims <= one.targets
         json.dumps(one.as_dict(), allow_nan=False)
@@ -36,7 +36,7 @@ def test_nothing_that_is_promised_is_broken(method, data: st.DataObject):
 def test_all_are_tried_on_a_stream_that_is_known():
     of, rows = policy("bastion", l=2, on_suppress="drop"), stream()
     releases = published(of, rows)
-    found = by_name(tried(of, rows, Seen.of(of, rows, releases), releases))
+    found = by_name(run_all(of, rows, Observation.of(of, rows, releases), releases))
     assert {name: one.state for name, one in found.items()} == {
         "posterior": "information",
         "observer": "information",
@@ -57,13 +57,13 @@ def test_all_are_tried_on_a_stream_that_is_known():
 def test_a_crowd_is_promised_against_who_knows_times():
     of, rows = policy("bastion", **CROWD), stream()
     releases = published(of, rows)
-    found = by_name(tried(of, rows, Seen.of(of, rows, releases), releases))
+    found = by_name(run_all(of, rows, Observation.of(of, rows, releases), releases))
     for name in ("posterior", "observer"):
         assert (found[name].state, found[name].bound) == ("kept", 0.2)
         assert 0 < found[name].success <= 0.2
     # The same promise, of a stream in which rows leave alone.
     weak = published(policy("bastion", on_suppress="drop"), rows)
-    broken = by_name(tried(of, rows, Seen.of(of, rows, weak), weak))
+    broken = by_name(run_all(of, rows, Observation.of(of, rows, weak), weak))
     assert (broken["posterior"].state, broken["posterior"].success) == ("broken", 1.0)
 
 
@@ -72,7 +72,7 @@ def test_what_boxes_lose_need_not_be_reported(method: str):
     of, rows = policy(method), stream()
     releases = published(of, rows)
     untold = replace(Published.of(releases), loss=None)
-    with_it, without = (by_name(tried(of, rows, seen(of, rows), told))["shrinking"] for told in (releases, untold))
+    with_it, without = (by_name(run_all(of, rows, seen(of, rows), told))["shrinking"] for told in (releases, untold))
     assert with_it == without
     assert with_it.targets > 0
 
@@ -80,7 +80,7 @@ def test_what_boxes_lose_need_not_be_reported(method: str):
 def test_few_are_tried_if_nobody_knows_whose_rows_they_are():
     of, rows = policy("bastion"), stream()
     blind = replace(seen(of, rows), rows=np.full(len(rows), -1))
-    assert list(by_name(tried(of, rows, blind))) == ["linkage", "homogeneity:s"]
+    assert list(by_name(run_all(of, rows, blind))) == ["linkage", "homogeneity:s"]
 
 
 def test_weak_streams_are_broken():
@@ -88,15 +88,15 @@ def test_weak_streams_are_broken():
     # Of less than is promised.
     careless = policy("bastion", k=2, on_suppress="drop")
     what = seen(careless, rows)
-    found = by_name(tried(of, rows, what, most=10**6))
+    found = by_name(run_all(of, rows, what, most=10**6))
     assert {name for name, one in found.items() if one.state == "broken"} == {"linkage", "homogeneity:s"}
     assert found["linkage"].success > found["linkage"].bound
     twice = what.then(seen(policy("castle", 7, k=2, on_suppress="drop"), rows))
-    assert by_name(tried(of, rows, twice))["intersection"].state == "broken"
+    assert by_name(run_all(of, rows, twice))["intersection"].state == "broken"
     in_order = replace(what, rows=np.sort(what.rows))
-    assert by_name(tried(of, rows, in_order))["order"].state == "broken"
+    assert by_name(run_all(of, rows, in_order))["order"].state == "broken"
 
 
 def test_an_empty_stream():
     of, rows = policy("bastion"), stream(0)
-    assert [one.targets for one in tried(of, rows, seen(of, rows), published(of, rows))] == [0, 0]
+    assert [one.targets for one in run_all(of, rows, seen(of, rows), published(of, rows))] == [0, 0]

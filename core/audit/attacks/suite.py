@@ -10,7 +10,7 @@ import numpy as np
 from crenel.audit.attacks.claims import boundary, homogeneity, noise
 from crenel.audit.attacks.ends import ends
 from crenel.audit.attacks.links import intersection, linkage
-from crenel.audit.attacks.observation import Seen
+from crenel.audit.attacks.observation import Observation
 from crenel.audit.attacks.observer import observer
 from crenel.audit.attacks.orders import order
 from crenel.audit.attacks.outcomes import Chances, Outcome
@@ -20,7 +20,7 @@ from crenel.audit.attacks.reuse import shrinking
 from crenel.encoding.rows import Rows
 from crenel.policy import Policy
 
-__all__ = ["Tried", "tried"]
+__all__ = ["AttackResult", "run_all"]
 
 #: What has a smaller chance than this does not happen by chance.
 _NEVER = 1e-9
@@ -32,7 +32,7 @@ _KNOWN = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tried:
+class AttackResult:
     """An attack, and what it achieved. Counts and declared names only."""
 
     name: str
@@ -54,9 +54,9 @@ class Tried:
         return asdict(self)
 
 
-def tried(
-    policy: Policy, rows: Rows, seen: Seen, releases: Any = None, *, most: int = 200, seed: int = 0
-) -> list[Tried]:
+def run_all(
+    policy: Policy, rows: Rows, observation: Observation, releases: Any = None, *, most: int = 200, seed: int = 0
+) -> list[AttackResult]:
     """Try the attacks on one shard's rows.
 
     Parameters
@@ -70,23 +70,23 @@ def tried(
     most
         The boxes, rows or persons that costly attacks look at, drawn at random by `seed`.
     """
-    known = bool(len(seen)) and not np.any(seen.rows < 0)
+    known = bool(len(observation)) and not np.any(observation.rows < 0)
     left = None if releases is None or not known else releases
-    found: list[Tried | None] = []
+    found: list[AttackResult | None] = []
     if left is not None:
-        found += [_believed(policy, rows, left), _observed(policy, rows, left, most, seed)]
-    found.append(_linked(policy, seen, rows, most, seed))
+        found += [_run_posterior(policy, rows, left), _run_observer(policy, rows, left, most, seed)]
+    found.append(_run_linkage(policy, observation, rows, most, seed))
     for column, name in enumerate(policy.sensitive):
-        found.append(_homogeneous(policy, seen, rows, column, name, most, seed))
-        found.append(None if left is None else _odd(policy, rows, left, column, name))
+        found.append(_run_homogeneity(policy, observation, rows, column, name, most, seed))
+        found.append(None if left is None else _run_outermost(policy, rows, left, column, name))
     if known:
-        found += [_bounded(policy, seen, rows), _ended(policy, seen, rows)]
-        found += [_intersected(policy, seen, rows), _ordered(policy, seen)]
-        found.append(None if left is None else _shrunk(policy, rows, left, most, seed))
+        found += [_run_boundary(policy, observation, rows), _run_ends(policy, observation, rows)]
+        found += [_run_intersection(policy, observation, rows), _run_order(policy, observation)]
+        found.append(None if left is None else _run_shrinking(policy, rows, left, most, seed))
     return [one for one in found if one is not None]
 
 
-def _believed(policy: Policy, rows: Rows, releases: Any) -> Tried | None:
+def _run_posterior(policy: Policy, rows: Rows, releases: Any) -> AttackResult | None:
     outcome = posterior(policy, rows, releases)
     if outcome is None:
         return None
@@ -98,7 +98,7 @@ def _believed(policy: Policy, rows: Rows, releases: Any) -> Tried | None:
     return _of_chances(outcome, text, _crowd(policy, outcome))
 
 
-def _observed(policy: Policy, rows: Rows, releases: Any, most: int, seed: int) -> Tried | None:
+def _run_observer(policy: Policy, rows: Rows, releases: Any, most: int, seed: int) -> AttackResult | None:
     outcome = observer(policy, rows, releases, known=_KNOWN, most=most, seed=seed)
     if outcome is None:
         return None
@@ -117,7 +117,7 @@ def _crowd(policy: Policy, outcome: Chances) -> str:
     return KEPT if outcome.kept else BROKEN
 
 
-def _odd(policy: Policy, rows: Rows, releases: Any, column: int, name: str) -> Tried | None:
+def _run_outermost(policy: Policy, rows: Rows, releases: Any, column: int, name: str) -> AttackResult | None:
     outcome = outermost(policy, rows, releases, column=column)
     if outcome is None:
         return None
@@ -130,8 +130,8 @@ def _odd(policy: Policy, rows: Rows, releases: Any, column: int, name: str) -> T
     return _of_claims(outcome, text, INFORMATION, name=f"outermost:{name}")
 
 
-def _ended(policy: Policy, seen: Seen, rows: Rows) -> Tried:
-    outcome = ends(policy, seen, rows)
+def _run_ends(policy: Policy, observation: Observation, rows: Rows) -> AttackResult:
+    outcome = ends(policy, observation, rows)
     text = (
         f"Of {outcome.targets} values that one person alone has, {outcome.claims} left exactly, as an end of a range; "
         "a step on the quasi-identifier puts the ends on a grid."
@@ -139,8 +139,8 @@ def _ended(policy: Policy, seen: Seen, rows: Rows) -> Tried:
     return _of_claims(outcome, text, INFORMATION)
 
 
-def _linked(policy: Policy, seen: Seen, rows: Rows, most: int, seed: int) -> Tried:
-    outcome = linkage(policy, seen, rows, most=most, seed=seed)
+def _run_linkage(policy: Policy, observation: Observation, rows: Rows, most: int, seed: int) -> AttackResult:
+    outcome = linkage(policy, observation, rows, most=most, seed=seed)
     text = (
         "An attacker who knows everyone's quasi-identifiers, and no times, can link a row to its person with a "
         f"probability of at most {outcome.highest:.3g} ({outcome.mean:.3g} on average); 1/k is {outcome.bound:.3g}."
@@ -155,31 +155,33 @@ def _linked(policy: Policy, seen: Seen, rows: Rows, most: int, seed: int) -> Tri
     return _of_chances(outcome, text, INFORMATION if perturbs else KEPT if outcome.kept else BROKEN)
 
 
-def _homogeneous(policy: Policy, seen: Seen, rows: Rows, column: int, name: str, most: int, seed: int) -> Tried:
+def _run_homogeneity(
+    policy: Policy, observation: Observation, rows: Rows, column: int, name: str, most: int, seed: int
+) -> AttackResult:
     targets = np.arange(len(rows))
     if len(targets) > most:
         targets = np.random.default_rng(seed).choice(targets, most, replace=False)
-    outcome = homogeneity(seen, people=rows.qi[targets], truth=rows.sensitive[targets, column], column=column)
+    outcome = homogeneity(observation, people=rows.qi[targets], truth=rows.sensitive[targets, column], column=column)
     text = f"An attacker who knows someone's quasi-identifiers finds that all rows that may be theirs have one {name}: "
     text += f"for {outcome.claims} of {outcome.targets} rows, and is right for {outcome.right}."
-    promised = policy.l is not None and not seen.star.any()
+    promised = policy.l is not None and not observation.star.any()
     state = INFORMATION if not promised else BROKEN if outcome.claims else KEPT
     return _of_claims(outcome, text, state, name=f"homogeneity:{name}", bound=0.0 if promised else None)
 
 
-def _bounded(policy: Policy, seen: Seen, rows: Rows) -> Tried:
+def _run_boundary(policy: Policy, observation: Observation, rows: Rows) -> AttackResult:
     widest = np.array([qi.geometry.widest() for qi in policy.quasi_identifiers.values()]).reshape(-1, 2)
     present = np.zeros(len(rows), np.bool_)
-    present[seen.rows] = True
-    outcome = boundary(seen, people=rows.qi, published=present, widest=widest, scale=noise(policy, rows.qi))
+    present[observation.rows] = True
+    outcome = boundary(observation, people=rows.qi, published=present, widest=widest, scale=noise(policy, rows.qi))
     text = "Groups end at, or near, values of their own rows: an attacker who knows everyone's quasi-identifiers names "
     text += f"the group of {outcome.claims} of {outcome.targets} rows, and is right for {outcome.right}. "
     text += "The row in it stays hidden."
     return _of_claims(outcome, text, INFORMATION)
 
 
-def _intersected(policy: Policy, seen: Seen, rows: Rows) -> Tried:
-    outcome = intersection(policy, seen, rows)
+def _run_intersection(policy: Policy, observation: Observation, rows: Rows) -> AttackResult:
+    outcome = intersection(policy, observation, rows)
     text = "No row was published under two generalizations: there is nothing to intersect."
     if outcome.targets:
         text = f"{outcome.targets} rows were published under several generalizations; {outcome.above} of them can be "
@@ -187,8 +189,8 @@ def _intersected(policy: Policy, seen: Seen, rows: Rows) -> Tried:
     return _of_chances(outcome, text, KEPT if outcome.kept else BROKEN)
 
 
-def _ordered(policy: Policy, seen: Seen) -> Tried:
-    outcome = order(seen)
+def _run_order(policy: Policy, observation: Observation) -> AttackResult:
+    outcome = order(observation)
     told = outcome.by_chance < _NEVER
     text = f"Of {outcome.targets} pairs of rows that left together, the first to leave came first in {outcome.right}: "
     text += "the order tells who came first." if told else "no more than by chance."
@@ -196,7 +198,7 @@ def _ordered(policy: Policy, seen: Seen) -> Tried:
     return _of_claims(outcome, text, state)
 
 
-def _shrunk(policy: Policy, rows: Rows, releases: Any, most: int, seed: int) -> Tried | None:
+def _run_shrinking(policy: Policy, rows: Rows, releases: Any, most: int, seed: int) -> AttackResult | None:
     outcome = shrinking(policy, rows, releases, most=most, seed=seed)
     if outcome is None:
         return None
@@ -212,8 +214,8 @@ def _shrunk(policy: Policy, rows: Rows, releases: Any, most: int, seed: int) -> 
     return _of_chances(outcome, text, INFORMATION)
 
 
-def _of_chances(outcome: Chances, text: str, state: str) -> Tried:
-    return Tried(
+def _of_chances(outcome: Chances, text: str, state: str) -> AttackResult:
+    return AttackResult(
         name=outcome.attack,
         text=text,
         targets=outcome.targets,
@@ -225,8 +227,8 @@ def _of_chances(outcome: Chances, text: str, state: str) -> Tried:
     )
 
 
-def _of_claims(outcome: Outcome, text: str, state: str, *, name: str = "", bound: float | None = None) -> Tried:
-    return Tried(
+def _of_claims(outcome: Outcome, text: str, state: str, *, name: str = "", bound: float | None = None) -> AttackResult:
+    return AttackResult(
         name=name or outcome.attack,
         text=text,
         targets=outcome.targets,
