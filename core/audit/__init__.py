@@ -21,10 +21,14 @@ Example: four rows leave in two releases of two persons each.
     >>> from crenel.audit import Published, audit
     >>> from crenel.encoding.encoder import Encoder
     >>> from crenel.policy import Policy
-    >>> policy = Policy.from_dict({
-    ...     "person": "id", "quasi_identifiers": {"age": {"type": "numeric", "domain": [0, 100]}},
-    ...     "k": 2, "delay_rows": 4,
-    ... })
+    >>> policy = Policy.from_dict(
+    ...     {
+    ...         "person": "id",
+    ...         "quasi_identifiers": {"age": {"type": "numeric", "domain": [0, 100]}},
+    ...         "k": 2,
+    ...         "delay_rows": 4,
+    ...     }
+    ... )
     >>> rows = Encoder(policy).encode({"id": ["a", "b", "c", "d"], "age": [23, 27, 41, 48]}).rows
     >>> boxes = {"lo": [[23], [41]], "hi": [[27], [48]]}
     >>> kept = Published(rows=[0, 1, 2, 3], offsets=[0, 2, 4], kind=[0, 0], arrivals=[4, 4], **boxes)
@@ -36,6 +40,9 @@ One row changes sides: a release of one person breaks the promise of `k`, and it
     >>> broken = Published(rows=[0, 1, 2, 3], offsets=[0, 3, 4], kind=[0, 0], arrivals=[4, 4], **boxes)
     >>> for problem in audit(policy, rows, broken).problems():
     ...     print(problem)
+    1 rows that left with fewer than k persons at one moment.
+    1 releases of fewer than k persons.
+    1 rows outside their box.
 
 Here belongs whatever judges a published stream: the promises (`guarantees`, `promises`), what anonymity costs
 (`measures`, `utility`), attacks (`attacks`), and the document that `crenel audit` prints (`document`). Reading files

@@ -17,7 +17,7 @@ Bools = npt.NDArray[np.bool_]
 
 
 def legal(policy: Policy, lo: Floats, hi: Floats) -> Bools:
-    """Whether each box, a row each, is one that the policy's geometries can publish."""
+    """Tell which boxes, given a row each, the policy's geometries can publish."""
     right = np.ones(len(lo), np.bool_)
     for j, qi in enumerate(policy.quasi_identifiers.values()):
         geometry = qi.geometry
@@ -27,7 +27,7 @@ def legal(policy: Policy, lo: Floats, hi: Floats) -> Bools:
 
 
 def _legal(geometry: Geometry, lo: Floats, hi: Floats) -> Bools:
-    """Whether each range is a span: not computed by `span`, which the engine uses too."""
+    """Tell which ranges are spans. This does not call `span`, which the engine uses."""
     least, most = geometry.widest()
     inside = (least <= lo) & (lo <= hi) & (hi <= most)
     if isinstance(geometry, Interval):

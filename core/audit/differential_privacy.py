@@ -1,4 +1,4 @@
-"""What a policy can say of differential privacy."""
+"""The differential privacy that a policy provides."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["Statement", "stated"]
 
 @dataclass(frozen=True, kw_only=True)
 class Statement:
-    """A pair that is proven of the policy. `docs/differential-privacy.md` says what it means."""
+    """An epsilon and a delta that are proven for the policy. `docs/differential-privacy.md` explains them."""
 
     epsilon: float
     delta: float
-    #: Of what it is proven.
+    #: What the proof covers.
     scope: str
 
     def __str__(self) -> str:
@@ -24,12 +24,12 @@ class Statement:
 
 
 def stated(policy: Policy) -> Statement | None:
-    """What is proven of the policy; None if nothing is. What the CASTLEGUARD paper claims of its method is refuted."""
+    """Return what is proven for the policy; None if nothing is. The CASTLEGUARD paper's own claim is refuted."""
     parameters = policy.parameters
     if not isinstance(parameters, SdgsParameters) or parameters.beta_sample == 1:
         return None
     if parameters.cover is not Cover.ALL and policy.l is not None:
-        # Whether a cell has l values may hang on one person, of whom the cell's count then tells.
+        # Whether a cell has l values may depend on one person, and the cell's count then reveals that person.
         return None
     beta = parameters.beta_sample
     epsilon = sampling_privacy.least_epsilon(beta) if parameters.epsilon is None else parameters.epsilon

@@ -1,6 +1,6 @@
-"""The audit's result as one document: what `crenel audit --json` prints, and the page is made of.
+"""The result of an audit as one document: `crenel audit --json` prints it, and the page shows it.
 
-It holds counts, means and the policy's own names: never a value of a row. `docs/audit.md` says what each figure is.
+It holds counts, means and the policy's own names, never a value of a row. `docs/audit.md` explains each figure.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Ints = npt.NDArray[np.integer[Any]]
 Document = dict[str, Any]
 
 _BINS_OVER_TIME = 50
-#: Microseconds that a bin of event time may have: from a minute to a year.
+#: The possible widths of a bin of event time in microseconds: from a minute to a year.
 _SPANS = [60_000_000 * m for m in (1, 5, 15, 60, 180, 360, 720, 1440, 10_080, 43_200, 525_600)]
 
 
@@ -42,21 +42,17 @@ def build(
     workload: Workload | None = None,
     tick: Callable[[int], None] = lambda rows: None,
 ) -> Document:
-    """Judge and measure a published stream by what is given.
+    """Judge and measure a published stream by the evidence.
 
-    Parameters
-    ----------
-    version
-        Of who judges.
-    workload
-        The queries that utility is measured by; None: it is not measured.
-    tick
-        Told how many published rows have been matched since, where they are.
+    Args:
+        policy: The promises to judge by.
+        evidence: The published rows, and whatever else is known.
+        version: The version of crenel that judges.
+        workload: The queries that measure utility; None for the default workload.
+        tick: Called with the number of published rows that were matched since the last call.
 
-    Raises
-    ------
-    TraceError
-        The trace is none that a run could have written.
+    Raises:
+        TraceError: No run could have written the trace.
     """
     return _document(Findings(policy, evidence, tick), version, workload or Workload())
 
@@ -83,7 +79,7 @@ def _document(findings: Findings, version: str, workload: Workload) -> Document:
 
 
 def _verdict(judged: list[Promise]) -> str:
-    """What is weaker than the crowd is never called kept."""
+    """Summarize the promises. A stream without the promise of a crowd is never called kept."""
     states = {promise.state for promise in judged}
     if BROKEN in states:
         return BROKEN
@@ -93,11 +89,11 @@ def _verdict(judged: list[Promise]) -> str:
 
 
 def _crowd(findings: Findings, judged: list[Promise]) -> Document:
-    """How many rows left with fewer than k persons at one moment: the first of all figures."""
+    """Say how many rows left with fewer than k persons at one moment: the first of all figures."""
     crowd = findings.crowd
     (promise,) = (promise for promise in judged if promise.name == "crowd")
     how = "not proven" if promise.state == UNKNOWN else promise.state
-    danger = "; an attacker who knows the time can single them out" if crowd.offending else ""
+    danger = "; an attacker who knows when a row arrived can single these rows out" if crowd.offending else ""
     return {
         "alone": promise.value,
         "rows": crowd.rows,
@@ -112,7 +108,7 @@ def _crowd(findings: Findings, judged: list[Promise]) -> Document:
 
 
 def _said(findings: Findings) -> Document:
-    """What the policy says."""
+    """Summarize the policy."""
     policy = findings.policy
     return {
         "method": policy.method,
@@ -214,17 +210,17 @@ def _differential(findings: Findings) -> Document | None:
 
 def _notes(findings: Findings) -> Iterator[str]:
     if findings.given.input is None:
-        yield "Only what was published is known. With --input, lost rows, wrong values and persons can be judged."
+        yield "Only the published rows are known. Give --input to judge lost rows, wrong values and persons."
     if findings.given.trace is None:
-        yield "With --trace (of crenel run), persons, deadlines and each row's way are known exactly."
+        yield "Give --trace (crenel run writes it) to know persons, deadlines and the release of each row exactly."
     elif findings.exact is None:
         yield "The trace does not fit the published rows, and was not used."
     if not findings.star and findings.given.suppressed is None and findings.exact is None:
-        yield "With --suppressed, rows that were suppressed are told from rows that were lost."
+        yield "Give --suppressed to tell lost rows from suppressed rows."
     if findings.perturbs:
-        yield "The method perturbs quasi-identifiers: that a row lies in its box is not promised, and not judged."
+        yield "The method perturbs quasi-identifiers, so it does not promise that a box contains its rows."
     if takes_holes(findings.policy.parameters) and findings.exact is None:
-        yield "A quasi-identifier that is not published of a row counts as lost, though the row may lack it."
+        yield "An unpublished quasi-identifier counts as lost, although the row may never have had it."
 
 
 def _iso(micros: int) -> str:

@@ -1,4 +1,4 @@
-"""What a policy promises, beside what was measured: each promise kept, broken, or not known by what is given."""
+"""Judges each promise of a policy: kept, broken, or unknown because the evidence does not decide it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KEPT, BROKEN, UNKNOWN, NOT_PROMISED = "kept", "broken", "unknown", "not promised
 
 @dataclass(frozen=True, kw_only=True)
 class Promise:
-    """What was promised, and what was measured. The fields are those of the document."""
+    """What the policy promised, and what the audit measured. The fields are those of the document."""
 
     name: str
     promised: str
@@ -38,7 +38,7 @@ class Promise:
 
 
 def promises(findings: Findings) -> Iterator[Promise]:
-    """Each promise that the policy makes, in the document's order, and the crowd whether it is promised or not."""
+    """Judge each promise of the policy, in the document's order. The crowd is judged whether promised or not."""
     yield _crowd(findings)
     yield _crowded(findings)
     for j, name in enumerate(findings.policy.sensitive):
@@ -61,12 +61,12 @@ def promises(findings: Findings) -> Iterator[Promise]:
 
 
 def seeded(findings: Findings) -> str:
-    """What a seed in the policy gives away; nothing if there is none."""
+    """Say what a seed in the policy gives away; empty if there is no seed."""
     if findings.policy.seed is None:
         return ""
     return (
         "The policy has a seed: whoever guesses it can recompute the order of the rows in each release and all other "
-        "draws, so that the order is not secret. Leave the seed out to have a secret drawn."
+        "random draws. Remove the seed, and each pipeline draws a secret of its own."
     )
 
 
@@ -74,7 +74,7 @@ def _crowd(findings: Findings) -> Promise:
     k, crowd = findings.policy.k, findings.crowd
     promise = Promise(
         name="crowd",
-        promised=f"every row leaves in a release of at least {k} persons, each of them once, at one moment",
+        promised=f"every row leaves in a release of at least {k} persons, each person once, at one moment",
         measured=left(findings),
         value=crowd.alone if crowd.exact or crowd.alone else None,
         bound=0,
@@ -86,17 +86,17 @@ def _crowd(findings: Findings) -> Promise:
     if crowd.offending:
         return replace(promise, state=BROKEN)
     if not crowd.exact:
-        return replace(promise, note="Which rows left together, and when, is known by --trace alone.")
+        return replace(promise, note="Give --trace to know which rows left together, and when.")
     if findings.policy.seed is not None:
-        return replace(promise, note="Whoever guesses the seed can recompute the order in which rows left.")
+        return replace(promise, note="An attacker who guesses the seed can recompute the order in which rows left.")
     return replace(promise, state=KEPT)
 
 
 def left(findings: Findings) -> str:
-    """How many rows left with fewer than k persons at one moment, in words."""
+    """Say how many rows left with fewer than k persons at one moment."""
     crowd, fewer = findings.crowd, f"rows left with fewer than {findings.policy.k} persons at one moment"
     if not crowd.exact and not crowd.alone:
-        return f"it is not known how many of {crowd.rows:,} {fewer}"
+        return f"it is unknown how many of {crowd.rows:,} {fewer}"
     least = "" if crowd.exact else "at least "
     repeated = f", and {crowd.repeated:,} in releases in which a person is more than once" if crowd.repeated else ""
     return f"{least}{crowd.alone:,} of {crowd.rows:,} {fewer}{repeated}"
@@ -105,12 +105,12 @@ def left(findings: Findings) -> str:
 def _not_promised(findings: Findings) -> str:
     crowd = findings.crowd
     if crowd.offending:
-        said = "An attacker who knows the time can single them out."
+        said = "An attacker who knows when a row arrived can single these rows out."
     elif crowd.exact:
-        said = "Every row of this stream left in a crowd all the same."
+        said = "Still, every row of this stream left in a crowd."
     else:
-        said = "Which rows left together, and when, is known by --trace alone."
-    return f"{said} The method bastion promises a crowd, with reuse: false and on_suppress: drop."
+        said = "Give --trace to know which rows left together, and when."
+    return f"{said} The method bastion promises a crowd if the policy has reuse: false and on_suppress: drop."
 
 
 def _crowded(findings: Findings) -> Promise:
@@ -124,8 +124,8 @@ def _crowded(findings: Findings) -> Promise:
         least = int(findings.sizes[findings.groups].min())
         promise = replace(
             promise,
-            measured=f"at least {least} rows; whose is not known",
-            note="A person may have several rows of a group. --input bounds the number of persons.",
+            measured=f"at least {least} rows; their persons are unknown",
+            note="A person may have several rows in a group. Give --input to bound the number of persons.",
         )
         return _broken_if(findings, promise, findings.sizes[findings.groups] < k)
     least, most = int(findings.bounds.least.min()), int(findings.bounds.most.min())
@@ -133,7 +133,7 @@ def _crowded(findings: Findings) -> Promise:
     promise = replace(promise, measured=said, value=least)
     unproven = int(np.count_nonzero((findings.bounds.least < k) & (findings.bounds.most >= k)))
     if unproven:
-        note = f"Of {unproven} of {len(findings.groups)} groups it cannot be told without --trace."
+        note = f"Give --trace to decide {unproven} of {len(findings.groups)} groups."
         promise = replace(promise, note=note)
     if (findings.bounds.least < k).any():
         return _broken_if(findings, promise, findings.bounds.most < k)
@@ -151,7 +151,7 @@ def _k_by_trace(findings: Findings, promise: Promise) -> Promise:
 
 
 def _broken_if(findings: Findings, promise: Promise, wrong: Bools) -> Promise:
-    """The promise, broken if any group is wrong."""
+    """Return the promise, marked as broken if any group is wrong."""
     if not wrong.any():
         return promise
     rows = int(findings.sizes[findings.groups[wrong]].sum())
@@ -162,16 +162,16 @@ def _diverse(findings: Findings, j: int, name: str) -> Promise:
     bound = int(findings.policy.l or 0)
     codes = findings.out.sensitive[findings.grouped, j]
     values, entropy = measures.diversity(findings.out.box[findings.grouped], codes, len(findings.sizes))
-    promised = f"at least {bound} different values of {name} in each group"
+    promised = f"at least {bound} distinct values of {name} in each group"
     promise = Promise(name=f"l:{name}", promised=promised, measured="no groups", bound=bound, state=KEPT)
     if len(findings.groups):
         least = int(values[findings.groups].min())
-        note = f"By their entropy, at least {entropy[findings.groups].min():.2f} in each group."
-        promise = replace(promise, measured=f"at least {least} different values", value=least, note=note)
+        note = f"By entropy, each group has at least {entropy[findings.groups].min():.2f} equally likely values."
+        promise = replace(promise, measured=f"at least {least} distinct values", value=least, note=note)
     early = sum(report.low_diversity[name] for report in findings.reports)
     promise = _broken_if(findings, replace(promise, groups=0, rows=0), values[findings.groups] < bound)
     if early and promise.state == KEPT:
-        note = f"{promise.note} {early} releases left before their group had them."
+        note = f"{promise.note} {early} releases left before their group had that many."
         return replace(promise, state=BROKEN, groups=early, rows=None, note=note)
     return promise
 
@@ -184,18 +184,18 @@ def _close(findings: Findings, j: int, name: str) -> Promise:
     most = float(far[findings.groups].max()) if len(findings.groups) else 0.0
     promise = Promise(
         name=f"t:{name}",
-        promised=f"within {bound:g} of the stream's {name} in each group, when it leaves",
-        measured=f"within {most:.3f} of what was published in all",
+        promised=f"each group's distribution of {name} is within {bound:g} of the stream's when the group leaves",
+        measured=f"within {most:.3f} of all published rows",
         value=rounded(most),
         bound=bound,
         state=UNKNOWN,
-        note="How the stream was at the moment of each release is known by --trace alone.",
+        note="Give --trace to compare each group with the stream at the moment of its release.",
     )
     counts = [report.far[name] for report in findings.reports]
     if findings.exact is None or any(count is None for count in counts):
         return promise
     wrong = sum(count or 0 for count in counts)
-    note = "It is judged at the moment of each release; what is measured is at the end."
+    note = "Judged at the moment of each release. The measured distance is that at the end."
     return replace(promise, state=BROKEN if wrong else KEPT, groups=wrong, rows=None, note=note)
 
 
@@ -205,11 +205,11 @@ def _deadline(findings: Findings) -> Promise:
     said += [] if policy.delay_rows is None else [f"{policy.delay_rows} arrivals"]
     bound = policy.delay_rows if policy.delay is None else policy.delay / 1e6
     promised = f"each row leaves within {' and '.join(said)}"
-    promise = Promise(name="deadline", promised=promised, measured="not known", bound=bound, state=UNKNOWN)
+    promise = Promise(name="deadline", promised=promised, measured="unknown", bound=bound, state=UNKNOWN)
     late = [report.late for report in findings.reports]
     delay = findings.delay
     if findings.exact is None or None in late:
-        return replace(promise, note="When a row came and left is known by --trace alone.")
+        return replace(promise, note="Give --trace to know when each row arrived and left.")
     wrong = sum(count or 0 for count in late) + sum(report.late_rows or 0 for report in findings.reports)
     early = sum(report.early or 0 for report in findings.reports)
     unordered = 0 if policy.event_time is None else findings.exact.out_of_order()
@@ -219,7 +219,7 @@ def _deadline(findings: Findings) -> Promise:
     if unordered:
         notes.append(f"{unordered} rows of the trace are not in the order of their event times.")
     if early:
-        notes.append(f"{early} rows of the trace left before they came.")
+        notes.append(f"{early} rows of the trace left before they arrived.")
     broken = wrong + unordered + early
     return replace(promise, state=BROKEN if broken else KEPT, rows=broken, note=" ".join(notes))
 
@@ -228,20 +228,20 @@ def _nothing_lost(findings: Findings) -> Promise:
     lost, more, lacking = findings.accounts
     promise = Promise(
         name="nothing lost",
-        promised="each row leaves once" + (", or is sampled out" * findings.samples),
-        measured="not known",
+        promised="each row leaves exactly once" + (", or is sampled out" * findings.samples),
+        measured="unknown",
         bound=0,
         state=UNKNOWN,
         note=lacking,
     )
     if more:
-        promise = replace(promise, measured=f"{more} rows too many", state=BROKEN, rows=more)
+        promise = replace(promise, measured=f"{more} surplus rows", state=BROKEN, rows=more)
         if findings.exact is None and findings.given.trace is not None:
-            note = f"The trace is of {findings.traced} published rows, and there are {len(findings.out)}."
+            note = f"The trace has {findings.traced} published rows, but the output has {len(findings.out)}."
             promise = replace(promise, note=note)
     if lost is None:
         return promise
-    measured = " and ".join([f"{lost} rows lost", *([f"{more} too many"] if more else [])])
+    measured = " and ".join([f"{lost} rows lost", *([f"{more} surplus"] if more else [])])
     state = BROKEN if lost or more else KEPT
     return replace(promise, measured=measured, value=lost, state=state, rows=lost + more)
 
@@ -249,36 +249,36 @@ def _nothing_lost(findings: Findings) -> Promise:
 def _contained(findings: Findings) -> Promise:
     promise = Promise(
         name="contained",
-        promised="ranges hold the row's own values, and the rest is as it came",
-        measured="not known",
+        promised="each published range contains the row's own value, and all other values are unchanged",
+        measured="unknown",
         bound=0,
         state=UNKNOWN,
-        note="What a row's own values are is known by --input.",
+        note="Give --input to compare published ranges with the rows' own values.",
     )
     if findings.exact is not None:
         changed, state, measured = findings.exact.changed(), KEPT, "all do"
         wrong = sum(report.outside for report in findings.reports) + changed
-        note = f"{changed} rows have other values in what leaves as it is." if changed else ""
+        note = f"{changed} rows have a changed value in a column that must leave unchanged." if changed else ""
     elif findings.given.input is not None:
         unsure = int(findings.bounds.unsure.sum())
         wrong, state, measured = int(findings.bounds.excess.sum()), UNKNOWN if unsure else KEPT, "no breach found"
-        note = f"Of {unsure} rows it cannot be told without --trace: others that leave as they do lie elsewhere."
+        note = f"Give --trace to decide {unsure} rows: other rows with the same unchanged values lie outside their box."
         note = note if unsure else ""
         promise = replace(promise, groups=int(np.count_nonzero(findings.bounds.excess)))
     else:
         return promise
     if wrong:
-        return replace(promise, measured=f"{wrong} rows do not", value=wrong, state=BROKEN, rows=wrong, note=note)
+        return replace(promise, measured=f"broken in {wrong} rows", value=wrong, state=BROKEN, rows=wrong, note=note)
     return replace(promise, measured=measured, value=0, state=state, rows=0, note=note)
 
 
 def _columns(findings: Findings) -> Promise:
     allowed = {*findings.policy.quasi_identifiers, *findings.policy.sensitive, *findings.policy.publish}
     more = [name for name in findings.out.columns if name not in allowed]
-    person = " The person is among them." if findings.policy.person in more else ""
+    person = " The person column is among them." if findings.policy.person in more else ""
     return Promise(
         name="columns",
-        promised="no column leaves that the policy does not name",
+        promised="no column is published that the policy does not name",
         measured=f"{len(more)} other columns" if more else "no other column",
         value=len(more),
         bound=0,
@@ -292,7 +292,7 @@ def _boxes(findings: Findings) -> Promise:
     wrong = ~legal(findings.policy, findings.out.lo, findings.out.hi)[findings.groups]
     promise = Promise(
         name="boxes",
-        promised="values are such as the policy can publish",
+        promised="every published value is one that the policy can publish",
         measured="all are",
         value=0,
         bound=0,
@@ -303,12 +303,12 @@ def _boxes(findings: Findings) -> Promise:
     narrow = sum(report.star_not_widest for report in findings.reports)
     mixed = 0 if findings.exact is None else findings.exact.mixed()
     notes = [f"{narrow} suppressed releases are not fully generalized."] if narrow else []
-    notes += [f"{mixed} times, rows of a group were published otherwise than the rest of it."] if mixed else []
+    notes += [f"Rows of one group were published under different boxes: {mixed} boxes too many."] if mixed else []
     count = int(np.count_nonzero(wrong)) + narrow + mixed
     if not count:
         return promise
     rows = int(findings.sizes[findings.groups[wrong]].sum())
-    measured, note = f"{count} groups have others", " ".join(notes)
+    measured, note = f"{count} groups have other values", " ".join(notes)
     return replace(promise, measured=measured, value=count, state=BROKEN, groups=count, rows=rows or None, note=note)
 
 
@@ -316,19 +316,19 @@ def _reported(findings: Findings) -> Promise:
     if findings.exact is None or findings.given.reported is None:
         raise AssertionError
     counts = [(report.wrong_loss, report.wrong_persons) for report in findings.reports]
-    # A loss over perturbed values of a learned domain cannot be computed again.
+    # Recomputing this loss would need the perturbed values that the domain was learned from.
     unjudged = any(loss is None for loss, _ in counts)
     wrong = findings.exact.misreported(findings.given.reported)
     wrong += sum(0 if findings.perturbs else loss or 0 for loss, _ in counts) + sum(n or 0 for _, n in counts)
     return Promise(
         name="reported figures",
-        promised="releases have the loss, rows and persons reported",
-        measured=f"{wrong} are not" if wrong else "all are",
+        promised="the reported loss, rows and persons of each release are right",
+        measured=f"{wrong} releases are wrong" if wrong else "all are right",
         value=wrong,
         bound=0,
         state=BROKEN if wrong else KEPT,
         groups=wrong,
-        note="Losses were not computed again: domains are learned from perturbed values." if unjudged else "",
+        note="Losses were not recomputed, because the domains are learned from perturbed values." if unjudged else "",
     )
 
 
@@ -339,9 +339,9 @@ def _epsilon(findings: Findings) -> Promise:
     return Promise(
         name="epsilon",
         promised=f"epsilon {statement.epsilon:.4g} with delta {statement.delta:.3g}, for {statement.scope}",
-        measured="not known",
+        measured="unknown",
         value=None,
         bound=rounded(statement.epsilon),
         state=UNKNOWN,
-        note="It is proven for the method. No output can show it.",
+        note="This is proven for the method. No output can show it.",
     )

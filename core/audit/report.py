@@ -1,4 +1,8 @@
-"""The result of an audit: counts of broken promises, and what anonymity cost."""
+"""The result of an audit: counts of broken promises, and the cost of anonymity.
+
+A `Report` holds counts only, never a value of a row, so it can be logged. A promise that the evidence cannot decide
+counts as not checked, never as kept.
+"""
 
 from __future__ import annotations
 
@@ -9,84 +13,84 @@ from crenel.audit.differential_privacy import Statement
 
 __all__ = ["Report"]
 
-#: What rows left with that no crowd hides.
+#: How rows leave that no crowd hides.
 _FEWER = "fewer than k persons at one moment"
 
-# What is said of a row's own values, and of domains that are learned from them.
+# Promises about a row's own values, and about domains learned from them. Methods that perturb do not make them.
 _NOT_OF_PERTURBED = ("rows outside their box", "releases that report a wrong loss")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What an audit counted. `None`: could not be checked with what is known."""
+    """The counts of an audit. None means that the evidence could not decide."""
 
-    #: Rows that were pushed, and what became of them.
+    #: The rows that were pushed, and how they left.
     rows: int
     published: int
     suppressed: int
     sampled_out: int
-    #: Rows that have not left, though the stream has not ended either.
+    #: Rows that have not left yet, while the stream goes on.
     held: int
     #: Rows that never left.
     lost: int
     #: Rows that left more than once.
     twice: int
-    #: Row numbers that left and were never pushed.
+    #: Row numbers that left but were never pushed.
     unknown: int
     #: Rows that left before they had arrived.
     early: int | None
     #: Rows that left with fewer than k persons at one moment: in a release of fewer persons, or as a star. None if it
-    #: is not known which rows left together.
+    #: is unknown which rows left together.
     alone: int | None
-    #: Rows of releases in which a person is more than once; and rows of which either is so.
+    #: Rows of releases that contain a person more than once; and rows to which either applies.
     repeated: int | None
     no_crowd: int | None
     #: Releases that left when fewer than k persons had been published under their box.
     small_groups: int
-    #: The same for l and the values of each sensitive column, by column.
+    #: Releases that left when fewer than l values had been published under their box, by sensitive column.
     low_diversity: Mapping[str, int]
     #: Releases whose group was further than t from the stream, by sensitive column.
     far: Mapping[str, int | None]
-    #: Rows that are not inside the box they were published under. A method that perturbs does not promise it.
+    #: Rows outside the box they were published under. A method that perturbs does not promise to contain them.
     outside: int
-    #: Releases whose box is none that the geometry can publish.
+    #: Releases with a box that the geometry cannot publish.
     illegal: int
     #: Rows that left after their `delay`.
     late: int | None
     #: Rows that left after their `delay_rows`.
     late_rows: int | None
-    #: Releases whose reported loss or number of persons is not what it is computed to be.
+    #: Releases that report another loss, or another number of persons, than the audit computes.
     wrong_loss: int | None
     wrong_persons: int | None
     #: Suppressed releases whose box is not the widest.
     star_not_widest: int
-    #: Mean loss over the rows published (a suppressed row loses everything: 1.0).
+    #: Mean loss over the published rows. A suppressed row loses everything: 1.0.
     loss: float | None
     #: Whether the policy promises that every published row leaves in a crowd.
     crowd: bool = False
-    #: Whether boxes are over perturbed values.
+    #: Whether boxes cover perturbed values.
     perturbed: bool = False
-    #: What is guaranteed besides, and how well that is founded; None: nothing.
+    #: The differential privacy that the policy provides, and its proof; None if there is none.
     differential: Statement | None = None
-    #: Mean over the rows published of the uncertainty penalty: the parts of the domains that the box takes up, added up
-    #: over the quasi-identifiers, without weights. A suppressed row's is their number.
+    #: Mean uncertainty penalty of the published rows: the shares of the domains that the box covers, added up over the
+    #: quasi-identifiers without weights. The penalty of a suppressed row is the number of quasi-identifiers.
     uncertainty_penalty: float | None = None
-    #: The same with the decay of what is late: each row's penalty times (1 + alpha)^delay.
+    #: The same, growing with delay: each row's penalty times (1 + alpha)^delay.
     information_loss: float | None = None
-    #: Mean delay of the rows published, in instants: arrivals, or a span of event time.
+    #: Mean delay of the published rows in instants: arrivals, or spans of event time.
     mean_delay: float | None = None
 
     @property
     def ok(self) -> bool:
-        """Whether every promise was checked and none was found broken."""
+        """Whether every promise was checked and kept."""
         return not self.problems() and not self.unchecked()
 
     def problems(self) -> list[str]:
-        """One sentence for every kind of breach that was found."""
+        """Return one sentence for each kind of breach."""
         return [f"{count} {text}." for text, count in self._counts() if count]
 
     def unchecked(self) -> list[str]:
-        """One sentence for every promise that could not be judged."""
+        """Return one sentence for each promise that the evidence cannot decide."""
         return [f"Not checked: {text}." for text, count in self._counts() if count is None]
 
     def _counts(self) -> list[tuple[str, int | None]]:

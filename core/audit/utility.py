@@ -1,4 +1,4 @@
-"""Utility: how far off counts are that are asked of the published rows, and not of the input."""
+"""Utility: how far counts over the published rows deviate from counts over the input."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["Workload", "utility"]
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-#: The most windows, and the least rows of one: of few rows, few queries have an answer.
+#: The largest number of windows, and the least rows in one: over few rows, few queries have an answer.
 _WINDOWS, _LEAST = 10, 1000
 
 
 @dataclass(frozen=True)
 class Workload:
-    """How queries are drawn."""
+    """How the queries are drawn."""
 
     queries: int = 500
     theta: float = 0.1
@@ -32,16 +32,16 @@ class Workload:
 
 
 def utility(findings: Findings, workload: Workload) -> dict[str, Any] | None:
-    """The error of a workload, as in the document; None if there is nothing to compare with.
+    """Measure the error of a workload for the document; None if there is nothing to compare.
 
-    With the trace, rows are compared window by window, as they came; otherwise the whole stream is one.
+    With the trace, rows are compared window by window in the order of arrival. Otherwise the whole stream is a window.
     """
     given = findings.given.input
     if given is None or not len(given) or not len(findings.out) or not workload.queries:
         return None
     paired = findings.exact is not None and bool(np.all(findings.exact.rows >= 0))
     rows = findings.exact.rows if findings.exact is not None and paired else np.arange(len(given))
-    if paired:  # in the order of arrival, so that a window is one of the stream
+    if paired:  # sort by arrival, so that a window is a part of the stream
         order = np.argsort(given.rows.time[rows], kind="stable")
     axes, points, lo, hi, of = _columns_asked(findings)
     if not axes:
@@ -68,7 +68,7 @@ def utility(findings: Findings, workload: Workload) -> dict[str, Any] | None:
 
 
 def _columns_asked(findings: Findings) -> tuple[list[Axis], Floats, Floats, Floats, Ints]:
-    """The axes of queries; the input's points; the different boxes of the published rows, and which each has."""
+    """Return the queries' axes, the input's points, the distinct published boxes, and each row's box."""
     given = findings.given.input
     if given is None:
         raise AssertionError

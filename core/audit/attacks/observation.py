@@ -1,4 +1,4 @@
-"""What everybody sees of a published stream."""
+"""What every attacker observes of a published stream."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Observation:
-    """What everybody sees: the published rows, one after another."""
+    """The published rows, one after another, as everyone sees them."""
 
-    #: Boxes, a row each and a column per quasi-identifier; NaN if that is not published.
+    #: Boxes, one row each and one column per quasi-identifier; NaN if that is not published.
     lo: Floats = field(repr=False)
     hi: Floats = field(repr=False)
-    #: Sensitive values by their codes, a column each.
+    #: The codes of the sensitive values, one column each.
     sensitive: Ints = field(repr=False)
-    #: Rows that were published fully generalized.
+    #: Which rows were published fully generalized.
     star: Bools = field(repr=False)
-    #: How many rows had arrived when it left: a stream is watched while it flows.
+    #: How many rows had arrived when each row left: an attacker may watch the stream as it flows.
     left: Ints = field(repr=False)
-    #: The numbers of the rows; -1 if they are not known. Nobody sees these: claims are judged by them.
+    #: The numbers of the rows; -1 if unknown. No attacker sees them: they judge the claims.
     rows: Ints = field(repr=False)
-    #: Rows of one number left together.
+    #: Rows with the same number left together.
     release: Ints = field(repr=False)
 
     def __len__(self) -> int:
-        """The number of rows that were published."""
+        """Count the published rows."""
         return len(self.rows)
 
     def groups(self) -> tuple[Floats, Floats, Ints]:
-        """The different boxes of what is not fully generalized, and for each such row the number of its box."""
+        """Return the distinct boxes of all rows but stars, and the number of each such row's box."""
         lo, hi = self.lo[~self.star], self.hi[~self.star]
-        # Byte by byte, so that what is not published in both (NaN) is the same.
+        # Compare bytes, so that two unpublished values (NaN) are equal.
         both = np.ascontiguousarray(np.hstack([lo, hi]) + 0.0)
         keys = both.view(np.dtype((np.void, both.itemsize * both.shape[1]))).reshape(-1)
         _, first, group = np.unique(keys, return_index=True, return_inverse=True)
@@ -52,7 +52,7 @@ class Observation:
 
     @classmethod
     def of(cls, policy: Policy, rows: Rows, releases: Any) -> Observation:
-        """What an outsider sees of an engine's releases of these rows."""
+        """Observe an engine's releases of these rows."""
         out = Published.of(releases)
         sizes = np.ones(len(out), np.int64) if out.offsets is None else np.diff(out.offsets)
         kind = np.zeros(len(out), np.int64) if out.kind is None else out.kind
@@ -74,7 +74,7 @@ class Observation:
         )
 
     def then(self, other: Observation) -> Observation:
-        """Both, one after the other: a stream that was published twice, say."""
+        """Append another observation, for example of a stream that was published twice."""
         columns = {
             column.name: np.concatenate([getattr(self, column.name), getattr(other, column.name)])
             for column in fields(self)

@@ -1,4 +1,4 @@
-"""All attacks on one stream, each told in a sentence."""
+"""Runs all attacks on one stream, and sums up each in a sentence."""
 
 from __future__ import annotations
 
@@ -22,53 +22,50 @@ from crenel.policy import Policy
 
 __all__ = ["AttackResult", "run_all"]
 
-#: What has a smaller chance than this does not happen by chance.
+#: A result less likely than this is not explained by chance.
 _NEVER = 1e-9
 
 KEPT, BROKEN, INFORMATION = "kept", "broken", "information"
 
-#: How well the observer of time knows the moment of a row: within this part of the delay.
+#: How precisely the observer knows when a row arrived: within this share of the delay.
 _KNOWN = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttackResult:
-    """An attack, and what it achieved. Counts and declared names only."""
+    """An attack and its result. It holds counts and declared names only."""
 
     name: str
-    #: What came of it, in a sentence.
+    #: The result in a sentence.
     text: str
     targets: int
-    #: Of how many of them something was claimed, or guessed; and how often that was right, or is expected of guesses.
+    #: The number of targets with a claim or a guess, and how many of these are right, or are expected to be.
     claims: int
     right: int
-    #: The part of the targets, or of guesses the chance for the one who is worst off; and what is promised of it, None
-    #: if nothing is.
+    #: The share of the targets that the attack succeeds on; for guesses, the probability for the worst-off target. And
+    #: the promised bound on it; None if there is no promise.
     success: float
     bound: float | None
-    #: `kept` or `broken` where something is promised, else `information`.
+    #: `kept` or `broken` if there is a promise, else `information`.
     state: str
 
     def as_dict(self) -> dict[str, Any]:
-        """The same for machines."""
+        """Return the fields as a dictionary for the document."""
         return asdict(self)
 
 
 def run_all(
     policy: Policy, rows: Rows, observation: Observation, releases: Any = None, *, most: int = 200, seed: int = 0
 ) -> list[AttackResult]:
-    """Try the attacks on one shard's rows.
+    """Run the attacks on the rows of one shard.
 
-    Parameters
-    ----------
-    rows
-        All that went in.
-    seen
-        What was published. Where its `rows` are -1, attacks that must be judged by whose rows they are are left out.
-    releases
-        What left, in the order it left, if that is known: a `Published`, or anything with its columns.
-    most
-        The boxes, rows or persons that costly attacks look at, drawn at random by `seed`.
+    Args:
+        policy: The promises, the method and its parameters.
+        rows: All rows that went in.
+        observation: The published rows. If its `rows` are -1, attacks that need the true rows are left out.
+        releases: The releases in the order they left, if known: a `Published`, or any object with its columns.
+        most: How many boxes, rows or persons a costly attack examines.
+        seed: The seed that draws them.
     """
     known = bool(len(observation)) and not np.any(observation.rows < 0)
     left = None if releases is None or not known else releases
@@ -92,8 +89,8 @@ def _run_posterior(policy: Policy, rows: Rows, releases: Any) -> AttackResult | 
         return None
     text = (
         "An attacker who knows everyone's quasi-identifiers, all times and the method has a best guess above 1/k for "
-        f"{outcome.above} of {outcome.targets} rows ({outcome.reused} left alone under a generalization seen before, "
-        f"{outcome.stars} as stars, {outcome.together} in releases); at most {outcome.highest:.3g}."
+        f"{outcome.above} of {outcome.targets} rows ({outcome.reused} left alone under a reused generalization, "
+        f"{outcome.stars} as stars, {outcome.together} in releases). The highest probability is {outcome.highest:.3g}."
     )
     return _of_chances(outcome, text, _crowd(policy, outcome))
 
@@ -103,15 +100,15 @@ def _run_observer(policy: Policy, rows: Rows, releases: Any, most: int, seed: in
     if outcome is None:
         return None
     text = (
-        "An attacker who knows someone's quasi-identifiers, and when their row came to within a tenth of the delay, "
-        f"finds fewer than k possible rows for {outcome.above} of {outcome.targets} rows, and just the right one for "
+        "An attacker who knows someone's quasi-identifiers, and when their row arrived to within a tenth of the delay, "
+        f"finds fewer than k possible rows for {outcome.above} of {outcome.targets} rows, and only the right one for "
         f"{outcome.linked}."
     )
     return _of_chances(outcome, text, _crowd(policy, outcome))
 
 
 def _crowd(policy: Policy, outcome: Chances) -> str:
-    """What is promised against who knows times, is so by the crowd alone."""
+    """Judge by the crowd, which alone promises something against an attacker who knows times."""
     if not policy.crowd:
         return INFORMATION
     return KEPT if outcome.kept else BROKEN
@@ -121,11 +118,12 @@ def _run_outermost(policy: Policy, rows: Rows, releases: Any, column: int, name:
     outcome = outermost(policy, rows, releases, column=column)
     if outcome is None:
         return None
-    text = f"No group has just one member with a value of {name} of its own."
+    text = f"No group has exactly one member with a unique value of {name}."
     if outcome.targets:
         text = (
-            f"An attacker who knows who is in a group guesses that the outermost member has the odd value of {name}: "
-            f"right in {outcome.right} of {outcome.targets} groups, {outcome.ratio or 0.0:.3g} times what chance gives."
+            f"An attacker who knows who is in a group guesses that the outermost member has the unique {name}. The "
+            f"guess is right in {outcome.right} of {outcome.targets} groups, {outcome.ratio or 0.0:.3g} times as often "
+            "as by chance."
         )
     return _of_claims(outcome, text, INFORMATION, name=f"outermost:{name}")
 
@@ -133,8 +131,8 @@ def _run_outermost(policy: Policy, rows: Rows, releases: Any, column: int, name:
 def _run_ends(policy: Policy, observation: Observation, rows: Rows) -> AttackResult:
     outcome = ends(policy, observation, rows)
     text = (
-        f"Of {outcome.targets} values that one person alone has, {outcome.claims} left exactly, as an end of a range; "
-        "a step on the quasi-identifier puts the ends on a grid."
+        f"{outcome.claims} of {outcome.targets} values that one person alone has were published exactly, as the end of "
+        "a range. A step on the quasi-identifier puts the ends on a grid."
     )
     return _of_claims(outcome, text, INFORMATION)
 
@@ -142,15 +140,15 @@ def _run_ends(policy: Policy, observation: Observation, rows: Rows) -> AttackRes
 def _run_linkage(policy: Policy, observation: Observation, rows: Rows, most: int, seed: int) -> AttackResult:
     outcome = linkage(policy, observation, rows, most=most, seed=seed)
     text = (
-        "An attacker who knows everyone's quasi-identifiers, and no times, can link a row to its person with a "
-        f"probability of at most {outcome.highest:.3g} ({outcome.mean:.3g} on average); 1/k is {outcome.bound:.3g}."
+        "An attacker who knows everyone's quasi-identifiers, but no times, can link a row to its person with "
+        f"probability at most {outcome.highest:.3g} ({outcome.mean:.3g} on average). 1/k is {outcome.bound:.3g}."
     )
     if outcome.only_stars and outcome.among_stars:
         text += (
-            f" {outcome.only_stars} persons are inside no group, so they are among the suppressed rows, "
-            f"where the chance is {outcome.among_stars:.3g}."
+            f" {outcome.only_stars} persons are inside no group, so their rows are among the suppressed ones, "
+            f"where the probability is {outcome.among_stars:.3g}."
         )
-    # Of perturbed values nobody knows whose they are, and the rule behind 1/k is another.
+    # With perturbed values the attacker cannot tell who is inside a box, so 1/k does not follow.
     perturbs = bool(getattr(policy.parameters, "perturbs", False))
     return _of_chances(outcome, text, INFORMATION if perturbs else KEPT if outcome.kept else BROKEN)
 
@@ -162,7 +160,7 @@ def _run_homogeneity(
     if len(targets) > most:
         targets = np.random.default_rng(seed).choice(targets, most, replace=False)
     outcome = homogeneity(observation, people=rows.qi[targets], truth=rows.sensitive[targets, column], column=column)
-    text = f"An attacker who knows someone's quasi-identifiers finds that all rows that may be theirs have one {name}: "
+    text = f"An attacker who knows someone's quasi-identifiers finds that all rows that may be theirs have one {name} "
     text += f"for {outcome.claims} of {outcome.targets} rows, and is right for {outcome.right}."
     promised = policy.l is not None and not observation.star.any()
     state = INFORMATION if not promised else BROKEN if outcome.claims else KEPT
@@ -174,9 +172,9 @@ def _run_boundary(policy: Policy, observation: Observation, rows: Rows) -> Attac
     present = np.zeros(len(rows), np.bool_)
     present[observation.rows] = True
     outcome = boundary(observation, people=rows.qi, published=present, widest=widest, scale=noise(policy, rows.qi))
-    text = "Groups end at, or near, values of their own rows: an attacker who knows everyone's quasi-identifiers names "
+    text = "Groups end at or near values of their own rows. An attacker who knows everyone's quasi-identifiers names "
     text += f"the group of {outcome.claims} of {outcome.targets} rows, and is right for {outcome.right}. "
-    text += "The row in it stays hidden."
+    text += "Which row of the group it is stays hidden."
     return _of_claims(outcome, text, INFORMATION)
 
 
@@ -184,16 +182,16 @@ def _run_intersection(policy: Policy, observation: Observation, rows: Rows) -> A
     outcome = intersection(policy, observation, rows)
     text = "No row was published under two generalizations: there is nothing to intersect."
     if outcome.targets:
-        text = f"{outcome.targets} rows were published under several generalizations; {outcome.above} of them can be "
-        text += f"linked with a chance above 1/k, at most {outcome.highest:.3g}."
+        text = f"{outcome.targets} rows were published under several generalizations. {outcome.above} of them can be "
+        text += f"linked with a probability above 1/k, at most {outcome.highest:.3g}."
     return _of_chances(outcome, text, KEPT if outcome.kept else BROKEN)
 
 
 def _run_order(policy: Policy, observation: Observation) -> AttackResult:
     outcome = order(observation)
     told = outcome.by_chance < _NEVER
-    text = f"Of {outcome.targets} pairs of rows that left together, the first to leave came first in {outcome.right}: "
-    text += "the order tells who came first." if told else "no more than by chance."
+    text = f"In {outcome.right} of {outcome.targets} pairs of rows that left together, the first in the output arrived "
+    text += "first: the order reveals who arrived first." if told else "first, no more than by chance."
     state = INFORMATION if getattr(policy.parameters, "reorder", False) else BROKEN if told else KEPT
     return _of_claims(outcome, text, state)
 
@@ -205,11 +203,11 @@ def _run_shrinking(policy: Policy, rows: Rows, releases: Any, most: int, seed: i
     text = "No row left alone."
     if outcome.targets:
         text = (
-            "An attacker who knows everyone's quasi-identifiers and the method, and no times, has a best guess above "
-            f"1/k for {outcome.above} of {outcome.targets} rows that left alone, at most {outcome.highest:.3g} "
-            f"({outcome.mean:.3g} on average). Which generalization was reused changes the odds between two persons "
-            f"by a factor of up to {outcome.odds:.3g}; {outcome.pinned} rows are known to be in a group, by a value "
-            f"that it ends at; a star excludes {outcome.star_excludes:.0%} of the persons."
+            "An attacker who knows everyone's quasi-identifiers and the method, but no times, has a best guess above "
+            f"1/k for {outcome.above} of {outcome.targets} rows that left alone, with probability at most "
+            f"{outcome.highest:.3g} ({outcome.mean:.3g} on average). Which generalization was reused changes the odds "
+            f"between two persons by a factor of up to {outcome.odds:.3g}. {outcome.pinned} rows are known to be in a "
+            f"group, because its box ends at their value. A star excludes {outcome.star_excludes:.0%} of the persons."
         )
     return _of_chances(outcome, text, INFORMATION)
 

@@ -1,4 +1,4 @@
-"""Arrival order from output order: at the level of chance within a release."""
+"""The order within a release reveals nothing about the order of arrival."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import pytest
 from crenel.audit.attacks import Observation, Order, order
 from tests.core.audit.streams import policy, seen, stream, view
 
-#: Chances this small do not happen: with other seeds a test here would fail by itself once in ten million runs.
+#: Results less likely than this do not happen: with another seed, a test here fails once in ten million runs.
 NEVER = 1e-8
 
 
 @pytest.mark.parametrize(
     "method", ["castle", "bastion", "mondrian", "partition", "rtree", "min-delay", "faanst-passive", "castleguard"]
 )
-def test_the_order_of_a_release_tells_nothing(method: str):
+def test_the_order_in_a_release_reveals_nothing(method: str):
     rows = stream(4000)
     outcome = order(seen(policy(method, k=10, delay_rows=200), rows))
     assert outcome.targets > 500
@@ -24,7 +24,7 @@ def test_the_order_of_a_release_tells_nothing(method: str):
 
 
 def as_they_came(what: Observation, backwards: bool = False) -> Observation:
-    """A weak publisher: rows leave as they came."""
+    """A weak publisher: rows leave in the order of arrival."""
     first = np.flatnonzero(np.append(True, what.release[1:] != what.release[:-1]))
     places = [np.sort(rows) for rows in np.split(what.rows, first[1:])]
     rows = np.concatenate([rows[::-1] if backwards else rows for rows in places])
@@ -40,14 +40,14 @@ def as_they_came(what: Observation, backwards: bool = False) -> Observation:
 
 
 @pytest.mark.parametrize("backwards", [False, True])
-def test_rows_that_leave_as_they_came_are_recognised(backwards: bool):
+def test_rows_in_the_order_of_arrival_are_recognised(backwards: bool):
     weak = order(as_they_came(seen(policy("bastion"), stream()), backwards))
     assert weak.success == float(not backwards)
     assert weak.by_chance < NEVER
 
 
 def test_a_slight_tendency_is_recognised():
-    """Half of the releases are shuffled, the others are not."""
+    """Half of the releases are shuffled, and the others are not."""
     of, rows = policy("bastion", k=10, delay_rows=200), stream(4000)
     what = seen(of, rows)
     sorted_rows = as_they_came(what).rows
@@ -69,7 +69,7 @@ def test_a_slight_tendency_is_recognised():
 
 def test_order_by_hand():
     five = view([[0.0]] * 5, [[1.0]] * 5, [0] * 5)
-    # 0 and 1 before 2 and 3; the last has no partner.
+    # 0 and 1 arrived before 2 and 3; the last row has no partner.
     assert order(five) == Order(attack="order", targets=2, claims=2, right=2)
     assert Order(attack="order", targets=0, claims=0, right=0).by_chance == 1.0
     assert Order(attack="order", targets=2, claims=2, right=2).by_chance == pytest.approx(2 * np.exp(-1))

@@ -1,4 +1,4 @@
-"""All attacks at once, as the audit tells of them."""
+"""All attacks at once, as the audit reports them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def by_name(found: list[AttackResult]) -> dict[str, AttackResult]:
 @pytest.mark.parametrize("method", [*METHODS, *BUFFERED], ids=lambda method: method.name)
 @settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())
-def test_nothing_that_is_promised_is_broken(method, data: st.DataObject):
+def test_no_promise_is_broken(method, data: st.DataObject):
     case: Case = data.draw(method.cases, label="case")
     releases = run(case)
     for one in run_all(case.policy, case.rows, Observation.of(case.policy, case.rows, releases), releases):
@@ -33,7 +33,7 @@ def test_nothing_that_is_promised_is_broken(method, data: st.DataObject):
         json.dumps(one.as_dict(), allow_nan=False)
 
 
-def test_all_are_tried_on_a_stream_that_is_known():
+def test_all_attacks_run_on_a_known_stream():
     of, rows = policy("bastion", l=2, on_suppress="drop"), stream()
     releases = published(of, rows)
     found = by_name(run_all(of, rows, Observation.of(of, rows, releases), releases))
@@ -54,21 +54,21 @@ def test_all_are_tried_on_a_stream_that_is_known():
     assert found["posterior"].success == 1.0
 
 
-def test_a_crowd_is_promised_against_who_knows_times():
+def test_a_crowd_is_promised_against_an_attacker_who_knows_times():
     of, rows = policy("bastion", **CROWD), stream()
     releases = published(of, rows)
     found = by_name(run_all(of, rows, Observation.of(of, rows, releases), releases))
     for name in ("posterior", "observer"):
         assert (found[name].state, found[name].bound) == ("kept", 0.2)
         assert 0 < found[name].success <= 0.2
-    # The same promise, of a stream in which rows leave alone.
+    # The same promise for a stream in which rows leave alone.
     weak = published(policy("bastion", on_suppress="drop"), rows)
     broken = by_name(run_all(of, rows, Observation.of(of, rows, weak), weak))
     assert (broken["posterior"].state, broken["posterior"].success) == ("broken", 1.0)
 
 
 @pytest.mark.parametrize("method", ["bastion", "castle"])
-def test_what_boxes_lose_need_not_be_reported(method: str):
+def test_losses_need_not_be_reported(method: str):
     of, rows = policy(method), stream()
     releases = published(of, rows)
     untold = replace(Published.of(releases), loss=None)
@@ -77,7 +77,7 @@ def test_what_boxes_lose_need_not_be_reported(method: str):
     assert with_it.targets > 0
 
 
-def test_few_are_tried_if_nobody_knows_whose_rows_they_are():
+def test_few_attacks_run_without_the_true_rows():
     of, rows = policy("bastion"), stream()
     blind = replace(seen(of, rows), rows=np.full(len(rows), -1))
     assert list(by_name(run_all(of, rows, blind))) == ["linkage", "homogeneity:s"]
@@ -85,7 +85,7 @@ def test_few_are_tried_if_nobody_knows_whose_rows_they_are():
 
 def test_weak_streams_are_broken():
     of, rows = policy("bastion", k=5, l=2, on_suppress="drop"), clouds()
-    # Of less than is promised.
+    # The groups are smaller than promised.
     careless = policy("bastion", k=2, on_suppress="drop")
     what = seen(careless, rows)
     found = by_name(run_all(of, rows, what, most=10**6))
