@@ -18,7 +18,7 @@ from crenel.audit.differential_privacy import stated
 from crenel.audit.evidence import Evidence
 from crenel.audit.findings import Findings
 from crenel.audit.measures import rounded
-from crenel.audit.promises import BROKEN, KEPT, NOT_PROMISED, UNKNOWN, Promise, left, promises, seeded
+from crenel.audit.promises import BROKEN, KEPT, NOT_PROMISED, UNKNOWN, Promise, describe_crowd, promises, seed_warning
 from crenel.audit.utility import Workload, utility
 from crenel.policy import Policy
 from crenel.policy.durations import format_duration
@@ -64,7 +64,7 @@ def _document(findings: Findings, version: str, workload: Workload) -> Document:
         "crowd": _crowd(findings, judged),
         "verdict": _verdict(judged),
         "knowledge": findings.knowledge,
-        "policy": _said(findings),
+        "policy": _policy(findings),
         "rows": _rows(findings),
         "promises": [asdict(promise) for promise in judged],
         "loss": _loss(findings),
@@ -102,12 +102,12 @@ def _crowd(findings: Findings, judged: list[Promise]) -> Document:
         "repeated": crowd.repeated,
         "promised": findings.policy.crowd,
         "state": promise.state,
-        "text": f"A crowd at one moment is {how}: {left(findings)}{danger}.",
-        "seed": seeded(findings) or None,
+        "text": f"A crowd at one moment is {how}: {describe_crowd(findings)}{danger}.",
+        "seed": seed_warning(findings) or None,
     }
 
 
-def _said(findings: Findings) -> Document:
+def _policy(findings: Findings) -> Document:
     """Summarize the policy."""
     policy = findings.policy
     return {

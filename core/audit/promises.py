@@ -15,7 +15,7 @@ from crenel.audit.findings import Findings
 from crenel.audit.measures import rounded
 from crenel.policy.durations import format_duration
 
-__all__ = ["BROKEN", "KEPT", "NOT_PROMISED", "UNKNOWN", "Promise", "left", "promises", "seeded"]
+__all__ = ["BROKEN", "KEPT", "NOT_PROMISED", "UNKNOWN", "Promise", "describe_crowd", "promises", "seed_warning"]
 
 Bools = npt.NDArray[np.bool_]
 
@@ -40,13 +40,13 @@ class Promise:
 def promises(findings: Findings) -> Iterator[Promise]:
     """Judge each promise of the policy, in the document's order. The crowd is judged whether promised or not."""
     yield _crowd(findings)
-    yield _crowded(findings)
+    yield _persons(findings)
     for j, name in enumerate(findings.policy.sensitive):
         if findings.policy.l is not None:
-            yield _diverse(findings, j, name)
+            yield _diversity(findings, j, name)
     for j, name in enumerate(findings.policy.sensitive):
         if findings.policy.t is not None:
-            yield _close(findings, j, name)
+            yield _closeness(findings, j, name)
     if findings.policy.delay is not None or findings.policy.delay_rows is not None:
         yield _deadline(findings)
     yield _nothing_lost(findings)
@@ -60,7 +60,7 @@ def promises(findings: Findings) -> Iterator[Promise]:
         yield _epsilon(findings)
 
 
-def seeded(findings: Findings) -> str:
+def seed_warning(findings: Findings) -> str:
     """Say what a seed in the policy gives away; empty if there is no seed."""
     if findings.policy.seed is None:
         return ""
@@ -75,7 +75,7 @@ def _crowd(findings: Findings) -> Promise:
     promise = Promise(
         name="crowd",
         promised=f"every row leaves in a release of at least {k} persons, each person once, at one moment",
-        measured=left(findings),
+        measured=describe_crowd(findings),
         value=crowd.alone if crowd.exact or crowd.alone else None,
         bound=0,
         state=UNKNOWN,
@@ -92,7 +92,7 @@ def _crowd(findings: Findings) -> Promise:
     return replace(promise, state=KEPT)
 
 
-def left(findings: Findings) -> str:
+def describe_crowd(findings: Findings) -> str:
     """Say how many rows left with fewer than k persons at one moment."""
     crowd, fewer = findings.crowd, f"rows left with fewer than {findings.policy.k} persons at one moment"
     if not crowd.exact and not crowd.alone:
@@ -113,13 +113,13 @@ def _not_promised(findings: Findings) -> str:
     return f"{said} The method bastion promises a crowd if the policy has reuse: false and on_suppress: drop."
 
 
-def _crowded(findings: Findings) -> Promise:
+def _persons(findings: Findings) -> Promise:
     k = findings.policy.k
     promise = Promise(name="k", promised=f"at least {k} persons in each group", bound=k, measured="", state=UNKNOWN)
     if not len(findings.groups):
         return replace(promise, measured="no groups", state=KEPT, groups=0, rows=0)
     if findings.exact is not None:
-        return _k_by_trace(findings, promise)
+        return _persons_by_trace(findings, promise)
     if findings.given.input is None:
         least = int(findings.sizes[findings.groups].min())
         promise = replace(
@@ -140,7 +140,7 @@ def _crowded(findings: Findings) -> Promise:
     return replace(promise, state=KEPT, groups=0, rows=0)
 
 
-def _k_by_trace(findings: Findings, promise: Promise) -> Promise:
+def _persons_by_trace(findings: Findings, promise: Promise) -> Promise:
     least = int(findings.persons.min())
     promise = replace(promise, measured=f"at least {least} persons", value=least)
     small = sum(report.small_groups for report in findings.reports)
@@ -158,7 +158,7 @@ def _broken_if(findings: Findings, promise: Promise, wrong: Bools) -> Promise:
     return replace(promise, state=BROKEN, groups=int(np.count_nonzero(wrong)), rows=rows)
 
 
-def _diverse(findings: Findings, j: int, name: str) -> Promise:
+def _diversity(findings: Findings, j: int, name: str) -> Promise:
     bound = int(findings.policy.l or 0)
     codes = findings.out.sensitive[findings.grouped, j]
     values, entropy = measures.diversity(findings.out.box[findings.grouped], codes, len(findings.sizes))
@@ -176,7 +176,7 @@ def _diverse(findings: Findings, j: int, name: str) -> Promise:
     return promise
 
 
-def _close(findings: Findings, j: int, name: str) -> Promise:
+def _closeness(findings: Findings, j: int, name: str) -> Promise:
     bound, column = float(findings.policy.t or 0.0), findings.policy.sensitive[name]
     size = column.size if column.ordered else None
     codes = findings.out.sensitive[findings.grouped, j]

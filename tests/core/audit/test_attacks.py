@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from crenel.audit.attacks import Outcome, boundary, enumeration, homogeneity, noise
-from tests.core.audit.streams import WIDEST, N, clouds, policy, seen, stream, view
+from tests.core.audit.streams import WIDEST, N, clouds, observation, observed, policy, stream
 
 METHODS = ["castle", "castleguard"]
 
@@ -30,7 +30,7 @@ def enumerated(method: str) -> Outcome:
         present = seed % 2 == 0
         of, rows = policy(method, seed), stream(N if present else N - 1, seed)
         beta = getattr(of.parameters, "beta_sample", 1.0)
-        outcomes.append(enumeration(seen(of, rows), known=N - 1, present=present, beta_sample=beta))
+        outcomes.append(enumeration(observed(of, rows), known=N - 1, present=present, beta_sample=beta))
     return total(outcomes)
 
 
@@ -44,9 +44,9 @@ def bounded(method: str, **parameters: Any) -> Outcome:
     of, rows = policy(method), stream()
     if parameters:
         of = policy(method, parameters=parameters)
-    view = seen(of, rows)
-    published = np.isin(np.arange(N), view.rows)
-    return boundary(view, people=rows.qi, published=published, widest=WIDEST, scale=noise(of, rows.qi))
+    what = observed(of, rows)
+    published = np.isin(np.arange(N), what.rows)
+    return boundary(what, people=rows.qi, published=published, widest=WIDEST, scale=noise(of, rows.qi))
 
 
 def test_boundary():
@@ -68,7 +68,7 @@ def test_little_noise_does_not_protect_boundaries():
 
 def test_boundary_with_noise_by_hand():
     people = np.array([[1.0], [5.0], [5.2], [9.0], [7.0]])
-    boxes = view([[1.1], [1.1], [5.1], [5.1]], [[4.9], [4.9], [9.1], [9.1]], [0, 0, 0, 0])
+    boxes = observation([[1.1], [1.1], [5.1], [5.1]], [[4.9], [4.9], [9.1], [9.1]], [0, 0, 0, 0])
     told = {"people": people, "published": np.ones(5, bool), "widest": np.array([[0.0, 10.0]])}
     assert boundary(boxes, **told).claims == 0
     # 1.1 can only come from 1, and 9.1 from 9; 4.9 and 5.1 come from 5 or 5.2, which seem to be in both boxes. With
@@ -83,7 +83,7 @@ def found_out(method: str, *, timed: bool = False, **changes: Any) -> Outcome:
     """Attack with everyone's quasi-identifiers; with `timed`, also with the arrival of their rows."""
     of, rows = policy(method, **changes), clouds()
     when: dict[str, Any] = {"arrived": np.arange(N), "within": 60} if timed else {}
-    return homogeneity(seen(of, rows), people=rows.qi, truth=rows.sensitive[:, 0], **when)
+    return homogeneity(observed(of, rows), people=rows.qi, truth=rows.sensitive[:, 0], **when)
 
 
 @pytest.mark.parametrize("timed", [False, True])
@@ -120,7 +120,7 @@ def test_l_does_not_stop_an_attacker_who_knows_arrivals(method: str):
 
 def test_l_is_not_promised_for_stars():
     """A person inside no box was suppressed, and all suppressed rows together may have a single value."""
-    boxes = view([[0.0], [0.0], [0.0]], [[5.0], [5.0], [9.0]], [1, 2, 1], [False, False, True])
+    boxes = observation([[0.0], [0.0], [0.0]], [[5.0], [5.0], [9.0]], [1, 2, 1], [False, False, True])
     outcome = homogeneity(boxes, people=np.array([[3.0], [7.0]]), truth=np.array([2, 1]))
     assert (outcome.claims, outcome.right) == (1, 1)
 
@@ -129,7 +129,7 @@ def test_l_is_not_promised_for_stars():
 
 
 def test_enumeration_by_hand():
-    three = view([[0.0]] * 3, [[1.0]] * 3, [0, 0, 0])
+    three = observation([[0.0]] * 3, [[1.0]] * 3, [0, 0, 0])
     for known, present, right in ((2, True, 1), (3, False, 1), (2, False, 0), (3, True, 0)):
         outcome = enumeration(three, known=known, present=present)
         assert (outcome.claims, outcome.right) == (1, right)
@@ -144,7 +144,7 @@ def test_enumeration_by_hand():
 
 def test_boundary_by_hand():
     people = np.array([[1.0], [5.0], [5.0], [9.0], [7.0]])
-    boxes = view([[1.0], [1.0], [5.0], [5.0]], [[5.0], [5.0], [9.0], [9.0]], [0, 0, 0, 0])
+    boxes = observation([[1.0], [1.0], [5.0], [5.0]], [[5.0], [5.0], [9.0], [9.0]], [0, 0, 0, 0])
     published = np.array([True, True, True, True, False])
     outcome = boundary(boxes, people=people, published=published, widest=np.array([[0.0, 10.0]]))
     # 1 is only the first person's, 9 only the fourth's; 5 may be either of two persons'.
@@ -154,7 +154,7 @@ def test_boundary_by_hand():
 
 
 def test_homogeneity_by_hand():
-    boxes = view([[0.0], [0.0], [4.0], [4.0]], [[5.0], [5.0], [9.0], [9.0]], [1, 1, 1, 2])
+    boxes = observation([[0.0], [0.0], [4.0], [4.0]], [[5.0], [5.0], [9.0], [9.0]], [1, 1, 1, 2])
     people, truth = np.array([[2.0], [3.0], [4.5], [8.0], [99.0]]), np.array([1, 2, 1, 1, 1])
     outcome = homogeneity(boxes, people=people, truth=truth)
     # 2 and 3 lie only in the first box, where all rows have 1; one of the two has another value. 99 lies in no box.
@@ -162,18 +162,18 @@ def test_homogeneity_by_hand():
     late = np.array([0, 0, 9, 0, 0])  # the third arrived after all had left
     assert homogeneity(boxes, people=people, truth=truth, arrived=late, within=8).claims == 2
     assert homogeneity(boxes, people=people, truth=truth, arrived=late, within=7).claims == 0
-    starred = view([[0.0], [-np.inf]], [[5.0], [np.inf]], [1, 2], [False, True])
+    starred = observation([[0.0], [-np.inf]], [[5.0], [np.inf]], [1, 2], [False, True])
     assert homogeneity(starred, people=people, truth=truth).claims == 2  # 8 and 99 can only be the star
 
 
 def test_what_an_attacker_observes():
     rows = stream(30)
     star, drop = policy("castle", k=20, delay_rows=20), policy("castle", k=20, delay_rows=20, on_suppress="drop")
-    assert len(seen(star, rows)) == 30
-    assert seen(star, rows).star.sum() == 30 - len(seen(drop, rows))
+    assert len(observed(star, rows)) == 30
+    assert observed(star, rows).star.sum() == 30 - len(observed(drop, rows))
     sampled = policy("castleguard", on_suppress="star")
-    assert len(seen(sampled, rows)) < 30
-    assert "0." not in repr(seen(star, rows))
+    assert len(observed(sampled, rows)) < 30
+    assert "0." not in repr(observed(star, rows))
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -16,7 +16,7 @@ from crenel.encoding.rows import Rows
 from crenel.engine import Kind, Releases, create
 from crenel.policy import Policy
 from crenel.policy.quasi_identifiers import Numeric
-from tests.core.audit.streams import CROWD, policy, published, seen, stream
+from tests.core.audit.streams import CROWD, observed, policy, published, stream
 from tests.core.engine.cases import bastion_cases, run
 
 EASILY = settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
@@ -221,11 +221,11 @@ def test_the_outermost_by_hand():
 @pytest.mark.parametrize("method", ["castle", "bastion", "mondrian"])
 def test_values_of_one_person_are_published_as_ends(method: str):
     of, rows = policy(method), stream()
-    found = ends(of, seen(of, rows), rows)
+    found = ends(of, observed(of, rows), rows)
     assert found.targets == 800
     assert found.claims == found.right == sum(found.of.values()) > 100
     noisy = policy("castleguard")
-    assert ends(noisy, seen(noisy, rows), rows).claims == 0
+    assert ends(noisy, observed(noisy, rows), rows).claims == 0
 
 
 def test_ends_by_hand():

@@ -14,7 +14,7 @@ from crenel.encoding.rows import Rows
 from crenel.engine import Kind
 from crenel.policy import Policy
 from crenel.policy.quasi_identifiers import Numeric
-from tests.core.audit.streams import N, policy, published, seen, stream, view
+from tests.core.audit.streams import N, observation, observed, policy, published, stream
 from tests.core.engine.cases import Case, run
 from tests.core.engine.test_engines import BUFFERED, METHODS
 
@@ -84,7 +84,7 @@ def test_a_weak_stream_links_some_with_a_higher_probability():
 def test_a_stream_of_one_row_each(method: str):
     """Even an attacker who knows who is in a group has one over its number of rows, which is at most 1/k."""
     of, rows = policy(method, on_suppress="drop"), stream()
-    outcome = linkage(of, seen(of, rows), rows)
+    outcome = linkage(of, observed(of, rows), rows)
     out = published(of, rows)
     lo, hi = out.lo[out.kind != Kind.SUPPRESSED], out.hi[out.kind != Kind.SUPPRESSED]
     inside = sum(bool(np.any(np.all((lo <= row) & (row <= hi), axis=1))) for row in rows.qi)
@@ -96,7 +96,7 @@ def test_a_stream_of_one_row_each(method: str):
 def test_linkage_by_hand():
     # Person 1 has two rows. The row at 9 is in no group.
     rows = line([1.0, 2.0, 3.0, 9.0, 3.0], [0, 1, 2, 3, 1])
-    boxes = view([[1.0], [1.0], [2.0], [2.0]], [[2.0], [2.0], [3.0], [3.0]], [0, 0, 0, 0])
+    boxes = observation([[1.0], [1.0], [2.0], [2.0]], [[2.0], [2.0], [3.0], [3.0]], [0, 0, 0, 0])
     outcome = linkage(small(2), boxes, rows)
     # Each box contains two persons: 0 and 1, and 1 and 2.
     assert (outcome.targets, outcome.highest, outcome.mean, outcome.above) == (3, 0.5, 0.5, 0)
@@ -108,7 +108,7 @@ def test_linkage_by_hand():
 def test_the_told_probability_counts_rows():
     """Nothing is promised against an attacker who knows that most of a group's rows belong to one person."""
     rows = line([1.0, 1.0, 1.0, 2.0], [0, 0, 0, 1])
-    boxes = view([[1.0]] * 4, [[2.0]] * 4, [0, 0, 0, 0])
+    boxes = observation([[1.0]] * 4, [[2.0]] * 4, [0, 0, 0, 0])
     outcome = linkage(small(2), boxes, rows)
     assert (outcome.highest, outcome.told) == (0.5, 0.75)
 
@@ -116,7 +116,7 @@ def test_the_told_probability_counts_rows():
 def test_a_star_hides_only_among_stars():
     """A person inside no box is among the suppressed rows, for which nothing is promised."""
     rows = line([1.0, 2.0, 9.0])
-    boxes = view([[1.0], [1.0], [0.0]], [[2.0], [2.0], [100.0]], [0, 0, 0], [False, False, True])
+    boxes = observation([[1.0], [1.0], [0.0]], [[2.0], [2.0], [100.0]], [0, 0, 0], [False, False, True])
     outcome = linkage(small(2), boxes, rows)
     assert (outcome.only_stars, outcome.among_stars) == (1, 1.0)
     assert outcome.highest == 0.5
@@ -124,7 +124,7 @@ def test_a_star_hides_only_among_stars():
 
 def test_a_sample_of_the_boxes():
     of, rows = policy("bastion"), stream()
-    what = seen(of, rows)
+    what = observed(of, rows)
     every, some = linkage(of, what, rows), linkage(of, what, rows, most=10, seed=3)
     assert 0 < some.targets < every.targets
     assert some.highest <= every.highest
@@ -134,7 +134,7 @@ def test_a_sample_of_the_boxes():
 
 def test_linkage_does_not_need_the_true_rows():
     of, rows = policy("bastion"), stream()
-    what = seen(of, rows)
+    what = observed(of, rows)
     blind = Observation(
         lo=what.lo,
         hi=what.hi,
@@ -151,7 +151,7 @@ def test_linkage_does_not_need_the_true_rows():
 
 def test_an_empty_stream():
     rows = line([])
-    outcome = linkage(small(2), view(np.zeros((0, 1)), np.zeros((0, 1)), []), rows)
+    outcome = linkage(small(2), observation(np.zeros((0, 1)), np.zeros((0, 1)), []), rows)
     assert (outcome.targets, outcome.highest, outcome.told) == (0, 0.0, None)
 
 
@@ -176,8 +176,8 @@ def test_there_is_nothing_to_intersect(method: str, data: st.DataObject):
 def test_a_stream_that_is_published_twice(method: str, changes: dict[str, Any]):
     """A replay with another seed, or with other parameters if few draws matter, reveals rows: hence promise 6."""
     rows = stream()
-    one = seen(policy(method, 1, on_suppress="drop"), rows)
-    other = seen(policy(method, 2, on_suppress="drop", **changes), rows)
+    one = observed(policy(method, 1, on_suppress="drop"), rows)
+    other = observed(policy(method, 2, on_suppress="drop", **changes), rows)
     twice = intersection(policy(method), one.then(other), rows)
     assert twice.targets > 20
     assert twice.highest == 1.0
@@ -186,8 +186,8 @@ def test_a_stream_that_is_published_twice(method: str, changes: dict[str, Any]):
 
 def test_intersection_by_hand():
     rows = line([1.0, 2.0, 3.0, 4.0])
-    once = view([[1.0], [1.0], [3.0], [3.0]], [[2.0], [2.0], [4.0], [4.0]], [0] * 4)
-    twice = view([[1.0], [2.0], [2.0], [1.0]], [[4.0], [3.0], [3.0], [4.0]], [0] * 4)
+    once = observation([[1.0], [1.0], [3.0], [3.0]], [[2.0], [2.0], [4.0], [4.0]], [0] * 4)
+    twice = observation([[1.0], [2.0], [2.0], [1.0]], [[4.0], [3.0], [3.0], [4.0]], [0] * 4)
     assert intersection(small(2), once, rows).targets == 0
     # 1 and 4 stay one of two; 2 is the only one in both 1..2 and 2..3, and likewise 3.
     assert intersection(small(2), once.then(twice), rows) == Chances(
@@ -202,7 +202,7 @@ def test_rows_known_to_belong_to_one_person(method: str):
     person = random.integers(0, 80, N)
     rows = Rows(random.uniform(1, 99, (80, 2))[person], person, random.integers(0, 4, (N, 1)), np.zeros(N, np.int64))
     of = policy(method, on_suppress="drop")
-    what = seen(of, rows)
+    what = observed(of, rows)
     assert linkage(of, what, rows).kept
     known = intersection(of, what, rows, of_person=True)
     assert known.bound is None
@@ -216,6 +216,6 @@ def test_rows_known_to_belong_to_one_person(method: str):
 def test_a_person_with_distant_rows():
     """Anyone with a row in each of the boxes may be the person, wherever the boxes lie."""
     rows = line([1.0, 9.0, 1.5, 8.0, 2.0, 3.0], [0, 0, 1, 1, 2, 3])
-    boxes = view([[1.0], [8.0], [1.0], [8.0], [1.0]], [[2.0], [9.0], [2.0], [9.0], [2.0]], [0] * 5)
+    boxes = observation([[1.0], [8.0], [1.0], [8.0], [1.0]], [[2.0], [9.0], [2.0], [9.0], [2.0]], [0] * 5)
     outcome = intersection(small(2), boxes, rows, of_person=True)
     assert (outcome.targets, outcome.highest) == (2, 0.5)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from crenel.audit.attacks import Observation, Order, order
-from tests.core.audit.streams import policy, seen, stream, view
+from tests.core.audit.streams import observation, observed, policy, stream
 
 #: Results less likely than this do not happen: with another seed, a test here fails once in ten million runs.
 NEVER = 1e-8
@@ -17,7 +17,7 @@ NEVER = 1e-8
 )
 def test_the_order_in_a_release_reveals_nothing(method: str):
     rows = stream(4000)
-    outcome = order(seen(policy(method, k=10, delay_rows=200), rows))
+    outcome = order(observed(policy(method, k=10, delay_rows=200), rows))
     assert outcome.targets > 500
     assert outcome.by_chance > NEVER
     assert abs(outcome.success - 0.5) < 0.15
@@ -41,7 +41,7 @@ def as_they_came(what: Observation, backwards: bool = False) -> Observation:
 
 @pytest.mark.parametrize("backwards", [False, True])
 def test_rows_in_the_order_of_arrival_are_recognised(backwards: bool):
-    weak = order(as_they_came(seen(policy("bastion"), stream()), backwards))
+    weak = order(as_they_came(observed(policy("bastion"), stream()), backwards))
     assert weak.success == float(not backwards)
     assert weak.by_chance < NEVER
 
@@ -49,7 +49,7 @@ def test_rows_in_the_order_of_arrival_are_recognised(backwards: bool):
 def test_a_slight_tendency_is_recognised():
     """Half of the releases are shuffled, and the others are not."""
     of, rows = policy("bastion", k=10, delay_rows=200), stream(4000)
-    what = seen(of, rows)
+    what = observed(of, rows)
     sorted_rows = as_they_came(what).rows
     mixed = np.where(what.release % 2 == 0, sorted_rows, what.rows)
     weak = order(
@@ -68,10 +68,10 @@ def test_a_slight_tendency_is_recognised():
 
 
 def test_order_by_hand():
-    five = view([[0.0]] * 5, [[1.0]] * 5, [0] * 5)
+    five = observation([[0.0]] * 5, [[1.0]] * 5, [0] * 5)
     # 0 and 1 arrived before 2 and 3; the last row has no partner.
     assert order(five) == Order(attack="order", targets=2, claims=2, right=2)
     assert Order(attack="order", targets=0, claims=0, right=0).by_chance == 1.0
     assert Order(attack="order", targets=2, claims=2, right=2).by_chance == pytest.approx(2 * np.exp(-1))
-    nothing = view(np.zeros((0, 1)), np.zeros((0, 1)), [])
+    nothing = observation(np.zeros((0, 1)), np.zeros((0, 1)), [])
     assert order(nothing).targets == 0

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from crenel.audit.attacks import AttackResult, Observation, run_all
 from crenel.audit.evidence import Published
-from tests.core.audit.streams import CROWD, clouds, policy, published, seen, stream
+from tests.core.audit.streams import CROWD, clouds, observed, policy, published, stream
 from tests.core.engine.cases import Case, run
 from tests.core.engine.test_engines import BUFFERED, METHODS
 
@@ -72,14 +72,16 @@ def test_losses_need_not_be_reported(method: str):
     of, rows = policy(method), stream()
     releases = published(of, rows)
     untold = replace(Published.of(releases), loss=None)
-    with_it, without = (by_name(run_all(of, rows, seen(of, rows), told))["shrinking"] for told in (releases, untold))
+    with_it, without = (
+        by_name(run_all(of, rows, observed(of, rows), told))["shrinking"] for told in (releases, untold)
+    )
     assert with_it == without
     assert with_it.targets > 0
 
 
 def test_few_attacks_run_without_the_true_rows():
     of, rows = policy("bastion"), stream()
-    blind = replace(seen(of, rows), rows=np.full(len(rows), -1))
+    blind = replace(observed(of, rows), rows=np.full(len(rows), -1))
     assert list(by_name(run_all(of, rows, blind))) == ["linkage", "homogeneity:s"]
 
 
@@ -87,11 +89,11 @@ def test_weak_streams_are_broken():
     of, rows = policy("bastion", k=5, l=2, on_suppress="drop"), clouds()
     # The groups are smaller than promised.
     careless = policy("bastion", k=2, on_suppress="drop")
-    what = seen(careless, rows)
+    what = observed(careless, rows)
     found = by_name(run_all(of, rows, what, most=10**6))
     assert {name for name, one in found.items() if one.state == "broken"} == {"linkage", "homogeneity:s"}
     assert found["linkage"].success > found["linkage"].bound
-    twice = what.then(seen(policy("castle", 7, k=2, on_suppress="drop"), rows))
+    twice = what.then(observed(policy("castle", 7, k=2, on_suppress="drop"), rows))
     assert by_name(run_all(of, rows, twice))["intersection"].state == "broken"
     in_order = replace(what, rows=np.sort(what.rows))
     assert by_name(run_all(of, rows, in_order))["order"].state == "broken"
@@ -99,4 +101,4 @@ def test_weak_streams_are_broken():
 
 def test_an_empty_stream():
     of, rows = policy("bastion"), stream(0)
-    assert [one.targets for one in run_all(of, rows, seen(of, rows), published(of, rows))] == [0, 0]
+    assert [one.targets for one in run_all(of, rows, observed(of, rows), published(of, rows))] == [0, 0]
