@@ -184,7 +184,7 @@ def _closeness(findings: Findings, j: int, name: str) -> Promise:
     most = float(far[findings.groups].max()) if len(findings.groups) else 0.0
     promise = Promise(
         name=f"t:{name}",
-        promised=f"each group's distribution of {name} is within {bound:g} of the stream's when the group leaves",
+        promised=f"each group's {name} is within {bound:g} of the stream's when the group leaves",
         measured=f"within {most:.3f} of all published rows",
         value=rounded(most),
         bound=bound,
@@ -249,14 +249,14 @@ def _nothing_lost(findings: Findings) -> Promise:
 def _contained(findings: Findings) -> Promise:
     promise = Promise(
         name="contained",
-        promised="each published range contains the row's own value, and all other values are unchanged",
+        promised="ranges contain the row's own values, and all other values are unchanged",
         measured="unknown",
         bound=0,
         state=UNKNOWN,
         note="Give --input to compare published ranges with the rows' own values.",
     )
     if findings.exact is not None:
-        changed, state, measured = findings.exact.changed(), KEPT, "all do"
+        changed, state, measured = findings.exact.changed(), KEPT, "in all rows"
         wrong = sum(report.outside for report in findings.reports) + changed
         note = f"{changed} rows have a changed value in a column that must leave unchanged." if changed else ""
     elif findings.given.input is not None:
@@ -268,7 +268,7 @@ def _contained(findings: Findings) -> Promise:
     else:
         return promise
     if wrong:
-        return replace(promise, measured=f"broken in {wrong} rows", value=wrong, state=BROKEN, rows=wrong, note=note)
+        return replace(promise, measured=f"not in {wrong} rows", value=wrong, state=BROKEN, rows=wrong, note=note)
     return replace(promise, measured=measured, value=0, state=state, rows=0, note=note)
 
 

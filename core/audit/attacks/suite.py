@@ -160,8 +160,10 @@ def _run_homogeneity(
     if len(targets) > most:
         targets = np.random.default_rng(seed).choice(targets, most, replace=False)
     outcome = homogeneity(observation, people=rows.qi[targets], truth=rows.sensitive[targets, column], column=column)
-    text = f"An attacker who knows someone's quasi-identifiers finds that all rows that may be theirs have one {name} "
-    text += f"for {outcome.claims} of {outcome.targets} rows, and is right for {outcome.right}."
+    text = (
+        f"For {outcome.claims} of {outcome.targets} rows, an attacker who knows the person's quasi-identifiers finds a "
+    )
+    text += f"single {name} in all rows that may be theirs, and is right for {outcome.right}."
     promised = policy.l is not None and not observation.star.any()
     state = INFORMATION if not promised else BROKEN if outcome.claims else KEPT
     return _of_claims(outcome, text, state, name=f"homogeneity:{name}", bound=0.0 if promised else None)
