@@ -81,7 +81,7 @@ class Exact:
 
     # -- rows ------------------------------------------------------------------------------------
 
-    def times(self) -> Ints:
+    def times_left(self) -> Ints:
         """Count how often each row of the input left."""
         return np.bincount(self.place[self.place >= 0], minlength=len(self.input))
 
@@ -94,7 +94,7 @@ class Exact:
         rows = self.rows
         return int(np.count_nonzero((self.input.kept[rows] != self.published.kept) & (rows >= 0)))
 
-    def not_those(self, suppressed: Output) -> int:
+    def wrongly_suppressed(self, suppressed: Output) -> int:
         """Count the suppressed rows that differ from the owner's file, which lists them in the order of the output."""
         rows = self.place[self.trace.kind == SUPPRESSED]
         most = min(len(rows), len(suppressed))
@@ -171,7 +171,7 @@ class Exact:
             rows.sensitive[seen >= 0] = self.published.sensitive[seen[seen >= 0]]
         return rows
 
-    def mixed(self) -> int:
+    def surplus_boxes(self) -> int:
         """Count the surplus boxes of groups. A group is decided once, so all of its rows must share one box."""
         grouped = ~self.suppressed()
         of = np.flatnonzero(self.leaves)[grouped]

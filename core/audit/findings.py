@@ -123,7 +123,7 @@ class Findings:
         if given is None:
             raise AssertionError
         if self.perturbs:
-            return matching.bounds_of_moved(given.rows.person, self.sizes[self.groups])
+            return matching.bounds_of_perturbed(given.rows.person, self.sizes[self.groups])
         numbers = np.zeros(len(self.sizes), np.int64)
         numbers[self.groups] = np.arange(len(self.groups))
         kinds, published, _ = self.classes
@@ -181,20 +181,20 @@ class Findings:
         if self.given.suppressed is not None and self.given.input is not None:
             one = self.given.suppressed
             marks = (
-                matching.marks(one.lo[one.box], one.kept),
-                matching.marks(self.given.input.rows.qi, self.given.input.kept),
+                matching.fingerprints(one.lo[one.box], one.kept),
+                matching.fingerprints(self.given.input.rows.qi, self.given.input.kept),
             )
-            invented += matching.not_among(*marks)
+            invented += matching.count_surplus(*marks)
         return int(np.maximum(came - left, 0).sum()), int(np.maximum(left - came, 0).sum() + invented)
 
     def _accounts_by_trace(self, exact: Exact) -> Accounts:
-        times = exact.times()
+        times = exact.times_left()
         lost = int(np.count_nonzero(times == 0))
         if not self.samples:
             lost += int(np.count_nonzero(exact.trace.kind == SAMPLED_OUT))
         more = int(np.maximum(times - 1, 0).sum()) + exact.unknown()
         if self.given.suppressed is not None:
-            more += exact.not_those(self.given.suppressed)
+            more += exact.wrongly_suppressed(self.given.suppressed)
         return Accounts(lost, more)
 
     @cached_property

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from crenel.encoding.keyed_hash import siphash
 
-__all__ = ["Bounds", "Candidates", "bounds", "bounds_of_moved", "marks", "not_among"]
+__all__ = ["Bounds", "Candidates", "bounds", "bounds_of_perturbed", "count_surplus", "fingerprints"]
 
 Ints = npt.NDArray[np.integer[Any]]
 Floats = npt.NDArray[np.float64]
@@ -231,7 +231,7 @@ class _Sums:
         return places, sums
 
 
-def marks(qi: Floats, kept: Ints) -> npt.NDArray[np.int64]:
+def fingerprints(qi: Floats, kept: Ints) -> npt.NDArray[np.int64]:
     """Number the rows so that rows with equal quasi-identifiers and class get equal numbers."""
     mark = kept.astype(np.int64)
     for column in qi.T:
@@ -240,7 +240,7 @@ def marks(qi: Floats, kept: Ints) -> npt.NDArray[np.int64]:
     return mark
 
 
-def not_among(some: Ints, others: Ints) -> int:
+def count_surplus(some: Ints, others: Ints) -> int:
     """Count the values in `some` that `others` does not have, or does not have as often."""
     values, count = np.unique(some, return_counts=True)
     other, there = np.unique(others, return_counts=True)
@@ -250,7 +250,7 @@ def not_among(some: Ints, others: Ints) -> int:
     return int(np.maximum(count - np.where(other[at] == values, there[at], 0), 0).sum())
 
 
-def bounds_of_moved(person: Ints, rows: Ints) -> Bounds:
+def bounds_of_perturbed(person: Ints, rows: Ints) -> Bounds:
     """Compute the bounds where boxes do not contain their rows: anyone may be in any group of `rows` rows."""
     held = np.sort(np.unique(person, return_counts=True)[1])[::-1]
     least = np.minimum(np.searchsorted(np.cumsum(held), rows) + 1, len(held))

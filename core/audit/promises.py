@@ -301,10 +301,10 @@ def _boxes(findings: Findings) -> Promise:
         rows=0,
     )
     narrow = sum(report.star_not_widest for report in findings.reports)
-    mixed = 0 if findings.exact is None else findings.exact.mixed()
+    surplus = 0 if findings.exact is None else findings.exact.surplus_boxes()
     notes = [f"{narrow} suppressed releases are not fully generalized."] if narrow else []
-    notes += [f"Rows of one group were published under different boxes: {mixed} boxes too many."] if mixed else []
-    count = int(np.count_nonzero(wrong)) + narrow + mixed
+    notes += [f"Rows of one group were published under different boxes: {surplus} boxes too many."] if surplus else []
+    count = int(np.count_nonzero(wrong)) + narrow + surplus
     if not count:
         return promise
     rows = int(findings.sizes[findings.groups[wrong]].sum())

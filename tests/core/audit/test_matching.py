@@ -139,19 +139,19 @@ def test_a_person_counts_for_at_most_the_published_rows_of_a_class() -> None:
 
 
 def test_anyone_may_be_in_any_group_of_perturbed_rows() -> None:
-    bounds = matching.bounds_of_moved(np.array([1, 1, 1, 2, 3]), np.array([1, 3, 4, 5, 6]))
+    bounds = matching.bounds_of_perturbed(np.array([1, 1, 1, 2, 3]), np.array([1, 3, 4, 5, 6]))
     assert bounds.least.tolist() == [1, 1, 2, 3, 3]
     assert bounds.most.tolist() == [1, 3, 3, 3, 3]
 
 
 def test_repeated_rows_must_be_found_as_often() -> None:
-    assert matching.not_among(np.array([1, 1, 2]), np.array([1, 2, 2, 3])) == 1
-    assert matching.not_among(np.array([7]), np.array([], dtype=np.int64)) == 1
-    assert matching.not_among(np.array([], dtype=np.int64), np.array([1])) == 0
+    assert matching.count_surplus(np.array([1, 1, 2]), np.array([1, 2, 2, 3])) == 1
+    assert matching.count_surplus(np.array([7]), np.array([], dtype=np.int64)) == 1
+    assert matching.count_surplus(np.array([], dtype=np.int64), np.array([1])) == 0
     qi = np.array([[1.0, np.nan], [1.0, np.nan], [1.0, 0.0], [1.0, -0.0]])
-    marks = matching.marks(qi, np.array([5, 5, 5, 5]))
+    marks = matching.fingerprints(qi, np.array([5, 5, 5, 5]))
     assert marks[0] == marks[1] != marks[2] == marks[3]
-    assert matching.marks(qi[:1], np.array([6]))[0] != marks[0]
+    assert matching.fingerprints(qi[:1], np.array([6]))[0] != marks[0]
 
 
 @pytest.mark.parametrize("count", [0, 1, 256, 257, 1000])
