@@ -1,4 +1,8 @@
-"""What a user declares: a policy, the roles of its columns, its quasi-identifiers and hierarchies, and their checks."""
+"""What a user declares: the policy, the roles of its columns, quasi-identifiers, hierarchies, and all their checks.
+
+Here belongs whatever can be said before the first row arrives, and how a declared type maps a value to a number. What
+is done with rows belongs to `crenel.encoding` and `crenel.engine`.
+"""
 
 from __future__ import annotations
 

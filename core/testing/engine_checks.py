@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from crenel.audit.guarantees import Report, audit
+from crenel.audit import Report, audit
 from crenel.encoding.rows import Rows
 from crenel.engine.contract import Engine, Kind, Releases
 from crenel.policy import Policy

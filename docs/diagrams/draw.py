@@ -7,6 +7,7 @@ pictures with what this program draws, and every name with the tree.
 from __future__ import annotations
 
 from html import escape
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -102,7 +103,7 @@ def picture(bands: tuple[Band, ...], title: str) -> str:
     width = MARGIN + len(bands) * (WIDTH + MARGIN)
     height = TOP + most * (BOX + GAP) + 2 * MARGIN
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" aria-label="{escape(title)}">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">',
         f"  <title>{escape(title)}</title>",
         f"  <style>{_STYLE}  </style>",
         '  <defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">',
@@ -115,7 +116,7 @@ def picture(bands: tuple[Band, ...], title: str) -> str:
         lines += _band(band, left, height)
         for row in range(len(band.stops)):
             ends.append((left, TOP + row * (BOX + GAP)))
-    lines += [_way(start, end) for start, end in zip(ends, ends[1:], strict=False)]
+    lines += [_way(start, end) for start, end in pairwise(ends)]
     return "\n".join([*lines, "</svg>"]) + "\n"
 
 

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from crenel.audit.evidence import Evidence, Input, Output, Reported, Trace
 from crenel.audit.exact import leaving
-from crenel.encoding.encoder import Encoder, siphash
+from crenel.encoding.encoder import Encoder
+from crenel.encoding.keyed_hash import siphash
 from crenel.encoding.rows import Rows
 from crenel.errors import Rejected
 from crenel.pipelines.auditing.published_values import Boxes, NotReadableError, Spans

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from crenel.encoding.encoder import siphash
+from crenel.encoding.keyed_hash import siphash
 
 __all__ = ["ORDER", "Shuffle", "shuffled"]
 

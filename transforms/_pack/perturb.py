@@ -17,7 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from crenel.encoding import noise
-from crenel.encoding.encoder import siphash
+from crenel.encoding.keyed_hash import siphash
 from crenel.encoding.rows import Rows
 from crenel.policy import Policy, columns
 from crenel.policy.sensitive import Sensitive

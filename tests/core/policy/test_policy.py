@@ -308,7 +308,7 @@ QI_CASES = [
     ),
     (
         {"type": "categorical", "hierarchy": {"A": ["x"], "B": ["x"]}},
-        "policy.quasi_identifiers.age.hierarchy: the label 'x' must be there once",
+        "policy.quasi_identifiers.age.hierarchy: the label 'x' must occur once",
     ),
     (
         {"type": "datetime", "domain": [dt.date(2021, 1, 1), dt.date(2020, 1, 1)]},
@@ -337,7 +337,7 @@ def test_all_that_is_wrong_is_named_at_once(folder):
         read(folder, text)
     found = caught.value.problems
     expected = [
-        "policy: policy.yaml, line 21: the key 'seed' must be there once; it is in line 20 too.",
+        "policy: policy.yaml, line 21: the key 'seed' must occur once; it is in line 20 too.",
         "policy.k must be an integer",
         "policy.quasi_identifiers.age.domain must be",
         "policy.quasi_identifiers.age.wieght is unknown; did you mean 'weight'?",
@@ -386,7 +386,7 @@ parameters: {reuse: off}
     assert policy.quasi_identifiers["height"] == Numeric(domain=(0, 20))
     assert policy.quasi_identifiers["size"] == Numeric(domain=(0, 10))
     assert policy.parameters.reuse is Reuse.OFF
-    with pytest.raises(PolicyError, match=r"line 4: the key 'age' must be there once; .* line 3 too"):
+    with pytest.raises(PolicyError, match=r"line 4: the key 'age' must occur once; .* line 3 too"):
         read(folder, text.replace("size: *number", "age: *number"))
 
 

@@ -22,7 +22,7 @@ from apache_beam.transforms.userstate import BagStateSpec, TimerSpec, on_timer
 from apache_beam.transforms.window import GlobalWindow, TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
 
-from crenel.audit.guarantees import Published, Report, audit
+from crenel.audit import Published, Report, audit
 from crenel.encoding.encoder import Encoder
 from crenel.policy import Policy
 from crenel.policy.secret import secret_of

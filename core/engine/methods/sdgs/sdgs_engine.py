@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from crenel.avro import Schemas, packed, unpacked
 from crenel.encoding import noise
-from crenel.encoding.encoder import siphash
+from crenel.encoding.keyed_hash import siphash
 from crenel.encoding.rows import Rows
 from crenel.engine.contract import Engine, Kind, Releases, SnapshotError
 from crenel.engine.draws import derived

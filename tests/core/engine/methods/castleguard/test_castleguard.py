@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
-from crenel.audit.guarantees import audit
+from crenel.audit import audit
 from crenel.encoding.rows import Rows
 from crenel.engine import Kind, Releases, create_engine
 from crenel.engine.methods.castle.castle_engine import Castle

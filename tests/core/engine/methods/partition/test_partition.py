@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from crenel.audit.guarantees import audit
+from crenel.audit import audit
 from crenel.encoding.rows import Rows
 from crenel.engine import Kind, Release, Releases, create_engine
 from crenel.engine.methods.partition import PartitionParameters

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from crenel.audit import audit
 from crenel.audit.differential_privacy import stated
-from crenel.audit.guarantees import audit
 from crenel.encoding.rows import Rows
 from crenel.engine import Kind, Release, Releases, create_engine
 from crenel.engine.methods.sdgs import Cover, SdgsParameters
