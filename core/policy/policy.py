@@ -655,7 +655,7 @@ def _strict_loader(name: str, problems: Problems) -> Any:
                 line = key.start_mark.line + 1
                 if key.value in seen:
                     problems.found.append(
-                        f"policy: {name}, line {line}: the key {short(key.value)} must be there "
+                        f"policy: {name}, line {line}: the key {short(key.value)} must occur "
                         f"once; it is in line {seen[key.value]} too."
                     )
                 seen.setdefault(key.value, line)
