@@ -67,7 +67,7 @@ FILES = (
         "WRITE",
         "pipelines/files",
         (
-            Stop("part_files.py", "keeps parts in a private folder"),
+            Stop("scratch.py", "keeps parts in a private folder"),
             Stop("secret_order.py", "puts all rows in a secret order"),
             Stop("writers.py", "formats, then renames into place"),
         ),
