@@ -120,11 +120,19 @@ class Method:
         return "reorder" in self.fields
 
     def load_engine(self) -> MakeEngine:
-        """Return what makes an engine, and import its module first if need be."""
+        """Return what makes an engine, and import its module first if need be.
+
+        Raises:
+            PolicyError: the engine cannot be imported.
+        """
         if not isinstance(self.engine, str):
             return self.engine
         module, _, name = self.engine.partition(":")
-        made: MakeEngine = getattr(importlib.import_module(module), name)
+        try:
+            made: MakeEngine = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            why = f": the engine of {self.name!r} cannot be loaded from {self.engine}: {error}"
+            raise PolicyError([("method", why)]) from error
         return made
 
 

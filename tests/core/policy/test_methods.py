@@ -230,6 +230,12 @@ def test_a_declaration_that_lacks_something_is_refused() -> None:
         dataclasses.replace(OTHER, samples=True)
 
 
+@pytest.mark.parametrize("engine", ["no_such_package:Engine", "crenel.engine.contract:NoSuchEngine"])
+def test_an_engine_that_cannot_be_imported_is_reported(engine: str) -> None:
+    with pytest.raises(PolicyError, match=rf"policy\.method: the engine of 'other' cannot be loaded from {engine}"):
+        dataclasses.replace(OTHER, engine=engine).load_engine()
+
+
 def test_a_method_of_one_reuse_names_it() -> None:
     made = dataclasses.make_dataclass(
         "Made", [("reuse", Reuse, reuse(Reuse.OFF))], bases=(Parameters,), frozen=True, kw_only=True
