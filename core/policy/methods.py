@@ -105,7 +105,7 @@ class Method:
             raise TypeError(msg)
 
     @property
-    def fields(self) -> dict[str, Parameter]:
+    def fields(self) -> Mapping[str, Parameter]:
         """What is declared about each of its parameters."""
         return declared(self.parameters)
 
@@ -120,11 +120,19 @@ class Method:
         return "reorder" in self.fields
 
     def load_engine(self) -> MakeEngine:
-        """Return what makes an engine, and import its module first if need be."""
+        """Return what makes an engine, and import its module first if need be.
+
+        Raises:
+            PolicyError: the engine cannot be imported.
+        """
         if not isinstance(self.engine, str):
             return self.engine
         module, _, name = self.engine.partition(":")
-        made: MakeEngine = getattr(importlib.import_module(module), name)
+        try:
+            made: MakeEngine = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            why = f": the engine of {self.name!r} cannot be loaded from {self.engine}: {error}"
+            raise PolicyError([("method", why)]) from error
         return made
 
 
@@ -146,13 +154,13 @@ def find(name: Any) -> Method:
     Raises:
         PolicyError: there is no such method, or the package that declares it is broken.
     """
-    if not isinstance(name, str) or name not in names():
-        raise PolicyError([("method", _unknown(name))])
-    if name in _registered:
-        return _registered[name]
-    if name not in _loaded:
-        _loaded[name] = _load(name, _installed()[name])
-    return _loaded[name]
+    if isinstance(name, str):
+        known = _registered.get(name) or _loaded.get(name)
+        if known is not None:
+            return known
+        if name in _installed():
+            return _loaded.setdefault(name, _load(name, _installed()[name]))
+    raise PolicyError([("method", _unknown(name))])
 
 
 def keeping(guarantee: str) -> list[str]:

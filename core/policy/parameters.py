@@ -16,6 +16,8 @@ import datetime as dt
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from crenel.policy.checks import Problems, a_boolean, an_integer, as_number, one_of
@@ -129,7 +131,8 @@ def parameter(
     return made
 
 
-def declared(parameters: type) -> dict[str, Parameter]:
+@cache
+def declared(parameters: type) -> Mapping[str, Parameter]:
     """Return what is declared about each field of a `Parameters` class.
 
     Raises:
@@ -141,7 +144,7 @@ def declared(parameters: type) -> dict[str, Parameter]:
             msg = f"{parameters.__name__}.{field.name} must be declared by crenel.policy.parameters.parameter."
             raise TypeError(msg)
         found[field.name] = field.metadata[_KEY]
-    return found
+    return MappingProxyType(found)
 
 
 # --- Rules ---

@@ -212,7 +212,7 @@ def _pool(geometry: Geometry, random: np.random.Generator, most: int) -> list[fl
     lo, hi = geometry.widest()
     if np.isinf(lo):
         # Small whole numbers tie often; numbers far away widen a learned domain.
-        spread = float(random.choice([10.0, 1e6]))
+        spread = int(random.choice([10, 1_000_000]))
         values = random.integers(-spread, spread, most).astype(np.float64)
         return [float(value) for value in (values if whole else values / random.choice([1.0, 3.0]))]
     if whole:

@@ -23,3 +23,10 @@ def test_every_method_has_a_stream() -> None:
 
 def test_no_two_streams_release_the_same() -> None:
     assert len(set(GOLDEN.values())) == len(GOLDEN)
+
+
+def test_uniform_reuse_is_weighted_reuse_without_preference(monkeypatch: pytest.MonkeyPatch) -> None:
+    uniform = digests.STREAMS["bastion, uniform reuse"]
+    level = {**uniform, "parameters": {"reuse": "weighted", "eta": 0.0}}
+    monkeypatch.setitem(digests.STREAMS, "bastion, uniform reuse", level)
+    assert digests.digest("bastion, uniform reuse") == GOLDEN["bastion, uniform reuse"]

@@ -6,7 +6,7 @@ is read from its declaration.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,11 +14,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from crenel.avro import Schemas
 from crenel.encoding.rows import Rows
-from crenel.engine import Releases
+from crenel.engine import Releases, create_engine
 from crenel.engine.methods.castle import CastleParameters
 from crenel.policy import Policy, Sensitive
 from crenel.policy.hierarchy import Hierarchy
+from crenel.policy.methods import find, names
 from crenel.policy.quasi_identifiers import Categorical, Numeric, Prefix
 from crenel.testing.engine_checks import ALL_CHECKS, Check, audited, reason_to_skip
 from crenel.testing.engine_streams import Case, run
@@ -103,6 +105,17 @@ def test_promise(method: Tried, check: Check, data: st.DataObject):
 def test_promise_of_the_buffered(method: Tried, check: Check, data: st.DataObject):
     """They share most of their code, so that fewer examples of each are enough."""
     tried(method, check, data)
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_snapshot_is_of_the_declared_schema(name: str):
+    said = {"sdgs": {"cover": "quasi_identifiers"}}
+    policy = long_case().policy
+    policy = replace(policy, quasi_identifiers={"x": Numeric(domain=(0, 100))}, method=name, parameters=said.get(name))
+    declared = find(name).snapshot
+    assert declared is not None
+    package, _, file = declared.partition(":")
+    assert Schemas(package, (file,)).wrote(create_engine(policy).snapshot())
 
 
 # -- longer streams than Hypothesis draws --------------------------------------------------------

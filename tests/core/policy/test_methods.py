@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -92,6 +96,44 @@ def test_a_method_can_be_registered() -> None:
 def test_the_name_of_an_installed_method_cannot_be_taken() -> None:
     with pytest.raises(ValueError, match="the method 'castle' is declared by an installed package"):
         methods.register(dataclasses.replace(OTHER, name="castle"))
+
+
+THEIRS = """\
+from crenel.engine.methods.mondrian import METHOD as MONDRIAN
+from crenel.policy import Method
+
+METHOD = Method(
+    name="theirs", summary="As mondrian.", parameters=MONDRIAN.parameters, engine=MONDRIAN.engine, keeps_l=False
+)
+"""
+
+
+def test_an_installed_package_adds_a_method(tmp_path: Path) -> None:
+    """As pip would install it: a module, and an entry point in the metadata. Its broken sister harms nobody."""
+    (tmp_path / "theirs.py").write_text(THEIRS)
+    metadata = tmp_path / "theirs-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(
+        f"[{methods.GROUP}]\ntheirs = theirs:METHOD\nbroken = no_such_package:METHOD\n"
+    )
+    code = (
+        "from crenel.policy import Policy, PolicyError\n"
+        f"small = {SMALL!r}\n"
+        "print(Policy.from_dict(small | {'method': 'theirs'}).declaration.summary)\n"
+        "try:\n    Policy.from_dict(small | {'method': 'broken'})\n"
+        "except PolicyError as error:\n    print(error)\n"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    assert first == "As mondrian."
+    assert second.startswith(
+        "policy.method: 'broken' cannot be loaded from no_such_package:METHOD: ModuleNotFoundError"
+    )
 
 
 def test_an_unknown_method_is_refused_with_the_known_ones() -> None:
@@ -228,6 +270,12 @@ def test_a_declaration_that_lacks_something_is_refused() -> None:
         dataclasses.replace(OTHER, parameters=dict)
     with pytest.raises(TypeError, match="must have a parameter 'beta_sample'"):
         dataclasses.replace(OTHER, samples=True)
+
+
+@pytest.mark.parametrize("engine", ["no_such_package:Engine", "crenel.engine.contract:NoSuchEngine"])
+def test_an_engine_that_cannot_be_imported_is_reported(engine: str) -> None:
+    with pytest.raises(PolicyError, match=rf"policy\.method: the engine of 'other' cannot be loaded from {engine}"):
+        dataclasses.replace(OTHER, engine=engine).load_engine()
 
 
 def test_a_method_of_one_reuse_names_it() -> None:

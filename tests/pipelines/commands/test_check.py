@@ -20,6 +20,7 @@ from crenel.pipelines.cli import main
 from crenel.pipelines.console.sections import count, listed, percent, spoken
 from crenel.pipelines.drafting import sample_measures as measures
 from crenel.pipelines.files import formats as tables
+from crenel.policy import methods
 from crenel.policy.geometry import Radix
 from crenel.policy.hierarchy import Hierarchy
 from crenel.policy.quasi_identifiers import Categorical, Datetime, Numeric, Prefix, QuasiIdentifier
@@ -118,6 +119,17 @@ def test_the_policy_is_explained(check: Check) -> None:
     ):
         assert sentence in said
     assert said.endswith("Nothing to complain about.")
+
+
+@pytest.mark.parametrize("method", methods.names())
+def test_every_parameter_is_explained_by_its_own_method(check: Check, method: str) -> None:
+    """Two methods have a parameter mu, and it means something else in each."""
+    _, said = check(method=method, parameters={"cover": "quasi_identifiers"} if method == "sdgs" else {})
+    declared = methods.find(method)
+    assert f"method {method}: {declared.summary}" in said
+    for name, about in declared.fields.items():
+        if about.default != {} and not about.used_with:
+            assert f": {about.sentence[0].lower()}{about.sentence[1:].rstrip('.')}" in said, name
 
 
 def test_a_policy_of_less_is_explained(check: Check) -> None:

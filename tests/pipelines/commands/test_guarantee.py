@@ -90,7 +90,7 @@ def test_check_states_what_is_proven(tmp_path: Path, capsys: pytest.CaptureFixtu
     out = checked(written(tmp_path, method="sdgs", on_suppress="drop", parameters={"grid": {"age": 4}}), capsys)
     assert "Differential privacy: epsilon 0.6931, delta" in out
     assert "proven; for each person in each window, all that leaves." in out
-    assert "method sdgs beta_sample 0.5: the chance that a row is kept" in out
+    assert "beta_sample 0.5: the probability that a person is kept in a window" in out
     assert "not proven" not in out
 
 

@@ -49,7 +49,6 @@ class Partition(Compiled):
         32 bytes for the generator. Whoever knows them can undo its choices.
     """
 
-    takes_holes = True
     _state: kernels.State
 
     def __init__(self, policy: Policy, key: bytes) -> None:
