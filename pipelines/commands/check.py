@@ -41,13 +41,13 @@ def run(arguments: argparse.Namespace) -> int:
         from crenel.pipelines.checking.sample import Sample
         from crenel.pipelines.console import kernel_cache as compiled
         from crenel.pipelines.console import run_summary as summary
-        from crenel.pipelines.files import formats as tables
+        from crenel.pipelines.files.whole_file import read_for
 
         watched = sys.stderr.isatty()
         progress = ["reading the sample"]  # the last line of it is shown
         note = f" ({compiled.WAIT})" if watched and not compiled.is_compiled(policy.method) else ""
         with summary.showing(lambda: progress[-1] + note) if watched else nullcontext():
-            table = tables.read_for(policy, arguments.data)
+            table = read_for(policy, arguments.data)
             sample = Sample(policy, table, limits.Limits.of(arguments), progress.append)
             sections += sample.look()
         findings += sample.findings

@@ -49,8 +49,8 @@ def _draft(path: str) -> str:
     from crenel.pipelines.drafting.draft import draft
     from crenel.pipelines.drafting.profiles import profile
     from crenel.pipelines.drafting.roles import choose
-    from crenel.pipelines.files import formats as tables
+    from crenel.pipelines.files.whole_file import read
 
-    table = tables.read(path)
+    table = read(path)
     profiles = [profile(name, table[name]) for name in table.column_names]
     return draft(choose(profiles), Path(path).name, table.num_rows, table.num_columns)

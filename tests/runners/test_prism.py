@@ -87,7 +87,7 @@ def test_a_broken_file_is_told_in_a_sentence(on_prism: None, files: Path, capsys
     given = ["run", str(files / "policy.yaml"), "--input", str(files / "*.csv"), "--output", str(out)]
     assert main([*given, "--runner", "prism"]) == 2
     *_, said = capsys.readouterr().err.splitlines()
-    assert said == "crenel: b.csv is broken at row 3 (the header is row 1): 2 values, not 5."
+    assert said == "crenel: b.csv is broken at row 3 (the header is row 1): it has 2 values, not 5."
     assert not out.exists()
 
 

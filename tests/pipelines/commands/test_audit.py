@@ -809,7 +809,7 @@ def test_files_without_rows(honest: Files, capsys: pytest.CaptureFixture[str]) -
         capsys.readouterr()
         assert main(["audit", "policy.yaml", "--published", "published.csv", *given]) == 0
     honest.published.write_text("")
-    assert mistake(capsys, "--published", "published.csv") == "published.csv is empty: it has not even a header."
+    assert mistake(capsys, "--published", "published.csv") == "published.csv is empty: it must have at least a header."
 
 
 def test_nothing_published_of_an_input(honest: Files, capsys: pytest.CaptureFixture[str]) -> None:

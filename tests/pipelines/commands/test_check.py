@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import datetime as dt
+import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,7 @@ from crenel.pipelines.checking.sample import Sample
 from crenel.pipelines.cli import main
 from crenel.pipelines.console.sections import count, listed, percent, spoken
 from crenel.pipelines.drafting import sample_measures as measures
-from crenel.pipelines.files import formats as tables
+from crenel.pipelines.files.whole_file import read_for
 from crenel.policy.geometry import Radix
 from crenel.policy.hierarchy import Hierarchy
 from crenel.policy.quasi_identifiers import Categorical, Datetime, Numeric, Prefix, QuasiIdentifier
@@ -325,6 +326,24 @@ def test_rejected_rows_are_counted_by_field_and_reason(check: Check) -> None:
     assert "zip wrong length: 33 rows" in said
 
 
+@pytest.mark.parametrize("odd", ["", "NA", "old", "e5", "+44", "1e999", "01", "0x10", " 44", "4,4", "44."])
+def test_check_rejects_what_run_rejects(
+    check: Check, odd: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each column in turn holds an odd value; both commands must count the same rejections for the same reasons."""
+    odd_rows = rows(60)
+    for place, name in enumerate(("age", "at", "zip", "job", "who")):
+        odd_rows[10 * place][name] = odd
+    _, said = check(odd_rows)
+    files = ["--input", str(tmp_path / "data.csv"), "--output", str(tmp_path / "out.csv")]
+    assert main(["run", str(tmp_path / "policy.yaml"), *files, "--json", "--most-rejected", "100%"]) in (0, 3)
+    result = json.loads(capsys.readouterr().out)
+    assert result["rejected"] >= 2
+    assert f"{result['rejected']} of 60 rows" in said
+    for one in result["rejected_by"]:
+        assert f"{one['field']} {one['reason']}: {count(one['rows'], 'row')}" in said
+
+
 def test_all_rows_rejected(check: Check) -> None:
     code, said = check(rows(30), quasi_identifiers={"age": {"type": "numeric", "domain": [0, 1]}})
     assert code == 1
@@ -462,7 +481,7 @@ def test_real_data(data_dir: Path) -> None:
         {**GOOD, "person": "user_id", "event_time": "created", "quasi_identifiers": quasi}
         | {"sensitive": ["platform"], "publish": ["distance"]}
     )
-    sample = Sample(policy, tables.read_for(policy, data_dir / "ev_charging.parquet"))
+    sample = Sample(policy, read_for(policy, data_dir / "ev_charging.parquet"))
     assert [section.title for section in sample.look()][-3:] == ["Time", "Company", "Deadlines"]
     assert any("further out of order" in finding.text for finding in sample.findings)
 
