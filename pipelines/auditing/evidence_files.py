@@ -20,6 +20,7 @@ from crenel.encoding.rows import Rows
 from crenel.errors import Rejected
 from crenel.pipelines.auditing.published_values import Boxes, NotReadableError, Spans
 from crenel.pipelines.command_errors import CommandError
+from crenel.pipelines.console.sections import sentence
 from crenel.pipelines.files import readers as sources
 from crenel.pipelines.files.column_types import Typing
 from crenel.pipelines.files.readers import Source
@@ -134,7 +135,7 @@ def _lacking(name: str, there: Sequence[str], needed: Iterable[str]) -> Iterator
     """A sentence if columns are missing."""
     missing = [column for column in needed if column not in there]
     if missing:
-        guess = suggestion(missing[0], list(there)).capitalize() if len(missing) == 1 else ""
+        guess = sentence(suggestion(missing[0], list(there))) if len(missing) == 1 else ""
         yield f"{name} has no column {', '.join(map(repr, missing))}, which it must have. {guess}".strip()
 
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from crenel.errors import PolicyError
 from crenel.pipelines.command_errors import CommandError
 from crenel.pipelines.console import limits
+from crenel.pipelines.console.sections import table
 from crenel.policy import Policy
 
 if TYPE_CHECKING:
@@ -221,7 +222,7 @@ def _promises(promises: list[dict[str, Any]]) -> Iterator[str]:
         [p["name"], p["state"].upper() if p["state"] == "broken" else p["state"], p["promised"], p["measured"]]
         for p in promises
     ]
-    yield from _table(rows)
+    yield from table(rows)
     for promise in promises:
         # What is not promised does not offend.
         known = promise["state"] != "not promised"
@@ -248,7 +249,7 @@ def _loss(loss: dict[str, Any]) -> list[str]:
         ["discernibility", _figure(loss["discernibility"]), ""],
         ["suppression rate", _figure(loss["suppression_rate"]), ""],
     ]
-    return list(_table(rows))
+    return list(table(rows))
 
 
 def _groups(groups: dict[str, Any]) -> list[str]:
@@ -282,9 +283,3 @@ def _figure(value: float | None) -> str:
     if value is None:
         return "unknown"
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
-
-
-def _table(rows: list[list[str]]) -> Iterator[str]:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -1,11 +1,11 @@
 """Explain a policy in words, and find what will go wrong with it.
 
-With --data, also how the policy fits a sample of the rows: CSV with a header, JSON lines (both
-may be .gz or .zst), Parquet or Avro. The engine is run on it, at the policy's deadline and at longer
-ones, so take rows that follow one another: a sample that leaves out rows in between looks thinner
-than the stream is. What is told of the sample are counts and shares, never a row's value.
+With --data, also report how the policy fits a sample of the rows: CSV with a header, JSON lines (both
+may be .gz or .zst), Parquet or Avro. The engine runs on the sample, at the policy's deadline and at
+longer ones. Give it consecutive rows: a sample with gaps looks thinner than the stream is. The report
+holds counts and shares, never a row's value.
 
-Exits with 1 if there are problems: the run would fail, or too many rows would not leave.
+Exits with 1 if there is a problem: the run would fail, or too many rows would not be published.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ EXAMPLE = "  crenel check policy.yaml --data visits.csv"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("policy", help="the policy's YAML file")
-    parser.add_argument("--data", metavar="FILE", help="a sample of the rows, which follow one another")
-    limits.add_arguments(parser, "if there are more in the sample, it is a problem")
+    parser.add_argument("--data", metavar="FILE", help="a sample of the stream: consecutive rows")
+    limits.add_arguments(parser, "more in the sample is a problem")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
         from crenel.pipelines.files.whole_file import read_for
 
         watched = sys.stderr.isatty()
-        progress = ["reading the sample"]  # the last line of it is shown
+        progress = ["reading the sample"]  # the last line is shown
         note = f" ({compiled.WAIT})" if watched and not compiled.is_compiled(policy.method) else ""
         with summary.showing(lambda: progress[-1] + note) if watched else nullcontext():
             table = read_for(policy, arguments.data)

@@ -1,9 +1,9 @@
 """Draft a policy from data: types, domains, and a guess at each column's role.
 
 The data are CSV with a header, JSON lines (both may be .gz or .zst), Parquet or Avro. The draft
-gives its reasons as comments; columns it is not sure of are commented out, and so never leave.
-It holds the values of columns that have few, and rounded domains: keep it as you keep the data
-until you have read it.
+gives its reasons as comments. A column that it is not sure about is commented out, and so is never
+published. The draft holds the values of columns that have only a few, and rounded domains: keep it
+as you keep the data until you have read it.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ EXAMPLE = "  crenel init visits.csv --output policy.yaml"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("data", help="a sample of the rows")
-    parser.add_argument("--output", metavar="FILE", help="where to write it; by default, printed")
-    parser.add_argument("--force", action="store_true", help="write over an existing file")
+    parser.add_argument("--output", metavar="FILE", help="the file to write; without it, the draft is printed")
+    parser.add_argument("--force", action="store_true", help="overwrite an existing file")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the draft, or write it to a file."""
     output = None if arguments.output is None else Path(arguments.output)
     if output is not None and output.exists() and not arguments.force:
-        msg = f"{output} is there already; --force writes over it."
+        msg = f"{output} exists already. Use --force to overwrite it."
         raise CommandError(msg)
     text = _draft(arguments.data)
     if output is None:

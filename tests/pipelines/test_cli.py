@@ -68,7 +68,7 @@ def test_a_fine_policy_is_0(policy: Path, capsys: pytest.CaptureFixture[str]) ->
     assert exit_code("check", str(policy)) == 0
     said = capsys.readouterr()
     assert said.err == ""
-    assert "leaves in a release of rows of at least 2 persons (k)" in " ".join(said.out.split())
+    assert "a release has rows of at least 2 persons (k)" in " ".join(said.out.split())
 
 
 def test_every_mistake_of_a_policy_is_a_sentence_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,7 +129,7 @@ def script(*argv: str) -> list[str]:
 def test_the_installed_script_runs(policy: Path) -> None:
     done = subprocess.run(script("check", str(policy)), capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("What leaves\n")
+    assert done.stdout.startswith("Published columns\n")
 
 
 def test_a_reader_that_leaves_early_hears_no_complaint(policy: Path) -> None:

@@ -105,8 +105,8 @@ def test_a_stream_that_is_too_thin_is_a_problem(check: Check) -> None:
     share = table["2m"][0]
     assert f"problem: The stream is too thin for k (5) within the deadline (2m): {share} of the rows find no" in said
     enough = next(deadline for deadline, (share, _) in table.items() if percent(share) <= 5)
-    assert f"would be suppressed; --most-suppressed is 5%. Within {enough} it would be {table[enough][0]}." in said
-    assert "was run on 600 rows that follow one another" in said
+    assert f"would be suppressed. --most-suppressed is 5%. Within {enough}, it would be {table[enough][0]}." in said
+    assert "was run on 600 consecutive rows" in said
 
 
 def test_a_stream_that_is_dense_enough_is_none(check: Check) -> None:
@@ -134,7 +134,7 @@ def test_reuse_and_stars_do_not_make_a_stream_denser(check: Check) -> None:
     code, said, weak = check(make_rows(), parameters={"reuse": True}, on_suppress="star")
     assert weak == strict
     assert code == 1
-    assert "would leave alone, or be suppressed; --most-suppressed is 5%" in said
+    assert "find no group in time and would be released alone, or suppressed. --most-suppressed is 5%" in said
 
 
 def test_the_share_that_is_too_much_can_be_set(check: Check, capsys: pytest.CaptureFixture[str]) -> None:
@@ -153,10 +153,10 @@ def test_rows_that_would_be_rejected_have_a_share_too(check: Check) -> None:
         row["age"] = 1000
     code, said, _ = check(rows, **CROWD)
     assert code == 1
-    assert "problem: 7% of the rows would be rejected. That is more than --most-rejected (5%) allows." in said
+    assert "problem: 40 rows (7%) would be rejected, more than --most-rejected (5%) allows." in said
     code, said, _ = check(rows, "--most-rejected", "10%", **CROWD)
     assert code == 0
-    assert "warning: 7% of the rows would be rejected." in said
+    assert "warning: 40 rows (7%) would be rejected." in said
 
 
 def test_the_order_of_the_file_does_not_matter(check: Check) -> None:
@@ -172,7 +172,7 @@ def test_a_long_sample_is_looked_at_in_one_stretch(check: Check, monkeypatch: py
     rows = make_rows(5_000, every=4)
     code, said, table = check(rows, **CROWD)
     assert code == 0
-    assert "was run on 500 rows that follow one another, the middle of the sample." in said
+    assert "was run on 500 consecutive rows, the middle of the sample." in said
     assert check(rows[2_250:2_750], **CROWD)[2] == table
     thinned, *_ = check(rows[::10], **CROWD)
     assert thinned == 1

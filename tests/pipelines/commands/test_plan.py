@@ -106,11 +106,11 @@ def test_plans_make_sense(rate: float, shards: int, persons: int | None, by: str
 def test_it_says_what_it_assumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, said = told(tmp_path, capsys, "--rate", "50000/s")
     assert code == 0
-    assert "50,000 rows a second" in said
-    assert "10 seconds: 500,000 rows, of 500,000 persons" in said
+    assert "50,000 rows per second" in said
+    assert "10 seconds, in which 500,000 rows of 500,000 persons come" in said
     assert f"{MEASURED.row_us:g} us for a row in its shard" in said
-    assert "every row inside the deadline is of another person (--persons says otherwise)" in said
-    assert "Nothing to complain about." in said
+    assert "every row within the deadline is of another person; set --persons if not" in said
+    assert "No problems, no warnings." in said
     _, said = told(tmp_path, capsys, "--rate", "50000/s", "--persons", "2M", shard_by="locality", shards=8)
     assert "2,000,000, all equally active" in said
     assert "60% of the rows are in the fullest shard" in said
@@ -128,7 +128,9 @@ def test_rates(rate: str, a_second: float, tmp_path: Path, capsys: pytest.Captur
 def test_rates_that_are_none(rate: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, said = told(tmp_path, capsys, f"--rate={rate}")
     assert code == 2
-    assert said.startswith("crenel: --rate must be rows for a time, such as 50000/s, 50k/s, 200/m or 3M/h")
+    assert said.startswith(
+        "crenel: --rate must be a number of rows per time above 0, such as 50000/s, 50k/s, 200/m or 3M/h"
+    )
     assert said.endswith(f"not {rate!r}.")
 
 
@@ -142,16 +144,16 @@ def test_persons_that_are_none(persons: str, tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("options", "changes", "code", "severity", "words"),
     [
-        (["--rate", "0.5/s"], {}, 1, "problem", "5 persons inside the deadline, fewer than k (10)"),
-        (["--rate", "0.5/s"], {}, 1, "problem", "Even one shard takes 8.33 minutes to meet as many"),
-        (["--rate", "9/s"], {}, 0, "warning", "A shard meets 9 times k persons"),
+        (["--rate", "0.5/s"], {}, 1, "problem", "5 persons within the deadline, fewer than k (10)"),
+        (["--rate", "0.5/s"], {}, 1, "problem", "Even one shard needs 8.33 minutes to see that many"),
+        (["--rate", "9/s"], {}, 0, "warning", "A shard sees 9 times k persons"),
         (["--rate", "100/s"], {"shards": 16}, 0, "warning", "Use at most 4 shards, or a longer delay."),
-        (["--rate", "1k/s", "--persons", "200"], {}, 0, "warning", "There are too few persons for k = 10"),
+        (["--rate", "1k/s", "--persons", "200"], {}, 0, "warning", "The stream has too few persons for k = 10"),
         (["--rate", "150k/s"], {}, 0, "warning", "busy 73% of the time. Use 2 shards."),
         (["--rate", "1M/s"], {}, 1, "problem", "Use "),
         (["--rate", "1M/s"], {"shard_by": "locality", "shards": 8}, 1, "problem", "use shard_by: person"),
-        (["--rate", "1k/s"], {"shards": 16}, 0, "note", "1 shard would keep up, and lose 55% less information."),
-        (["--rate", "1M/s", "--persons", "1000"], {}, 1, "warning", "a longer delay or a smaller k bring them"),
+        (["--rate", "1k/s"], {"shards": 16}, 0, "note", "keep up, too, and would lose 55% less information."),
+        (["--rate", "1M/s", "--persons", "1000"], {}, 1, "warning", "only 4 shards would see enough persons each."),
         (["--rate", "50k/s"], {"delay": "10m"}, 0, "warning", "A shard holds up to 2.22 GB"),
     ],
 )  # fmt: skip

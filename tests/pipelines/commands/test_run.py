@@ -863,7 +863,7 @@ def test_the_audit_needs_no_secret(here: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 GUESSED = (
-    "seed: a seed can be guessed; whoever does can undo the order and the draws. "
+    "seed: an attacker who guesses the seed can undo the order of the rows and every random draw. "
     "Leave it out, or name a secret: env:NAME."
 )
 
