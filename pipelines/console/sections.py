@@ -16,9 +16,11 @@ __all__ = [
     "Section",
     "Severity",
     "count",
+    "filled",
     "listed",
     "percent",
     "render",
+    "section_text",
     "sentence",
     "spoken",
     "table",
@@ -73,11 +75,12 @@ def render(sections: Iterable[Section], findings: Iterable[Finding]) -> str:
     ranks = list(Severity)
     found = sorted(findings, key=lambda finding: ranks.index(finding.severity))
     said = tuple((f"{finding.severity.value}:", finding.text) for finding in found)
-    parts = [_section(section) for section in (*sections, Section("Findings", said))]
+    parts = [section_text(section) for section in (*sections, Section("Findings", said))]
     return "\n\n".join([*filter(None, parts), _verdict(found)]) + "\n"
 
 
-def _section(section: Section) -> str:
+def section_text(section: Section) -> str:
+    """Write one section as text, wrapped; empty if it has no lines."""
     if not section.lines:
         return ""
     width = max((len(line[0]) for line in section.lines if isinstance(line, tuple)), default=0)
@@ -90,15 +93,19 @@ def _wrapped(line: Line, width: int) -> str:
     # Filled without the label, which may have spaces and must not be broken at them.
     indent = " " * (4 + width) if label else "  "
     first = f"  {label.ljust(width)}  " if label else "  "
-    filled = textwrap.fill(
+    return first + filled(text, indent, _WIDTH - max(len(first) - len(indent), 0))[len(indent) :]
+
+
+def filled(text: str, indent: str = "", width: int = _WIDTH) -> str:
+    """Wrap a text to lines of at most `width` characters."""
+    return textwrap.fill(
         text,
-        width=_WIDTH - max(len(first) - len(indent), 0),
+        width=width,
         initial_indent=indent,
         subsequent_indent=indent,
         break_long_words=False,
         break_on_hyphens=False,
     )
-    return first + filled[len(indent) :]
 
 
 def _verdict(found: list[Finding]) -> str:

@@ -119,15 +119,15 @@ def test_names_are_drawn_as_they_are() -> None:
     assert r"$\frac{a}$ &amp; &lt;b&gt;" in drawn
 
 
-def test_the_banner_is_green_only_if_enough_rows_left() -> None:
-    """Kept promises of the few rows that left are no reason for green."""
+def test_the_banner_is_green_only_if_enough_rows_were_published() -> None:
+    """Promises kept for a few published rows are no reason for green."""
     kept, few, broken = (page_of(name) for name in ("kept", "few", "broken"))
     assert '<div class="verdict kept">' in kept
     assert '<div class="verdict unproven">' in few
     assert '<div class="verdict broken">' in broken
-    assert "The promises are kept, but too many rows did not leave" in _said(few)
-    assert "12,000 rows (20 %) were suppressed: at most 5 % may be, and they are 9,000 rows more." in _said(few)
-    assert "did not leave" not in _said(kept)
+    assert "The promises are kept, but too many rows were not published" in _said(few)
+    assert "12,000 rows (20 %) were suppressed, 9,000 more than the limit of 5 % allows." in _said(few)
+    assert "too many rows" not in _said(kept)
     shown = {tuple(json.loads(html.unescape(where))) for where in re.findall(r'data-at="([^"]*)"', few)}
     assert {path for path in _leaves(documents.kept_by_few()) if path[0] == "too_many"} <= shown
 
@@ -140,25 +140,25 @@ def test_what_is_missing_is_said() -> None:
     said = _said(page_of("published"))
     for words in (
         "Not proven",
-        "5 of 8 promises are not proven",
-        "How many of 48,000 rows left with fewer than 10 persons at one moment: not known.",
-        "promised, and not proven",
+        "No promise is broken, but 5 of 8 are not proven.",
+        "How many of 48,000 rows were released with fewer than 10 persons at one moment: not known.",
+        "The policy promises that every row is released in a crowd. This is not proven.",
         "The auditor had the published rows alone",
-        "Not measured. How long each row waited is known only from the input",
-        "Not known: when rows were suppressed",
+        "Not measured. Only the input and the owner",
+        "Not known: the given files do not show when rows were suppressed.",
         "No attack was tried",
         "the audit needs the input",
-        "no differential privacy",
+        "not differentially private",
         "These are rows",
     ):
         assert words in said
     bare = _said(page_of("empty"))
-    for words in ("No promise was checked", "No group was published", "sets no deadline", "There is nothing to add"):
+    for words in ("No promise was checked", "No group was published", "sets no deadline", "Notes None."):
         assert words in bare
 
 
 def test_the_verdict_is_said_in_words() -> None:
-    assert "The promises are kept 0 of 48,000 rows left with fewer than 10 persons" in _said(page_of("kept"))
+    assert "The promises are kept 0 of 48,000 rows were released with fewer than 10 persons" in _said(page_of("kept"))
     assert "All 8 promises of the policy were checked" in _said(page_of("kept"))
     said = _said(page_of("broken"))
     assert "2 of 8 promises are broken." in said
@@ -185,11 +185,12 @@ def test_what_is_weaker_than_a_crowd_is_not_green() -> None:
     for name in ("no crowd", "published", "empty"):
         assert _banner(page_of(name)) == "unproven"
     said = _said(page_of("no crowd"))
-    assert "No crowd is promised 9,435 of 48,000 rows left with fewer than 10 persons at one moment, and 120" in said
-    assert "An attacker who knows the time can single them out. The policy does not promise a crowd" in said
+    assert "No crowd is promised 9,435 of 48,000 rows were released with fewer than 10 persons at one moment" in said
+    assert "and 120 in releases that hold a person more than once. An attacker who knows when a row arrived can" in said
+    assert "The policy does not promise a crowd at one moment." in said
     assert "All 7 promises of the policy were checked" in said
     assert "A crowd at one moment: not promised." in said
-    assert "whoever guesses it can recompute the order" in said
+    assert "An attacker who guesses it can recompute the order" in said
     assert "The promises are kept" not in said
 
 
@@ -228,7 +229,7 @@ def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     # Imported from, a package answers with what it has already.
     monkeypatch.delattr("crenel.pipelines.auditing.page.plots")
-    with pytest.raises(CommandError, match=r"needs the package matplotlib: pip install 'crenel\[report\]'"):
+    with pytest.raises(CommandError, match=r"needs the package matplotlib. Run: pip install 'crenel\[report\]'"):
         render(documents.kept())
 
 

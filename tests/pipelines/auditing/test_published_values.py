@@ -86,7 +86,7 @@ def test_a_type_of_somebody_s_own_is_refused() -> None:
     class Own(Numeric):
         pass
 
-    with pytest.raises(TypeError, match="Own must be built in to be read back"):
+    with pytest.raises(TypeError, match="published values of type Own cannot be read back"):
         Spans(Own()).of(pa.array(["[1, 2]"]))
 
 
