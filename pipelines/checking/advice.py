@@ -120,7 +120,7 @@ def uncrowded(policy: Policy) -> Iterator[tuple[str, str]]:
     if getattr(policy.parameters, "reorder", False):
         yield "reorder: true publishes the rows of a release one by one", "reorder: false"
     if policy.on_suppress is OnSuppress.STAR:
-        yield "on_suppress: star publishes a row that no group takes alone, as *", "on_suppress: drop"
+        yield "on_suppress: star publishes a row that finds no group alone, as *", "on_suppress: drop"
 
 
 def reuses(policy: Policy) -> bool:

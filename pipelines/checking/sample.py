@@ -84,7 +84,7 @@ class Sample:
             "Missing values": self._holes,
             "Columns published as they are": self._as_they_are,
             "Event times": self._time,
-            "Waiting for k persons": self._company,
+            "Waiting for k persons": self._waits,
             "Deadlines": self._deadlines,
         }
         if not takes_holes(self.policy.parameters):
@@ -366,7 +366,7 @@ class Sample:
             f"of order{lost}. {advice}"
         )
 
-    def _company(self) -> Iterator[Line]:
+    def _waits(self) -> Iterator[Line]:
         policy, time = self.policy, self._encoded.rows.time
         by_time = policy.delay is not None and policy.event_time is not None
         if self._number_of_persons < policy.k or (policy.delay_rows is None and not by_time):

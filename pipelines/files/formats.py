@@ -30,7 +30,7 @@ class Format:
     #: Whether it is text. A text file may be compressed as a whole.
     text: bool = False
 
-    #: Whether all of its values are text, so that somebody else has to say what is a number.
+    #: Whether the format has no types: every value is text, and the policy says which columns are numbers.
     untyped: bool = False
 
 

@@ -84,7 +84,7 @@ def test_every_mistake_of_a_policy_is_a_sentence_of_its_own(tmp_path: Path, caps
 
 
 @pytest.mark.parametrize("content", ["", "k: [", "- a\n- b\n", "\x00\x01", "just text"])
-def test_what_is_no_policy_is_2(tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_not_a_policy_is_2(tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "policy.yaml"
     path.write_text(content)
     assert exit_code("check", str(path)) == 2
@@ -132,7 +132,7 @@ def test_the_installed_script_runs(policy: Path) -> None:
     assert done.stdout.startswith("Published columns\n")
 
 
-def test_a_reader_that_leaves_early_hears_no_complaint(policy: Path) -> None:
+def test_a_closed_pipe_is_no_error(policy: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:
@@ -149,7 +149,7 @@ def test_a_reader_that_leaves_early_hears_no_complaint(policy: Path) -> None:
     assert (done.returncode, done.stderr) == (141, "")
 
 
-def test_letters_the_terminal_has_not_are_printed_somehow(tmp_path: Path) -> None:
+def test_letters_that_the_terminal_lacks_are_escaped(tmp_path: Path) -> None:
     path = tmp_path / "policy.yaml"
     path.write_text(POLICY.replace("age", "größe"), encoding="utf-8")
     done = subprocess.run(

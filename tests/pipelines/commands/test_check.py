@@ -1,4 +1,4 @@
-"""`crenel check`: what it says of a policy, and of a sample under it."""
+"""`crenel check`: its report on a policy, and on a sample of the data."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def write(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def rows(number: int = 200, persons: int = 50, seed: int = 1) -> list[dict[str, Any]]:
-    """Rows a minute apart, in order. All that is somebody's can be found in a text by its form."""
+    """Make rows a minute apart, in order. A value of theirs would be recognized in any text."""
     draw = random.Random(seed)
     start = dt.datetime(2024, 3, 1, 8, 17, 43, tzinfo=dt.timezone.utc)
     return [
@@ -121,12 +121,12 @@ def test_the_policy_is_explained(check: Check) -> None:
     assert said.endswith("No problems, no warnings.")
 
 
-def test_a_policy_of_less_is_explained(check: Check) -> None:
+def test_a_policy_without_a_crowd_is_explained(check: Check) -> None:
     _, said = check(parameters={"reuse": True}, on_suppress="star")
     for sentence in (
         "published so far under the same generalization belong to at least 5 different persons (k)",
         "A crowd at one moment is not promised: reuse: true may publish a row alone, under an earlier generalization; "
-        "on_suppress: star publishes a row that no group takes alone, as *.",
+        "on_suppress: star publishes a row that finds no group alone, as *.",
         "At most 1,000 rows of each shard, and 4,000 reusable generalizations",
         "at its widest (on_suppress: star)",
     ):
@@ -134,7 +134,7 @@ def test_a_policy_of_less_is_explained(check: Check) -> None:
     assert "in a secret random order" not in said
 
 
-#: What gives the crowd up, why, and what to set.
+#: Settings that give up the crowd: the reason, and what to set instead.
 UNCROWDED: dict[str, tuple[dict[str, Any], str, str]] = {
     "reuse": ({"parameters": {"reuse": True}}, "reuse: true may publish a row alone", "Set reuse: false."),
     "stars": ({"on_suppress": "star"}, "on_suppress: star publishes", "Set on_suppress: drop."),
@@ -150,7 +150,7 @@ UNCROWDED: dict[str, tuple[dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize("case", UNCROWDED)
-def test_who_gives_up_the_crowd_is_told_why_and_what_to_set(check: Check, case: str) -> None:
+def test_a_policy_without_a_crowd_is_warned_about(check: Check, case: str) -> None:
     changes, why, setting = UNCROWDED[case]
     code, said = check(**changes)
     assert "warning: A crowd at one moment is not promised:" in said
@@ -232,7 +232,7 @@ NOTES: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", NOTES)
-def test_notes_are_no_warnings(check: Check, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notes_are_not_warnings(check: Check, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CRENEL_SECRET", bytes(range(32)).hex())
     changes, expected = NOTES[case]
     code, said = check(**changes)
@@ -260,11 +260,11 @@ def test_notes_are_no_warnings(check: Check, case: str, monkeypatch: pytest.Monk
         ),
     ],
 )
-def test_an_example_climbs_as_the_type_publishes(qi: QuasiIdentifier, expected: str) -> None:
+def test_an_example_shows_what_the_type_publishes(qi: QuasiIdentifier, expected: str) -> None:
     assert example(qi) == expected
 
 
-def test_an_example_of_a_type_of_ones_own() -> None:
+def test_an_example_of_a_type_that_is_not_built_in() -> None:
     class Network(Numeric):
         @property
         def geometry(self) -> Any:
@@ -371,7 +371,7 @@ def test_a_value_that_nearly_all_have(check: Check) -> None:
     data = [{**row, "diagnosis": "flu" if i > 5 else "gout"} for i, row in enumerate(rows())]
     code, said = check(data)
     assert "diagnosis: 97% of the rows have the same value" in said
-    # And so nearly no group has two.
+    # So hardly any group has two values.
     assert code == 1
     assert "The stream is too thin for k (5) and l (2) within the deadline" in said
 
@@ -383,8 +383,8 @@ def test_published_columns_that_identify(check: Check) -> None:
     assert "a value that only one person has" in said
 
 
-def test_ends_that_are_somebodys_value(check: Check) -> None:
-    """Of which there are none with a step, nor where many share a value."""
+def test_ranges_that_end_at_the_value_of_one_person(check: Check) -> None:
+    """There is no warning with a step, nor if many persons share a value."""
     code, said = check(rows(2000, persons=2000))
     assert (code, "exact values" in said) == (0, False)
     data = [{**row, "age": round(random.Random(i).uniform(0, 100), 6)} for i, row in enumerate(rows(200, persons=200))]
@@ -457,7 +457,7 @@ def test_a_deadline_too_short_for_k(check: Check) -> None:
     assert "rows find no group in time" in said
 
 
-def test_without_event_time_nothing_is_said_of_the_delay(check: Check) -> None:
+def test_without_event_time_the_delay_is_not_checked(check: Check) -> None:
     code, said = check(rows(), event_time=None)
     assert code == 0
     assert "The policy names no event_time" in said
@@ -466,8 +466,8 @@ def test_without_event_time_nothing_is_said_of_the_delay(check: Check) -> None:
     assert "Half of the rows see 5 persons within 4 later rows" in said
 
 
-def test_no_value_of_a_row_is_told(check: Check) -> None:
-    """Of a good sample, and of one that is rejected in part: nothing that is somebody's."""
+def test_no_value_of_a_row_is_printed(check: Check) -> None:
+    """Neither of a good sample, nor of one with rejected rows."""
     data = rows()
     for row in data[:30]:
         row["zip"] = "SECRET"
@@ -519,7 +519,7 @@ def test_measures_agree_with_counting(seed: int) -> None:
     window = int(draw.integers(1, 50))
     expected = [sum(t - window < u <= t for u in time) for t in sorted(time)]
     held = measures.held(time, window).tolist()
-    # Of rows of one moment, the last sees all of them.
+    # Of several rows at one moment, the last one counts all of them.
     assert max(held) == max(expected)
     assert all(found <= wanted for found, wanted in zip(held, expected, strict=True))
 
@@ -561,14 +561,14 @@ def test_words() -> None:
     ]
 
 
-# --- Rows with holes ---
+# --- Missing values ---
 
 
 def holed(number: int, every: int) -> list[dict[str, Any]]:
     return [{**row, "age": None if i % every == 0 else row["age"]} for i, row in enumerate(rows(number))]
 
 
-def test_holes_of_a_sample(check: Check) -> None:
+def test_missing_values_are_reported(check: Check) -> None:
     code, said = check(holed(200, 2), method="partition")
     assert code == 0
     assert (
@@ -580,12 +580,11 @@ def test_holes_of_a_sample(check: Check) -> None:
     assert "Rows that would be rejected None." in said
 
 
-def test_holes_that_few_share(check: Check) -> None:
+def test_missing_values_that_few_rows_share(check: Check) -> None:
     code, said = check(holed(200, 50), method="partition", delay_rows=20, delay=None, k=5)
     assert code == 0
-    assert (
-        "96% of the rows meet 5 persons with the same combination" in said
-    )  # not the 4 with holes, nor the last 4 others
+    # All but the 4 rows with missing values, and the last 4 of the others.
+    assert "96% of the rows meet 5 persons with the same combination" in said
     _, said = check(holed(60, 7), method="partition", delay_rows=10, delay=None, k=10)
     assert "of the rows meet 10 persons who have the same quasi-identifiers" in said
 
@@ -595,14 +594,14 @@ def test_a_column_that_is_always_missing(check: Check) -> None:
     assert "age is missing in all rows. Leave it out, or take a larger sample." in said
 
 
-def test_holes_under_another_method_name_the_one_that_takes_them(check: Check) -> None:
+def test_other_methods_name_the_one_that_takes_missing_values(check: Check) -> None:
     code, said = check(holed(200, 2))
     assert code == 1
     assert "age missing (method partition takes rows with holes): 100 rows" in said
     assert "Missing values" not in said
 
 
-def test_what_weakens_partition_is_said(check: Check) -> None:
+def test_settings_that_weaken_partition_are_warned_about(check: Check) -> None:
     _, said = check(method="partition", parameters={"fill_missing": True, "reuse": "best"})
     assert "that range may cover the values of fewer than k persons" in said
     assert "reuse is best" in said

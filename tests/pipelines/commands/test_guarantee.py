@@ -1,4 +1,4 @@
-"""`crenel guarantee`, and what check and run say of it."""
+"""`crenel guarantee`, and what check and run say about differential privacy."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ def test_phi(capsys: pytest.CaptureFixture[str]):
         ([], "give --k and --beta, or --probability and --within."),
     ],
 )
-def test_wrong_numbers_are_2_and_told_the_range(argv: list[str], expected: str, capsys: pytest.CaptureFixture[str]):
+def test_numbers_out_of_range_exit_with_2_and_name_the_range(
+    argv: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+):
     err = said(capsys, *argv, code=2)
     assert expected in err
     assert err.count("\n") == 1

@@ -1,4 +1,4 @@
-"""`crenel init`: the draft loads, gives its reasons, and tells no more than it must."""
+"""`crenel init`: the draft loads, gives its reasons, and reveals no more than it must."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_without_a_known_quasi_identifier_the_first_that_fits_is_taken(tmp_path:
     assert "IT DOES NOT LOAD YET: no column can be generalized" in text
 
 
-def test_quasi_identifiers_are_not_taken_against_reason() -> None:
+def test_unsuitable_quasi_identifiers_are_not_taken() -> None:
     n = NUMBER_OF_ROWS
     data: dict[str, list[Any]] = {
         "user": [i % 50 for i in range(n)],
@@ -276,7 +276,7 @@ def test_a_plain_id_is_a_person_only_if_nothing_better_is_there() -> None:
     assert alone.taken and "which may also number the rows" in alone.reason
 
 
-def test_no_value_of_a_column_with_many_is_told() -> None:
+def test_a_column_with_many_values_reveals_none() -> None:
     data = columns()
     text = drafted(data)
     for name in ("visit_id", "patient_id", "full_name", "zip", "salary", "glucose", "comment"):
@@ -312,7 +312,7 @@ def test_a_file_that_is_there_is_kept_unless_forced(tmp_path: Path, capsys: pyte
     assert output.read_text("utf-8").startswith("# Drafted by crenel init")
 
 
-def test_a_place_that_cannot_be_written_is_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_cannot_be_written_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init", str(save(tmp_path)), "--output", str(tmp_path / "no" / "p.yaml")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "cannot be written: no such file or directory." in line

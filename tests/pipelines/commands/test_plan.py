@@ -1,4 +1,4 @@
-"""`crenel plan`: the rule of thumb, worked out by hand; and that it says what it assumes."""
+"""`crenel plan`: the rule of thumb, checked against results by hand; and its assumptions are printed."""
 
 from __future__ import annotations
 
@@ -66,19 +66,19 @@ def test_shards_that_a_bundle_is_cut_into_cost() -> None:
 def test_persons_come_again() -> None:
     plan = make_plan(policy(), 1_000, persons=5_000, known=ROUND)
     assert plan.persons == pytest.approx(5_000 * (1 - math.exp(-2)))
-    # So long until 250 of 5,000 have come.
+    # The time until 250 of 5,000 persons have come.
     assert plan.shortest == pytest.approx(-5_000 * math.log(1 - 250 / 5_000) / 1_000)
     assert math.isinf(make_plan(policy(), 1_000, persons=250, known=ROUND).shortest)
 
 
-def test_delay_rows_are_a_shards_own() -> None:
+def test_delay_rows_count_the_rows_of_one_shard() -> None:
     plan = make_plan(policy(delay=None, delay_rows=1_000, shards=4), 1_000, known=ROUND)
     assert (plan.deadline, plan.rows, plan.asked.persons) == (4, 4_000, 1_000)
     both = make_plan(policy(delay="1s", delay_rows=1_000, shards=4), 1_000, known=ROUND)
     assert (both.deadline, both.asked.persons) == (1, 250)
 
 
-def test_locality_loses_nothing_and_is_not_even() -> None:
+def test_locality_costs_no_loss_but_fills_shards_unevenly() -> None:
     plan = make_plan(policy(shards=8, shard_by="locality"), 10_000, known=ROUND)
     assert plan.asked.loss == 1.0
     assert plan.asked.busy == pytest.approx(10_000 * 0.6 * 18e-6)
@@ -125,7 +125,7 @@ def test_rates(rate: str, a_second: float, tmp_path: Path, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize("rate", ["", "fast", "50000", "0/s", "-3/s", "5/w", "1e99/s", "nan/s", "1/s/s"])
-def test_rates_that_are_none(rate: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_rate_is_refused(rate: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, said = told(tmp_path, capsys, f"--rate={rate}")
     assert code == 2
     assert said.startswith(
@@ -135,7 +135,7 @@ def test_rates_that_are_none(rate: str, tmp_path: Path, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize("persons", ["0", "-1", "many", "1.5"])
-def test_persons_that_are_none(persons: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_number_of_persons_is_refused(persons: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, said = told(tmp_path, capsys, "--rate", "1/s", f"--persons={persons}")
     assert code == 2
     assert said.startswith("crenel: --persons must be a whole number") and said.endswith(f"not {persons!r}.")
@@ -173,7 +173,7 @@ def test_what_is_wrong(
 
 
 def test_the_calibration_is_that_of_the_page() -> None:
-    """Who measures again changes both."""
+    """A new measurement must change both."""
     page = (Path(__file__).parents[3] / "docs" / "scale.md").read_text("utf-8")
     for figure in (MEASURED.row_us, MEASURED.pack_us, MEASURED.spread_us, MEASURED.loss_power, MEASURED.crowd):
         assert f"{figure:g}" in page
