@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from crenel.errors import PolicyError
 from crenel.pipelines.command_errors import CommandError
+from crenel.pipelines.commands.run import quiet
 from crenel.pipelines.console import limits
 from crenel.pipelines.console.sections import Line, Section, count, filled, section_text
 from crenel.policy import Policy
@@ -119,9 +120,10 @@ def audited(policy: Policy, arguments: argparse.Namespace) -> dict[str, Any]:
         CommandError: a file is broken, or does not fit the policy or the other files.
     """
     from crenel.audit.utility import Workload
-    from crenel.pipelines.auditing import evidence_files as evidence
-    from crenel.pipelines.console import run_summary as summary
 
+    with quiet():  # loads Beam
+        from crenel.pipelines.auditing import evidence_files as evidence
+        from crenel.pipelines.console import run_summary as summary
     progress = _Progress()
     with summary.showing(progress.line) if sys.stderr.isatty() else nullcontext():
         given = evidence.read(

@@ -14,6 +14,7 @@ import argparse
 import sys
 from contextlib import nullcontext
 
+from crenel.pipelines.commands.run import quiet
 from crenel.pipelines.console import limits
 from crenel.pipelines.console.sections import Severity, render
 
@@ -41,8 +42,9 @@ def run(arguments: argparse.Namespace) -> int:
         from crenel.pipelines.checking.sample import Sample
         from crenel.pipelines.console import kernel_cache as compiled
         from crenel.pipelines.console import run_summary as summary
-        from crenel.pipelines.files.whole_file import read_for
 
+        with quiet():  # loads Beam
+            from crenel.pipelines.files.whole_file import read_for
         watched = sys.stderr.isatty()
         progress = ["reading the sample"]  # the last line is shown
         note = f" ({compiled.WAIT})" if watched and not compiled.is_compiled(policy.method) else ""

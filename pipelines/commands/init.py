@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from crenel.pipelines.command_errors import CommandError
+from crenel.pipelines.commands.run import quiet
 
 __all__ = ["EXAMPLE", "add_arguments", "run"]
 
@@ -49,8 +50,9 @@ def _draft(path: str) -> str:
     from crenel.pipelines.drafting.draft import draft
     from crenel.pipelines.drafting.profiles import profile
     from crenel.pipelines.drafting.roles import choose
-    from crenel.pipelines.files.whole_file import read
 
+    with quiet():  # loads Beam
+        from crenel.pipelines.files.whole_file import read
     table = read(path)
     profiles = [profile(name, table[name]) for name in table.column_names]
     return draft(choose(profiles), Path(path).name, table.num_rows, table.num_columns)

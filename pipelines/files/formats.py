@@ -12,9 +12,6 @@ from crenel.policy.checks import suggestion
 
 __all__ = ["COMPRESSIONS", "FORMATS", "FileKind", "Format", "TableError", "detect", "format_names", "kind_of"]
 
-#: How CSV may write a missing number, apart from an empty cell. In a column of text, NA may be a country.
-_MISSING_NUMBERS = frozenset(["NA", "N/A", "NaN", "nan", "NULL", "null"])
-
 
 class TableError(CommandError):
     """A file cannot be read as rows. The message names the file, and never quotes what a row holds."""

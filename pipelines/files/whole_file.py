@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from crenel.pipelines.files.column_types import Typing
-from crenel.pipelines.files.column_types import _numbers as numbers_of_text
 from crenel.pipelines.files.formats import FORMATS, TableError
 from crenel.pipelines.files.readers import Source, open_file
 from crenel.policy import Policy, columns
+from crenel.transforms._pack.payloads import concat
+from crenel.transforms._pack.text_columns import TextColumns, numbers
 
 __all__ = ["read", "read_for"]
 
@@ -47,8 +47,8 @@ def read_for(policy: Policy, path: str | PathLike[str]) -> pa.Table:
     Raises:
         TableError: the file cannot be read; the message says why, and where.
     """
-    table, typing = _whole(open_file(path)), Typing(policy)
-    return pa.table({name: typing.column(name, table[name].combine_chunks()) for name in table.column_names})
+    table, text = _whole(open_file(path)), TextColumns(policy)
+    return pa.table({name: text.array(name, table[name]) for name in table.column_names})
 
 
 def _whole(source: Source) -> pa.Table:
@@ -66,7 +66,7 @@ def _whole(source: Source) -> pa.Table:
     if not batches or not batches[0].num_columns:
         msg = f"{source.name} has no rows."
         raise TableError(msg)
-    return _joined([pa.Table.from_batches([batch]) for batch in batches])
+    return concat([pa.Table.from_batches([batch]) for batch in batches])
 
 
 def _check_size(source: Source, size: int) -> None:
@@ -75,23 +75,14 @@ def _check_size(source: Source, size: int) -> None:
         raise TableError(msg)
 
 
-def _joined(tables: list[pa.Table]) -> pa.Table:
-    if all(table.schema.equals(tables[0].schema) for table in tables):
-        return pa.concat_tables(tables)
-    # Only long files of JSON lines come here; the module loads Beam, which takes a while.
-    from crenel.transforms._pack.payloads import concat
-
-    return concat(tables)
-
-
 def _narrowest(column: pa.Array) -> pa.Array:
     """Turn a column of text into integers, floats or moments, if all of it is."""
-    found = numbers_of_text(column)
+    found = numbers(column)
     if found.null_count == len(found):
         return column
     if pc.all(pc.is_finite(found.cast(pa.float64()))).as_py():
         # Where a number is missing, the text may be NA. Without it, whole numbers are read as integers.
-        return numbers_of_text(pc.if_else(found.is_valid(), column, pa.scalar(None, pa.string())))
+        return numbers(pc.if_else(found.is_valid(), column, pa.scalar(None, pa.string())))
     moments, reasons = columns.moments(column.drop_null())
     if reasons is not None:
         return column

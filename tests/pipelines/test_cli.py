@@ -163,6 +163,17 @@ def test_letters_that_the_terminal_lacks_are_escaped(tmp_path: Path) -> None:
     assert b"gr\\xf6\\xdfe" in done.stdout
 
 
+@pytest.mark.parametrize("command", [["init", "{data}"], ["check", "{policy}", "--data", "{data}"]])
+def test_warnings_of_packages_are_not_printed(command: list[str], policy: Path, tmp_path: Path) -> None:
+    """A command may load Beam, which logs warnings about packages that are not installed."""
+    data = tmp_path / "data.csv"
+    data.write_text("id,age\n" + "".join(f"{i},{20 + i}\n" for i in range(40)))
+    argv = [part.format(policy=policy, data=data) for part in command]
+    done = subprocess.run(script(*argv), capture_output=True, text=True, check=False, timeout=120)
+    assert done.stdout
+    assert done.stderr == ""
+
+
 def test_help_loads_nothing_heavy() -> None:
     code = (
         "import sys\n"

@@ -17,9 +17,9 @@ from pyarrow import parquet
 from crenel import Policy
 from crenel.encoding.encoder import Encoder
 from crenel.pipelines.files import readers, whole_file
-from crenel.pipelines.files.column_types import Typing
 from crenel.pipelines.files.formats import TableError
 from crenel.pipelines.files.whole_file import read, read_for
+from crenel.transforms._pack.text_columns import TextColumns, named_columns
 
 ROWS = [{"name": "Ada", "age": 36}, {"name": "Bob", "age": 41}]
 CSV = b"name,age\nAda,36\nBob,41\n"
@@ -248,11 +248,11 @@ def test_a_sample_is_what_a_run_reads_however_odd_the_values_are(
     monkeypatch.setattr(readers, "_BLOCK", block)
     encoder = Encoder(ODD_POLICY)
     checked = encoder.encode(as_columns(read_for(ODD_POLICY, odd)), None)
-    typing, (source,) = Typing(ODD_POLICY), readers.find([str(odd)], None, Path)
+    text, (source,) = TextColumns(ODD_POLICY), readers.find([str(odd)], None, Path)
     before = 0
     parts, rejected = [], []
     for raw in source.batches():
-        part = encoder.encode(as_columns(typing.of(raw, 0, before)), None)
+        part = encoder.encode(text.arrays(raw, named_columns(ODD_POLICY)), None)
         parts.append(part.rows)
         rejected += [(before + one.index, one.field, one.reason) for one in part.rejected]
         before += raw.num_rows
@@ -271,5 +271,5 @@ def test_init_takes_for_a_number_what_a_run_takes_for_one(tmp_path: Path, text: 
     path = write(tmp_path, "a.csv", f'age\n1\n"{text}"\n2.5\n'.encode())
     drafted = pa.types.is_floating(read(path)["age"].type)
     (raw,) = readers.open_file(path).batches()
-    numbers = Typing(ODD_POLICY).column("age", raw.column("age")).to_pylist()
+    numbers = TextColumns(ODD_POLICY).array("age", raw.column("age")).to_pylist()
     assert drafted == all(number is None or math.isfinite(number) for number in numbers)
