@@ -43,8 +43,8 @@ DEALS = 20
 QUASI_IDENTIFIERS = ("age", "fnlwgt", "hours_per_week", "education", "marital_status", "native_country")
 K, L, DELTA, ROWS, PERSONS = 10, 2, 1_000, 10_000, 3_000
 #: What the default policy says, and what is asked for by name; the papers' methods have their papers' rule of reuse.
-DEFAULT: dict[str, Any] = {"method": "bastion", "parameters": {"reuse": False}, "on_suppress": "drop"}
-REUSING: dict[str, Any] = {"method": "bastion", "parameters": {"reuse": True}, "on_suppress": "star"}
+DEFAULT: dict[str, Any] = {"method": "bastion", "parameters": {"reuse": "off"}, "on_suppress": "drop"}
+REUSING: dict[str, Any] = {"method": "bastion", "parameters": {"reuse": "weighted"}, "on_suppress": "star"}
 METHODS: dict[str, dict[str, Any]] = {
     "bastion (default)": DEFAULT,
     "bastion, reuse and star": REUSING,
@@ -58,8 +58,8 @@ REUSE_CASES = (datasets.NUMERIC, ("age", "education", "marital_status", "native_
 REUSE_TARGETS = 300
 REUSES: dict[str, dict[str, Any]] = {
     "castle": {},
-    **{f"bastion, eta {eta:g}": {"reuse": True, "eta": eta} for eta in (0.0, 1.0, 2.0, 4.6)},
-    "bastion, reuse: false": {"reuse": False},
+    **{f"bastion, eta {eta:g}": {"reuse": "weighted", "eta": eta} for eta in (0.0, 1.0, 2.0, 4.6)},
+    "bastion, reuse: off": {"reuse": "off"},
 }
 #: Targets of attacks that look at each of them.
 TARGETS = 1_000
@@ -67,7 +67,7 @@ TARGETS = 1_000
 KNOWN, RIDES, VICTIMS, DELAYS = 0.1, 12_000, 3_000, ("10m", "2h")
 OBSERVED: dict[str, dict[str, Any]] = {
     "bastion (default)": DEFAULT,
-    "bastion, star": {"method": "bastion", "parameters": {"reuse": False}, "on_suppress": "star"},
+    "bastion, star": {"method": "bastion", "parameters": {"reuse": "off"}, "on_suppress": "star"},
     "bastion, reuse and star": REUSING,
     "castle": METHODS["castle"],
 }
@@ -248,7 +248,7 @@ def weak_figures(make: Callable[..., Stream], rows: Rows) -> dict[str, float]:
     default, reusing = "bastion (default)", "bastion, reuse and star"
     careless = linked(make(rows, default, k=3, l=None))
     plain = make(rows, default, l=None)
-    greedy = shrunk(make(rows, reusing, parameters={"reuse": True, "eta": 20.0}))
+    greedy = shrunk(make(rows, reusing, parameters={"reuse": "weighted", "eta": 20.0}))
     twice = plain.seen.then(make(rows, "castle", seed=2, l=None, on_suppress="drop").seen)
     seen_twice = intersection(plain.promised, twice, rows)
     thin = make(rows, reusing, l=None, delay_rows=2 * K)

@@ -39,7 +39,7 @@ k: 20
 l: 2
 delay_rows: 5000
 method: bastion
-parameters: {reuse: true}
+parameters: {reuse: weighted}
 on_suppress: star
 seed: 1
 """

@@ -31,7 +31,7 @@ from benchmarks.methods import measured
 from benchmarks.runs import PACK, push_all
 from benchmarks.tables import finish, rounded, table
 from crenel.encoding.rows import Rows
-from crenel.engine import create
+from crenel.engine import create_engine
 from crenel.policy import Policy, Sensitive
 
 
@@ -130,7 +130,7 @@ def _allocated(policy: Policy, rows: Rows) -> tuple[int, int]:
     gc.collect()
     tracemalloc.start()
     for _ in range(2):
-        engines.append(create(policy))
+        engines.append(create_engine(policy))
         for start in range(0, len(rows), PACK):
             engines[-1].push(rows.slice(start, min(start + PACK, len(rows))))
         gc.collect()
@@ -156,7 +156,7 @@ def figures_of(case: Case, seeds: int, part: int, skip: int = 0) -> dict[str, fl
         for method, found in runs.items()
         for name in found[0]
     }
-    reusing = policy_of(case, stream, "bastion", delta, parameters={"reuse": True})
+    reusing = policy_of(case, stream, "bastion", delta, parameters={"reuse": "weighted"})
     figures["reusing loss"] = measured(stream, reusing)["loss"]
     for name, window in (("windows", delta), ("all", len(stream.rows))):
         figures[f"mondrian {name}"] = measured(stream, policy_of(case, stream, "mondrian", window))["loss"]

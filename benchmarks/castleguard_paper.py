@@ -31,10 +31,10 @@ from benchmarks.runs import BrokenPromiseError
 from benchmarks.tables import finish, rounded, table
 from crenel.audit.guarantees import audit
 from crenel.encoding.rows import Rows
-from crenel.engine import Kind, Releases, create
+from crenel.engine import Kind, Releases, create_engine
+from crenel.engine.methods.castleguard import CastleGuardParameters
 from crenel.engine.methods.castleguard.castleguard_engine import CastleGuard
 from crenel.policy import Policy, Sensitive
-from crenel.policy.parameters import CastleGuardParameters
 from crenel.policy.quasi_identifiers import Numeric
 
 PAGE = "castleguard.md"
@@ -138,7 +138,7 @@ class Run:
 
 def run(policy: Policy, rows: Rows) -> Run:
     """Run the whole stream, and audit what came out."""
-    engine = create(policy)
+    engine = create_engine(policy)
     assert isinstance(engine, CastleGuard)
     first = engine.push(rows)
     open_loss = loss_of_open_clusters(engine)

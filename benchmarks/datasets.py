@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from crenel.encoding.encoder import Encoder
 from crenel.encoding.rows import Rows
+from crenel.engine.methods.castle import CastleParameters
 from crenel.policy import Policy
 from crenel.policy.hierarchy import Hierarchy
-from crenel.policy.parameters import CastleParameters
 from crenel.policy.quasi_identifiers import Categorical, Numeric, QuasiIdentifier
 
 ROOT = Path(__file__).resolve().parent.parent

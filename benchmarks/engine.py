@@ -28,7 +28,7 @@ from benchmarks import datasets
 from benchmarks.datasets import ADULT, NUMERIC, Stream
 from benchmarks.runs import PACK, push_all
 from benchmarks.tables import finish, rounded, table
-from crenel.engine import Engine, Releases, create
+from crenel.engine import Engine, Releases, create_engine
 from crenel.policy import Policy
 from crenel.policy.parameters import Reuse
 
@@ -141,7 +141,7 @@ class Bench:
             engine, policy = self._filled(share * self.scale.base()["delay_rows"])
             data = engine.snapshot()
             times = [
-                (timed(engine.snapshot), timed(lambda: create(policy).restore(data)))  # noqa: B023
+                (timed(engine.snapshot), timed(lambda: create_engine(policy).restore(data)))  # noqa: B023
                 for _ in range(4 * self.scale.repetitions)
             ]
             out, back = (1e3 * median(column) for column in zip(*times, strict=True))
@@ -158,7 +158,7 @@ class Bench:
 
     def _filled(self, count: int) -> tuple[Engine, Policy]:
         policy = self.six.policy(**self.scale.base())
-        engine = create(policy)
+        engine = create_engine(policy)
         engine.push(self.six.rows.slice(0, count))
         return engine, policy
 
@@ -204,7 +204,7 @@ _FIRST_USE = """
 import json, time
 start = time.process_time()
 import numpy as np
-from crenel.engine import create
+from crenel.engine import create_engine
 from crenel.policy import Policy
 from crenel.quasi_identifiers import Numeric
 from crenel.rows import Rows
@@ -214,7 +214,7 @@ policy = Policy(person="p", quasi_identifiers={c: Numeric(domain=(0, n)) for c i
                 k=5, delay_rows=20, method="castle", seed=0)
 qi = np.arange(6.0 * n).reshape(n, 6) % n
 rows = Rows(qi, np.arange(n), np.zeros((n, 0), np.int64), np.zeros(n, np.int64))
-create(policy).push(rows)
+create_engine(policy).push(rows)
 print(json.dumps({"import": imported - start, "push": time.process_time() - imported}))
 """
 
@@ -245,7 +245,7 @@ def _oracle_run(policy: Policy, stream: Stream) -> list[Any]:
         mu=parameters.mu,
         reuse=parameters.reuse is Reuse.UNIFORM,
         max_reusable=parameters.max_reusable,
-        key=create(policy).key,  # type: ignore[attr-defined]
+        key=create_engine(policy).key,  # type: ignore[attr-defined]
     )
     rows = stream.rows
     columns_ = (rows.qi.tolist(), rows.person.tolist(), rows.sensitive.tolist(), rows.time.tolist())

@@ -8,7 +8,7 @@ import numpy as np
 
 from crenel.audit.guarantees import audit
 from crenel.encoding.rows import Rows
-from crenel.engine import Kind, Releases, create
+from crenel.engine import Kind, Releases, create_engine
 from crenel.policy import Policy
 
 #: Rows pushed at once. The releases do not depend on it.
@@ -34,7 +34,7 @@ class Run:
 
 
 def push_all(policy: Policy, rows: Rows, pack: int = PACK) -> Releases:
-    engine = create(policy)
+    engine = create_engine(policy)
     parts = [engine.push(rows.slice(start, min(start + pack, len(rows)))) for start in range(0, len(rows), pack)]
     return Releases.concat([*parts, engine.flush()])
 

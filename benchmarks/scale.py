@@ -28,7 +28,7 @@ from benchmarks.runs import PACK, BrokenPromiseError
 from benchmarks.tables import finish, rounded, table
 from crenel.audit.guarantees import audit
 from crenel.encoding.rows import Rows
-from crenel.engine import Kind, Releases, create
+from crenel.engine import Kind, Releases, create_engine
 from crenel.policy import Policy
 from crenel.transforms._hold.shard_holder import ShardHolder
 from crenel.transforms._pack.row_pack import Packer, RowPack
@@ -119,7 +119,7 @@ def simulate(policy: Policy, rows: Rows) -> Point:
         BrokenPromiseError: the audit of a shard found a breach.
     """
     shard = ShardRouter(policy, b"").shards(rows, {}, np.arange(len(rows)))
-    engines = [create(policy, shard=str(i).encode()) for i in range(policy.shards)]
+    engines = [create_engine(policy, shard=str(i).encode()) for i in range(policy.shards)]
     left: list[list[Releases]] = [[] for _ in engines]
     told: list[list[tuple[int, int]]] = [[] for _ in engines]
     pushed = [0] * policy.shards

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from crenel.policy import Policy
 from crenel.policy import sampling_privacy as differential
-from crenel.policy.parameters import Cover, SdgsParameters
 
 __all__ = ["Statement", "stated"]
 
@@ -27,14 +26,14 @@ class Statement:
 def stated(policy: Policy) -> Statement | None:
     """What is proven of the policy; None if nothing is. What the CASTLEGUARD paper claims of its method is refuted."""
     parameters = policy.parameters
-    if not isinstance(parameters, SdgsParameters) or parameters.beta_sample == 1:
+    if policy.method != "sdgs" or parameters.beta_sample == 1:
         return None
-    if parameters.cover is not Cover.ALL and policy.l is not None:
+    if parameters.cover.value != "all" and policy.l is not None:
         # Whether a cell has l values may hang on one person, of whom the cell's count then tells.
         return None
     beta = parameters.beta_sample
     epsilon = differential.least_epsilon(beta) if parameters.epsilon is None else parameters.epsilon
-    what = "all that leaves" if parameters.cover is Cover.ALL else "the quasi-identifiers alone"
+    what = "all that leaves" if parameters.cover.value == "all" else "the quasi-identifiers alone"
     return Statement(
         epsilon=epsilon,
         delta=differential.delta(policy.k, beta, epsilon),

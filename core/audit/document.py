@@ -22,7 +22,6 @@ from crenel.audit.utility import Workload, utility
 from crenel.audit.view import View
 from crenel.policy import Policy
 from crenel.policy.durations import format_duration
-from crenel.policy.parameters import takes_holes
 
 __all__ = ["Workload", "build"]
 
@@ -223,7 +222,7 @@ def _notes(view: View) -> Iterator[str]:
         yield "With --suppressed, rows that were suppressed are told from rows that were lost."
     if view.perturbs:
         yield "The method perturbs quasi-identifiers: that a row lies in its box is not promised, and not judged."
-    if takes_holes(view.policy.parameters) and view.exact is None:
+    if view.policy.declaration.takes_holes and view.exact is None:
         yield "A quasi-identifier that is not published of a row counts as lost, though the row may lack it."
 
 

@@ -168,7 +168,7 @@ class Exact:
     def _rows(self, members: Ints) -> Rows:
         """The rows of a shard as they arrived; sensitive values as they left, which is with noise where it is added."""
         rows = self.input.rows.take(self.place[members])
-        if getattr(self.policy.parameters, "perturb_sensitive", {}):
+        if self.policy.parameter("perturb_sensitive", {}):
             left = np.full(len(self.trace), -1, np.int64)
             left[self.leaves] = np.arange(len(self.published))
             seen = left[members]

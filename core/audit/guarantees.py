@@ -31,7 +31,6 @@ from crenel.encoding.rows import Rows
 from crenel.policy import OnSuppress, Policy
 from crenel.policy.durations import parse_duration
 from crenel.policy.geometry import Geometry, Interval, Radix, Tree
-from crenel.policy.parameters import takes_holes
 
 __all__ = ["FEWER", "Published", "Report", "audit", "legal"]
 
@@ -286,11 +285,11 @@ def audit(
     """
     out = Published.of(releases)
     if in_order is None:
-        in_order = out.offsets is not None and not getattr(policy.parameters, "reorder", False)
+        in_order = out.offsets is not None and not policy.reorders
     if alpha is None:
-        alpha = float(getattr(policy.parameters, "alpha", _ALPHA))
+        alpha = float(policy.parameter("alpha", _ALPHA))
     if instant is None:
-        instant = parse_duration(getattr(policy.parameters, "instant", None) or "")
+        instant = parse_duration(policy.parameter("instant", None) or "")
     judge = _Audit(policy, rows, out, in_order)
     report = judge.report(ended, None if calls is None else list(calls))
     penalty, cost, delay = judge.costs(alpha, instant)
@@ -305,10 +304,10 @@ class _Audit:
         self.rows = rows
         self.out = out
         self.in_order = in_order
-        self.perturbed = bool(getattr(policy.parameters, "perturbs", False))
+        self.perturbed = policy.declaration.perturbs
         #: Whether rows may lack quasi-identifiers, and whether these may be published all the same.
-        self.holes = takes_holes(policy.parameters)
-        self.fills = bool(getattr(policy.parameters, "fill_missing", False))
+        self.holes = policy.declaration.takes_holes
+        self.fills = policy.parameter("fill_missing", False)
         self.geometries: list[Geometry] = [qi.geometry for qi in policy.quasi_identifiers.values()]
         if out.lo.shape[1] != len(self.geometries):
             message = "published: lo and hi must have one column per quasi-identifier."
@@ -615,7 +614,7 @@ def legal(policy: Policy, lo: Floats, hi: Floats) -> Bools:
     right = np.ones(len(lo), np.bool_)
     for j, qi in enumerate(policy.quasi_identifiers.values()):
         geometry = qi.geometry
-        unpublished = np.isnan(lo[:, j]) & np.isnan(hi[:, j]) & takes_holes(policy.parameters)
+        unpublished = np.isnan(lo[:, j]) & np.isnan(hi[:, j]) & policy.declaration.takes_holes
         right &= _legal(geometry, np.where(unpublished, geometry.widest()[0], lo[:, j]), hi[:, j]) | unpublished
     return right
 

@@ -110,7 +110,7 @@ def _not_promised(view: View) -> str:
         said = "Every row of this stream left in a crowd all the same."
     else:
         said = "Which rows left together, and when, is known by --trace alone."
-    return f"{said} The method bastion promises a crowd, with reuse: false and on_suppress: drop."
+    return f"{said} The method bastion promises a crowd, with reuse: off and on_suppress: drop."
 
 
 def _crowded(view: View) -> Promise:

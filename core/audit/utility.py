@@ -55,7 +55,7 @@ def utility(view: View, workload: Workload) -> dict[str, Any] | None:
         queries=workload.queries,
         seed=workload.seed,
         answered=True,
-        scale=1.0 if paired else 1.0 / float(getattr(view.policy.parameters, "beta_sample", 1.0)),
+        scale=1.0 if paired else 1.0 / float(view.policy.parameter("beta_sample", 1.0)),
     )
     return {
         "theta": workload.theta,

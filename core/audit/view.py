@@ -15,7 +15,6 @@ from crenel.audit.exact import Exact, leaving
 from crenel.audit.guarantees import Report
 from crenel.audit.measures import rounded
 from crenel.policy import OnSuppress, Policy
-from crenel.policy.parameters import takes_holes
 
 __all__ = ["Accounts", "Crowd", "View"]
 
@@ -61,8 +60,8 @@ class View:
         self.out = evidence.published
         self.tick = tick
         self.star = policy.on_suppress is OnSuppress.STAR
-        self.samples = getattr(policy.parameters, "beta_sample", 1.0) < 1
-        self.perturbs = bool(getattr(policy.parameters, "perturbs", False))
+        self.samples = policy.parameter("beta_sample", 1.0) < 1
+        self.perturbs = policy.declaration.perturbs
         self.exact = Exact.of(policy, evidence)
         self.knowledge = "published" if evidence.input is None else "input" if self.exact is None else "trace"
         ends = measures.widest(policy)
@@ -130,7 +129,7 @@ class View:
         numbers[self.groups] = np.arange(len(self.groups))
         kinds, published, _ = self.classes
         return matching.bounds(
-            matching.Candidates(given.rows.qi, filled=bool(getattr(self.policy.parameters, "fill_missing", False))),
+            matching.Candidates(given.rows.qi, filled=self.policy.parameter("fill_missing", False)),
             person=given.rows.person,
             kind=kinds,
             lo=self.out.lo[self.groups],
@@ -210,7 +209,7 @@ class View:
     def losses(self) -> measures.Loss | None:
         """What the published rows have lost; None if there are none."""
         has = None
-        if self.exact is not None and takes_holes(self.policy.parameters):
+        if self.exact is not None and self.policy.declaration.takes_holes:
             rows = self.exact.rows
             # A star stands for all, and has lost all.
             has = ~np.isnan(self.exact.input.rows.qi[rows]) | ~self.grouped[:, None]

@@ -15,7 +15,6 @@ from crenel.encoding.rows import Rows
 from crenel.errors import Rejected
 from crenel.policy import Policy, columns
 from crenel.policy.columns import Ints, Reasons
-from crenel.policy.parameters import takes_holes
 from crenel.policy.quasi_identifiers import QuasiIdentifier
 
 __all__ = ["Encoded", "Encoder", "Rejection"]
@@ -69,7 +68,7 @@ class Encoder:
 
     def __init__(self, policy: Policy, *, secret: bytes = b"") -> None:
         self.policy = policy
-        self._takes_holes = takes_holes(policy.parameters)
+        self._takes_holes = policy.declaration.takes_holes
         # One key for each of the two hashes, whatever the secret's length.
         digest = blake2b(secret, digest_size=48, person=b"crenel.person").digest()
         self._int_key = np.frombuffer(digest[:16], dtype="<u8").astype(np.uint64)

@@ -241,7 +241,7 @@ class _Kept:
 
     def __init__(self, policy: Policy) -> None:
         # Columns with noise are not published as they are.
-        noisy = getattr(policy.parameters, "perturb_sensitive", {})
+        noisy = policy.parameter("perturb_sensitive", {})
         self._names = [name for name in (*policy.sensitive, *policy.publish) if name not in noisy]
 
     def of(self, table: dict[str, pa.Array]) -> Ints:

@@ -9,7 +9,7 @@ from crenel.pipelines.console.sections import Finding, Severity, listed
 from crenel.pipelines.drafting import column_names as names
 from crenel.policy import OnSuppress, Policy, PolicyError
 from crenel.policy.geometry import Interval
-from crenel.policy.parameters import PartitionReuse, Reuse, WindowReuse
+from crenel.policy.parameters import Reuse
 from crenel.policy.quasi_identifiers import Categorical
 from crenel.policy.secret import secret_of
 
@@ -111,13 +111,13 @@ def _guarantees(policy: Policy) -> Iterator[Finding]:
 
 def uncrowded(policy: Policy) -> Iterator[tuple[str, str]]:
     """Yield each reason why the policy does not promise a crowd at one moment, and the setting that removes it."""
-    promised = getattr(policy.parameters, "crowd", False)
+    method = policy.declaration
     alone = "may publish a row alone, under an earlier generalization"
-    if policy.method != "bastion" and not promised:
+    if not method.crowd(method.parameters()):  # whatever its parameters are
         yield f"{policy.method} {alone if reuses(policy) else 'does not promise it'}", "method: bastion"
     elif reuses(policy):
-        yield f"reuse: true {alone}", "reuse: false"
-    if getattr(policy.parameters, "reorder", False):
+        yield f"reuse: {policy.reuse.value} {alone}", "reuse: off"
+    if policy.reorders:
         yield "reorder: true publishes the rows of a release one by one", "reorder: false"
     if policy.on_suppress is OnSuppress.STAR:
         yield "on_suppress: star publishes a row that finds no group alone, as *", "on_suppress: drop"
@@ -125,8 +125,7 @@ def uncrowded(policy: Policy) -> Iterator[tuple[str, str]]:
 
 def reuses(policy: Policy) -> bool:
     """Whether a row may be released under a generalization that was published before."""
-    reuse = getattr(policy.parameters, "reuse", False)
-    return reuse not in (False, Reuse.OFF, PartitionReuse.OFF, WindowReuse.OFF)
+    return policy.reuse is not Reuse.OFF
 
 
 def _crowd(policy: Policy) -> Iterator[Finding]:
@@ -160,11 +159,10 @@ def _deadlines(policy: Policy) -> Iterator[Finding]:
 
 
 def _sampling(policy: Policy) -> Iterator[Finding]:
-    parameters = policy.parameters
-    if not getattr(parameters, "samples", False):
+    if not policy.declaration.samples:
         return
-    perturbs = getattr(parameters, "perturbs", False)
-    if parameters.beta_sample == 1:
+    perturbs = policy.declaration.perturbs
+    if policy.parameters.beta_sample == 1:
         yield _warn("beta_sample is 1: every row is kept, and without sampling there is no differential privacy.")
     elif stated(policy) is None and not perturbs:
         yield _warn("No differential privacy can be stated. With l, set cover: all.")
@@ -176,32 +174,29 @@ def _sampling(policy: Policy) -> Iterator[Finding]:
             f"{listed(learned)}: noise is scaled to the range seen so far, so the first rows get almost none. "
             "Declare the domain."
         )
-    yield _warn(
-        "castleguard is not differentially private. Its paper claims that it is, but its groups depend on the data, "
-        "which refutes the proof (docs/differential-privacy.md). Use the method sdgs."
-    )
 
 
 def _method(policy: Policy) -> Iterator[Finding]:
-    parameters = policy.parameters
-    if getattr(parameters, "reorder", False):
+    if policy.declaration.caution:
+        yield _warn(policy.declaration.caution)
+    if policy.reorders:
         yield _warn(
             "reorder: rows are released in the order of the input. An attacker who knows the order in which persons "
             "came finds each row by counting. And until the last row of a group is released, fewer than k persons are "
             "published under its generalization."
         )
-    if getattr(parameters, "fill_missing", False):
+    if policy.parameter("fill_missing", False):
         yield _warn(
             "fill_missing: a row that lacks a quasi-identifier is published with a range for it, and that range may "
             "cover the values of fewer than k persons."
         )
-    reuse = getattr(parameters, "reuse", None)
-    if reuse in (PartitionReuse.BEST, WindowReuse.BEST):
+    if policy.reuse is Reuse.BEST:
         yield _warn(
             "reuse is best: a row released alone gets the narrowest generalization that contains it, which reveals "
             "that no narrower one does. Set reuse: uniform, which does not reveal it and costs little."
         )
-    if reuse in (Reuse.OFF, PartitionReuse.OFF, WindowReuse.OFF):
+    default = policy.declaration.reuses[:1]
+    if policy.reuse is Reuse.OFF and default not in ((), (Reuse.OFF,)):
         yield _note("reuse is off: more rows are merged into wide groups, or are suppressed.")
 
 

@@ -20,7 +20,7 @@ from crenel.engine import Kind, Releases
 from crenel.errors import PolicyError
 from crenel.pipelines.commands.run import quiet
 from crenel.pipelines.console.sections import count
-from crenel.policy import OnSuppress, Policy
+from crenel.policy import OnSuppress, Policy, Reuse
 from crenel.policy.columns import Ints
 from crenel.policy.durations import format_duration
 
@@ -88,8 +88,8 @@ def steps(
 def _strict(policy: Policy) -> Policy | None:
     """Turn off reuse and stars, and drop a deadline that the sample cannot show; None if no deadline is left."""
     changes: dict[str, Any] = {"on_suppress": OnSuppress.DROP}
-    if hasattr(policy.parameters, "reuse"):
-        changes["parameters"] = dataclasses.replace(policy.parameters, reuse=False)
+    if policy.declaration.reuses:
+        changes["parameters"] = dataclasses.replace(policy.parameters, reuse=Reuse.OFF)
     if policy.event_time is None and policy.delay is not None:
         if policy.delay_rows is None:
             return None
@@ -144,7 +144,7 @@ def _tried(
     suppressed, loss, left, pushed = 0, 0.0, 0, 0
     rows = sum(len(part) for _, part in shards)
     for shard, part in shards:
-        engine = engines.create(policy, secret=_SECRET, shard=str(shard).encode())
+        engine = engines.create_engine(policy, secret=_SECRET, shard=str(shard).encode())
         for start in range(0, len(part), _ROWS):
             tick(f"trying a deadline of {deadline}: {pushed:,} of {count(rows, 'row')}")
             some = part.slice(start, min(start + _ROWS, len(part)))

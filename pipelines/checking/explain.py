@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from itertools import pairwise
@@ -12,8 +11,9 @@ from crenel.audit.differential_privacy import stated
 from crenel.pipelines.checking.advice import reuses, uncrowded
 from crenel.pipelines.console.sections import Line, Section, count, listed, sentence, spoken
 from crenel.policy import OnSuppress, Policy
+from crenel.policy.durations import format_duration
 from crenel.policy.geometry import Geometry, Interval, Radix, Tree
-from crenel.policy.parameters import takes_holes
+from crenel.policy.parameters import Parameter
 from crenel.policy.quasi_identifiers import Categorical, Datetime, QuasiIdentifier, Range
 
 __all__ = ["example", "explain"]
@@ -23,31 +23,6 @@ _CALENDAR = [10**6 * s for s in (1, 60, 3600, 86_400, 7 * 86_400, 30 * 86_400, 3
 
 #: The digits of an example of a code: mixed, so that a reader can tell them apart.
 _MIXED = (5, 3, 7, 0, 6, 1, 9, 2, 8, 4)
-
-_GLOSSES = {
-    "beta": "at most {} clusters held at once",
-    "mu": "the loss that is thought good is the mean of the last {} releases'",
-    "eta": "how much a generalization of less loss is preferred for reuse",
-    "lonely": "how much a row that is hard to find company for is preferred in a group",
-    "search": "a group is chosen among at most {} rows",
-    "active_rows": "about {} rows held at once",
-    "alpha": "an instant's delay adds this part to a row's loss",
-    "sample": "{} samples say where the stream is dense",
-    "window_rows": "of the last {} rows",
-    "max_reusable": "at most {} published generalizations kept for reuse",
-    "beta_sample": "the chance that a row is kept; others are never published",
-    "phi": "a quasi-identifier's range over the scale of its noise",
-    "epsilon": "what delta is stated for",
-    "perturb_sensitive": "sensitive columns that leave with noise, and their budgets",
-    "grid": "bins, levels or characters of each quasi-identifier",
-    "cover": "what the rows of a cell have in common",
-}
-
-#: Parameters of reuse.
-_OF_REUSE = ("eta", "max_reusable", "reuse_for")
-
-#: What holds where a parameter is not set.
-_UNSAID = {"active_rows": "30 k: about so many rows held at once", "instant": "an arrival is an instant"}
 
 
 def explain(policy: Policy) -> list[Section]:
@@ -144,7 +119,7 @@ def _published_columns(policy: Policy) -> Iterator[Line]:
     for name, qi in policy.quasi_identifiers.items():
         yield name, f"quasi-identifier: {_how(qi)}" + _weight(qi)
     for name, column in policy.sensitive.items():
-        how = "with noise" if name in getattr(policy.parameters, "perturb_sensitive", ()) else "as it is"
+        how = "with noise" if name in policy.parameter("perturb_sensitive", {}) else "as it is"
         size = f", one of {column.size} values" if column.values is not None else ""
         bins = f", counted in {column.size} ranges" if column.domain is not None else ""
         order = ", which are ordered" if column.ordered else ""
@@ -192,7 +167,7 @@ def _promises(policy: Policy) -> Iterator[str]:
             f"{policy.k} different persons (k)."
         )
         yield f"A crowd at one moment is not promised: {'; '.join(why for why, _ in uncrowded(policy))}."
-    if takes_holes(policy.parameters):
+    if policy.declaration.takes_holes:
         yield (
             "Rows may lack quasi-identifiers. All rows of a group are published with the same quasi-identifiers, and "
             "without the others."
@@ -213,7 +188,7 @@ def _promises(policy: Policy) -> Iterator[str]:
         )
     else:
         yield "A row that finds no group in time is not published (on_suppress: drop)."
-    if getattr(policy.parameters, "perturbs", False):
+    if policy.declaration.perturbs:
         yield "Generalizations cover perturbed values: they need not contain the row's own."
     statement = stated(policy)
     if statement is not None:
@@ -248,16 +223,24 @@ def _memory(policy: Policy) -> str:
 
 
 def _method(policy: Policy) -> Iterator[Line]:
-    yield "method", policy.method
-    for field in dataclasses.fields(policy.parameters):
-        value = getattr(policy.parameters, field.name)
-        if value is None:
-            yield field.name, _UNSAID.get(field.name, "not set")
+    yield "method", f"{policy.method}: {policy.declaration.summary}"
+    for name, about in policy.declaration.fields.items():
+        value = getattr(policy.parameters, name)
+        if isinstance(value, Mapping) and not value:
             continue
-        shown = value.value if isinstance(value, Enum) else value
-        shown = str(shown).lower() if isinstance(shown, bool) else shown
-        if shown is None or (isinstance(shown, Mapping) and not shown):
-            continue
-        unused = field.name in _OF_REUSE and not reuses(policy)
-        gloss = "no effect without reuse" if unused else _GLOSSES.get(field.name)
-        yield field.name, f"{shown}" + (f": {gloss.format(shown)}" if gloss else "")
+        unused = about.used_with and policy.reuse not in about.used_with
+        meaning = f"no effect with reuse: {policy.reuse.value}" if unused else about.sentence.rstrip(".")
+        yield name, f"{_value(value, about)}: {meaning[0].lower()}{meaning[1:]}"
+
+
+def _value(value: Any, about: Parameter) -> str:
+    """Write a parameter's value as a reader would, with its unit."""
+    if value is None:
+        return f"not set ({about.unset})" if about.unset else "not set"
+    if isinstance(value, Enum):
+        return str(value.value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    if about.unit == "microseconds":
+        return format_duration(value)
+    return f"{value:,} {about.unit}" if about.unit else str(value)

@@ -30,7 +30,6 @@ from crenel.policy.checks import suggestion
 from crenel.policy.columns import Floats, Ints
 from crenel.policy.durations import format_duration
 from crenel.policy.geometry import Interval, Tree
-from crenel.policy.parameters import SdgsParameters, takes_holes
 from crenel.policy.quasi_identifiers import Datetime, Numeric, QuasiIdentifier
 
 if TYPE_CHECKING:
@@ -87,7 +86,7 @@ class Sample:
             "Waiting for k persons": self._waits,
             "Deadlines": self._deadlines,
         }
-        if not takes_holes(self.policy.parameters):
+        if not self.policy.declaration.takes_holes:
             del parts["Missing values"]
         return sections + [Section(title, tuple(part())) for title, part in parts.items()]
 
@@ -237,9 +236,8 @@ class Sample:
         # Exactly these types: a subclass may publish something else.
         if type(qi) not in (Numeric, Datetime) or not isinstance(qi.geometry, Interval) or qi.geometry.cells:
             return
-        parameters = self.policy.parameters
-        if isinstance(parameters, SdgsParameters) or getattr(parameters, "perturbs", False):
-            return  # the ranges of these methods do not end at values of rows
+        if not self.policy.declaration.ends_at_values:
+            return
         if self._number_of_persons < _ENOUGH:
             return
         alone = measures.only_one(measures.places(found), who)
@@ -398,7 +396,7 @@ class Sample:
         tried = list(delays.steps(policy, self._encoded, self.table, self._tick))
         if not tried:
             return
-        how = "reuse off, " if hasattr(policy.parameters, "reuse") else ""
+        how = "reuse off, " if policy.declaration.reuses else ""
         rows = tried[0].rows
         where = ", the middle of the sample" if rows < len(self._who) else ""
         yield (

@@ -83,7 +83,7 @@ class Perturber:
 
 def perturbed(policy: Policy) -> dict[str, float]:
     """The sensitive columns that leave with noise, and their budgets."""
-    return dict(getattr(policy.parameters, "perturb_sensitive", {}))
+    return dict(policy.parameter("perturb_sensitive", {}))
 
 
 def published_as_floats(policy: Policy) -> list[str]:

@@ -46,7 +46,7 @@ def enumeration(seen: Seen, *, known: int, present: bool, beta_sample: float = 1
 
 def noise(policy: Policy, people: Floats) -> Floats | None:
     """The scale of the noise on each quasi-identifier, which everybody can compute; None if there is none."""
-    phi = getattr(policy.parameters, "phi", None)
+    phi = policy.parameter("phi", None)
     if phi is None:
         return None
     ends = domains(policy, people)

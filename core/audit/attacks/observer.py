@@ -15,8 +15,7 @@ from crenel.audit.attacks.observation import Bools, Floats, Ints
 from crenel.audit.attacks.outcomes import Chances
 from crenel.audit.guarantees import Published
 from crenel.encoding.rows import Rows
-from crenel.policy import OnSuppress, Policy
-from crenel.policy.parameters import BastionParameters, CastleParameters
+from crenel.policy import OnSuppress, Policy, Reuse
 
 __all__ = ["Observer", "observer"]
 
@@ -27,6 +26,8 @@ _SUPPRESSED = 2
 _SAMPLED_OUT = 3
 #: Deadlines in time are rounded down to such a part of the delay.
 _TICKS = 16
+#: Methods under which a row that leaves alone does so at its deadline.
+_LEAVE_AT_THE_DEADLINE = ("bastion", "castle", "castleguard")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,8 +114,8 @@ class _Stars:
         self._stars = out.kind == _SUPPRESSED
         boxes = np.flatnonzero(out.kind == _CLUSTER)
         # With t a box may be refused to a row; and a box that was forgotten is given to none.
-        follows = isinstance(parameters, BastionParameters) and parameters.reuse and policy.t is None
-        follows = follows and not parameters.reorder and len(boxes) <= parameters.max_reusable
+        follows = policy.method == "bastion" and policy.reuse is not Reuse.OFF and policy.t is None
+        follows = follows and not policy.reorders and len(boxes) <= parameters.max_reusable
         self._boxes = boxes if follows else boxes[:0]
         self._lo, self._hi = out.lo[self._boxes], out.hi[self._boxes]
 
@@ -142,8 +143,8 @@ class _Clock:
         if out.kind is None or out.arrivals is None:
             return None
         sizes = np.ones(len(out), np.int64) if out.offsets is None else np.diff(out.offsets)
-        follows = isinstance(policy.parameters, BastionParameters | CastleParameters)
-        follows &= not getattr(policy.parameters, "reorder", False)
+        follows = policy.method in _LEAVE_AT_THE_DEADLINE
+        follows &= not policy.reorders
         # Of two deadlines, nobody knows which one a row left at.
         follows &= policy.delay is None or policy.delay_rows is None
         alone = (out.kind != _CLUSTER) & (sizes == 1) & follows

@@ -19,7 +19,7 @@ class Places:
     """
 
     def __init__(self, policy: Policy, rows: Rows) -> None:
-        self._fills = bool(getattr(policy.parameters, "fill_missing", False))
+        self._fills = policy.parameter("fill_missing", False)
         self.qi = rows.qi
         #: Persons numbered from 0, for each row.
         self.person: Ints = np.unique(rows.person, return_inverse=True)[1].astype(np.int64).reshape(-1)

@@ -30,7 +30,7 @@ from crenel.audit.measures import domains, losses
 from crenel.encoding.rows import Rows
 from crenel.policy import OnSuppress, Policy
 from crenel.policy.geometry import Interval
-from crenel.policy.parameters import BastionParameters, CastleParameters, Reuse
+from crenel.policy.parameters import Reuse
 
 __all__ = ["LEAST_LOSS", "Shrinking", "pinned", "reuse_odds", "shrinking"]
 
@@ -169,7 +169,7 @@ def shrinking(
     """
     out = Published.of(releases)
     if eta is None:
-        eta = float(getattr(policy.parameters, "eta", 0.0))
+        eta = float(policy.parameter("eta", 0.0)) if policy.reuse is Reuse.WEIGHTED else 0.0
     memory = _memory(policy)
     if memory is None or out.kind is None or out.offsets is None:
         return None
@@ -299,7 +299,7 @@ def _weigh_stars(places: Places, policy: Policy, out: Published, wanted: Ints, f
     memory = _memory(policy)
     assert memory is not None and out.kind is not None and out.offsets is not None and out.loss is not None
     # With t a box may be refused to a row that it contains: that the row is a star excludes nobody.
-    excludes = policy.t is None and getattr(policy.parameters, "reuse", False) not in (False, Reuse.OFF)
+    excludes = policy.t is None and policy.reuse is not Reuse.OFF
     free = np.ones(len(places.qi), np.bool_) if found.pinned is None else ~found.pinned
     whole = np.bincount(places.person[free], minlength=places.persons)
     boxes, asked = np.zeros(len(places.qi), np.int64), set(wanted.tolist())
@@ -384,7 +384,7 @@ class _Memory(ABC):
 class _CastleMemory(_Memory):
     """Boxes that lose less than the last mu did on average."""
 
-    def __init__(self, parameters: CastleParameters) -> None:
+    def __init__(self, parameters: Any) -> None:
         super().__init__(parameters.max_reusable)
         self._losses: deque[float] = deque(maxlen=parameters.mu)
 
@@ -399,7 +399,7 @@ class _CastleMemory(_Memory):
 class _BastionMemory(_Memory):
     """All boxes, and the average that weights are relative to."""
 
-    def __init__(self, k: int, parameters: BastionParameters) -> None:
+    def __init__(self, k: int, parameters: Any) -> None:
         super().__init__(parameters.max_reusable)
         self._pace = 10.0 * k
 
@@ -420,11 +420,11 @@ def _key(lo: Floats, hi: Floats) -> bytes:
 def _memory(policy: Policy) -> _Memory | None:
     parameters = policy.parameters
     # Where rows are put in order, the releases are no longer those that were decided on.
-    if getattr(parameters, "reorder", False) or getattr(parameters, "perturbs", False):
+    if policy.reorders or policy.declaration.perturbs:
         return None
-    if isinstance(parameters, BastionParameters):
+    if policy.method == "bastion":
         return _BastionMemory(policy.k, parameters)
-    return _CastleMemory(parameters) if isinstance(parameters, CastleParameters) else None
+    return _CastleMemory(parameters) if policy.method == "castle" else None
 
 
 def _reuses(memory: _Memory, out: Published, wanted: Ints) -> Iterator[Reused]:

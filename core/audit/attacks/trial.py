@@ -151,7 +151,7 @@ def _linked(policy: Policy, seen: Seen, rows: Rows, most: int, seed: int) -> Tri
             f"where the chance is {outcome.among_stars:.3g}."
         )
     # Of perturbed values nobody knows whose they are, and the rule behind 1/k is another.
-    perturbs = bool(getattr(policy.parameters, "perturbs", False))
+    perturbs = policy.declaration.perturbs
     return _of_chances(outcome, text, INFORMATION if perturbs else KEPT if outcome.kept else BROKEN)
 
 
@@ -192,7 +192,7 @@ def _ordered(policy: Policy, seen: Seen) -> Tried:
     told = outcome.by_chance < _NEVER
     text = f"Of {outcome.targets} pairs of rows that left together, the first to leave came first in {outcome.right}: "
     text += "the order tells who came first." if told else "no more than by chance."
-    state = INFORMATION if getattr(policy.parameters, "reorder", False) else BROKEN if told else KEPT
+    state = INFORMATION if policy.reorders else BROKEN if told else KEPT
     return _of_claims(outcome, text, state)
 
 

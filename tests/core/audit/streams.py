@@ -8,18 +8,18 @@ import numpy as np
 
 from crenel.audit.attacks import Seen
 from crenel.encoding.rows import Rows
-from crenel.engine import Releases, create
+from crenel.engine import Releases, create_engine
 from crenel.policy import Policy, Sensitive
 from crenel.policy.quasi_identifiers import Numeric
 
 N = 400
 PARAMETERS: dict[str, dict[str, Any]] = {
-    "bastion": {"reuse": True},
+    "bastion": {"reuse": "weighted"},
     "castle": {"beta": 10},
     "castleguard": {"beta": 10, "beta_sample": 0.6, "phi": 100.0},
 }
 #: What promises a crowd at one moment.
-CROWD: dict[str, Any] = {"parameters": {"reuse": False}, "on_suppress": "drop"}
+CROWD: dict[str, Any] = {"parameters": {"reuse": "off"}, "on_suppress": "drop"}
 WIDEST = np.array([[0.0, 100.0], [0.0, 100.0]])
 
 
@@ -46,7 +46,7 @@ def stream(n: int = N, seed: int = 5) -> Rows:
 
 
 def published(of: Policy, rows: Rows) -> Releases:
-    engine = create(of)
+    engine = create_engine(of)
     return Releases.concat([engine.push(rows), engine.flush()])
 
 

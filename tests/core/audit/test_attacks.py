@@ -114,7 +114,7 @@ def test_l_does_not_stop_one_who_knows_when_rows_came(method: str):
     assert told.claims > 0
     assert told.precision == 1.0
     # Where rows leave in groups alone, the group is there in the same time.
-    never = {"beta": 10, "reuse": "off"} if method == "castle" else {"reuse": False}
+    never = {"beta": 10, "reuse": "off"} if method == "castle" else {"reuse": "off"}
     assert found_out(method, timed=True, l=2, on_suppress="drop", parameters=never).claims == 0
 
 

@@ -13,11 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from crenel.audit.attacks import Seen, ends, observer, outermost, posterior
 from crenel.audit.guarantees import Published, audit
 from crenel.encoding.rows import Rows
-from crenel.engine import Kind, Releases, create
+from crenel.engine import Kind, Releases, create_engine
 from crenel.policy import Policy
 from crenel.policy.quasi_identifiers import Numeric
+from crenel.testing.engine_streams import run
 from tests.core.audit.streams import CROWD, policy, published, seen, stream
-from tests.core.engine.cases import bastion_cases, run
+from tests.core.engine.cases import bastion_cases
 
 EASILY = settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 ONE = {"x": Numeric(domain=(0, 100))}
@@ -70,7 +71,7 @@ def test_a_crowd_leaves_the_observer_one_in_k(known: float):
 
 def test_stars_are_found_without_reuse():
     """It is not reuse alone: a star is alone in its time, too."""
-    of, rows = timed("bastion", parameters={"reuse": False}, on_suppress="star"), thin()
+    of, rows = timed("bastion", parameters={"reuse": "off"}, on_suppress="star"), thin()
     found = observer(of, rows, published(of, rows), most=500)
     assert found.above > found.targets / 10
 
@@ -257,7 +258,7 @@ def test_bastion_takes_in_nobody_for_a_value():
     rows, found = rare_values(), {}
     for method, said in (("bastion", CROWD), ("castle", {"parameters": {"reuse": "off"}})):
         of = policy(method, quasi_identifiers=three, k=10, l=2, delay_rows=500, **said)
-        engine = create(of)
+        engine = create_engine(of)
         found[method] = outermost(of, rows, Releases.concat([engine.push(rows), engine.flush()]))
     ours = found["bastion"]
     assert ours.larger > 4_000

@@ -43,7 +43,7 @@ POLICY = Policy(
     delay_rows=6,
     disorder="5us",
     method="bastion",
-    parameters={"reuse": True},
+    parameters={"reuse": "weighted"},
     on_suppress="star",
 )
 
@@ -145,7 +145,7 @@ def test_every_count_is_looked_at():
 
 def crowded(**changes: Any) -> Policy:
     """A policy that promises the crowd."""
-    said = {"l": None, "parameters": {"reuse": False}, "on_suppress": "drop"}
+    said = {"l": None, "parameters": {"reuse": "off"}, "on_suppress": "drop"}
     return replace(POLICY, **said | changes)
 
 

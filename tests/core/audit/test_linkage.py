@@ -14,8 +14,8 @@ from crenel.encoding.rows import Rows
 from crenel.engine import Kind
 from crenel.policy import Policy
 from crenel.policy.quasi_identifiers import Numeric
+from crenel.testing.engine_streams import Case, run
 from tests.core.audit.streams import N, policy, published, seen, stream, view
-from tests.core.engine.cases import Case, run
 from tests.core.engine.test_engines import BUFFERED, METHODS
 
 #: For each kind of method one; what perturbs does not say the truth of anybody's values.
@@ -171,7 +171,7 @@ def test_there_is_nothing_to_intersect(method: str, data: st.DataObject):
 
 
 @pytest.mark.parametrize(
-    ("method", "changes"), [("castle", {}), ("bastion", {"parameters": {"reuse": True, "lonely": 1.0}})]
+    ("method", "changes"), [("castle", {}), ("bastion", {"parameters": {"reuse": "weighted", "lonely": 1.0}})]
 )
 def test_a_stream_that_is_published_twice(method: str, changes: dict[str, Any]):
     """What a replay by another seed would tell, or, where few draws matter, other parameters: why promise 6 is one."""

@@ -36,7 +36,7 @@ SAID: dict[str, Any] = {
     "seed": 5,
 }
 #: What each of the methods asks for.
-PARAMETERS = {"castle": {"reuse": "uniform"}, "bastion": {"reuse": True}}
+PARAMETERS = {"castle": {"reuse": "uniform"}, "bastion": {"reuse": "weighted"}}
 
 
 def adult(data_dir: Path) -> pa.Table:

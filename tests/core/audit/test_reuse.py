@@ -17,8 +17,9 @@ from crenel.encoding.rows import Rows
 from crenel.engine import Kind
 from crenel.policy import Policy
 from crenel.policy.quasi_identifiers import Numeric
+from crenel.testing.engine_streams import Case, run
 from tests.core.audit.streams import CROWD, policy, published, stream
-from tests.core.engine.cases import Case, bastion_cases, cases, run
+from tests.core.engine.cases import bastion_cases, cases
 from tests.core.engine.methods.bastion import test_bastion_oracle
 from tests.core.engine.methods.castle import test_castle_oracle
 from tests.core.engine.methods.castle.castle_oracle import Oracle, OracleRelease
@@ -144,7 +145,7 @@ def test_a_star_excludes_who_lies_in_a_box():
     assert found.star_excludes == pytest.approx(8 / 10)
     assert found.above == 1
     # Without reuse nobody is excluded, but for whom an end tells.
-    never = policy("bastion", k=4, quasi_identifiers=of.quasi_identifiers, sensitive={}, parameters={"reuse": False})
+    never = policy("bastion", k=4, quasi_identifiers=of.quasi_identifiers, sensitive={}, parameters={"reuse": "off"})
     assert shrinking(never, rows, star).highest == pytest.approx(1 / 8)
     assert shrinking(never, rows, star, pins=False).highest == pytest.approx(1 / 10)
     assert shrinking(of, rows, star, stars=False).targets == 0

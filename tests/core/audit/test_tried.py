@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from crenel.audit.attacks import Seen, Tried, tried
 from crenel.audit.guarantees import Published
+from crenel.testing.engine_streams import Case, run
 from tests.core.audit.streams import CROWD, clouds, policy, published, seen, stream
-from tests.core.engine.cases import Case, run
 from tests.core.engine.test_engines import BUFFERED, METHODS
 
 

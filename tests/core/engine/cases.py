@@ -1,127 +1,41 @@
-"""Streams to try an engine with: a policy, rows, and the calls that bring them.
+"""Hypothesis strategies for streams to try an engine with: policies, rows, and the calls that bring them.
 
-`cases()` is the Hypothesis strategy the shared suite draws from. It leans to what is awkward: ties,
-constant columns, persons that return, more `k` than persons, times that stand still or go back.
-
-Rows drawn freely hardly ever meet again: most would be suppressed, and nearly none would leave by
-reuse. Most streams therefore draw their rows about a few places. `test_cases.py` holds the strategy
-to that: it must reach splits, reuse and suppression often enough for the checks to mean something.
+`cases()` leans to what is awkward: ties, constant columns, persons that return, more `k` than persons, times that stand
+still or go back. Most streams draw most rows from a few places (`crenel.testing.engine_streams` says why), and
+`test_cases.py` holds the strategy to that: it must reach splits, reuse and suppression often enough for the checks to
+mean something.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable
+from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from hypothesis import strategies as st
 
 from crenel.encoding.rows import Rows
-from crenel.engine import Engine, Releases, create
+from crenel.engine.methods.adaptive_window import AdaptiveWindowParameters
+from crenel.engine.methods.bastion import BastionParameters
+from crenel.engine.methods.castle import CastleParameters
+from crenel.engine.methods.castleguard import CastleGuardParameters
+from crenel.engine.methods.faanst import FaanstParameters
+from crenel.engine.methods.mondrian import MondrianParameters
+from crenel.engine.methods.partition import PartitionParameters
+from crenel.engine.methods.rtree import MinDelayParameters, RTreeDensityParameters, RTreeParameters
+from crenel.engine.methods.sdgs import Cover, SdgsParameters
 from crenel.policy import OnSuppress, Policy, Sensitive
 from crenel.policy.hierarchy import Hierarchy
-from crenel.policy.parameters import (
-    AdaptiveWindowParameters,
-    BastionParameters,
-    CastleGuardParameters,
-    CastleParameters,
-    Cover,
-    FaanstParameters,
-    MinDelayParameters,
-    MondrianParameters,
-    PartitionParameters,
-    PartitionReuse,
-    Reuse,
-    RTreeDensityParameters,
-    RTreeParameters,
-    SdgsParameters,
-    WindowReuse,
-)
+from crenel.policy.methods import find
+from crenel.policy.parameters import Reuse
 from crenel.policy.quasi_identifiers import Categorical, Datetime, Numeric, Prefix
+from crenel.testing.engine_streams import STEPS, Advance, Case, make_rows
 
 MOST_ROWS = 80
 
-# Longer streams take more draws than Hypothesis allows for, and it would silently give them up.
+#: Rows that Hypothesis draws itself, and can shrink, at most.
 MOST_DRAWN = 25
-
-
-class Push(NamedTuple):
-    """The rows from `start` up to, not including, `stop` arrive."""
-
-    start: int
-    stop: int
-
-
-class Advance(NamedTuple):
-    """A watermark is told."""
-
-    now: int
-
-
-Call = Push | Advance
-
-
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """One stream under one policy."""
-
-    policy: Policy
-    rows: Rows
-    #: Where the pushes are cut; a place named twice is an empty push.
-    cuts: tuple[int, ...] = ()
-    #: Watermarks, as (number of rows pushed before, watermark).
-    moves: tuple[tuple[int, int], ...] = ()
-    secret: bytes = b"secret"
-    shard: bytes = b""
-
-    def engine(self) -> Engine:
-        return create(self.policy, secret=self.secret, shard=self.shard)
-
-    def calls(self, cuts: Sequence[int] | None = None) -> list[Call]:
-        """The calls that bring the rows, cut as told, and the watermarks."""
-        places = sorted([*(self.cuts if cuts is None else cuts), len(self.rows)])
-        moves = sorted(self.moves, key=lambda move: move[0])
-        calls: list[Call] = []
-        start = 0
-        for stop in places:
-            while moves and moves[0][0] <= stop:
-                place, now = moves.pop(0)
-                if place > start:
-                    calls.append(Push(start, place))
-                    start = place
-                calls.append(Advance(now))
-            calls.append(Push(start, stop))
-            start = stop
-        return calls
-
-    def deadlines(self) -> list[int] | None:
-        """The deadline of each row in event time: a method may keep an earlier one."""
-        if self.policy.delay is None:
-            return None
-        return [int(time) + self.policy.delay for time in self.rows.time]
-
-    def __repr__(self) -> str:
-        """All of it: what `Rows` rightly hides is what one needs to see of a failure."""
-        rows = self.rows
-        columns = ", ".join(f"{name}={getattr(rows, name).tolist()}" for name in ("qi", "person", "sensitive", "time"))
-        return (
-            f"Case(policy={self.policy!r}, rows=({columns}), cuts={self.cuts}, "
-            f"moves={self.moves}, secret={self.secret!r}, shard={self.shard!r})"
-        )
-
-
-def apply(engine: Engine, rows: Rows, call: Call) -> Releases:
-    if isinstance(call, Advance):
-        return engine.advance(call.now)
-    return engine.push(rows.slice(call.start, call.stop))
-
-
-def run(case: Case, calls: Sequence[Call] | None = None) -> Releases:
-    """All that leaves, to the end of the stream."""
-    engine = case.engine()
-    parts = [apply(engine, case.rows, call) for call in (case.calls() if calls is None else calls)]
-    return Releases.concat([*parts, engine.flush()])
 
 
 def judged(case: Case, oracle: Any) -> list[Any]:
@@ -380,6 +294,11 @@ def _delays(draw: st.DrawFn, k: int, lively: bool, *, both: bool, timed: bool, c
     }
 
 
+def _reuses(method: str) -> st.SearchStrategy[Reuse]:
+    """Whatever the method takes for `reuse`."""
+    return st.sampled_from(find(method).reuses)
+
+
 @st.composite
 def castle_parameters(draw: st.DrawFn, reorder: bool, lively: bool) -> CastleParameters:
     least = 2 if lively else 1
@@ -387,7 +306,7 @@ def castle_parameters(draw: st.DrawFn, reorder: bool, lively: bool) -> CastlePar
         # With mu = 1 tau is the last loss itself: nothing is below it, and nothing is ever reused.
         beta=draw(st.integers(least, 5)),
         mu=draw(st.integers(least, 5)),
-        reuse=Reuse.UNIFORM if lively else draw(st.sampled_from(Reuse)),
+        reuse=Reuse.UNIFORM if lively else draw(_reuses("castle")),
         max_reusable=draw(st.integers(least - 1, 3)),
         reorder=reorder,
     )
@@ -402,7 +321,7 @@ def adaptive_parameters() -> st.SearchStrategy[AdaptiveWindowParameters]:
         AdaptiveWindowParameters,
         threshold=st.sampled_from([0.4, 0.01, 0.9]),
         spare=st.integers(0, 5),
-        reuse=st.sampled_from(WindowReuse),
+        reuse=_reuses("adaptive-window"),
         max_reusable=st.integers(0, 4),
     )
 
@@ -412,7 +331,7 @@ def faanst_parameters() -> st.SearchStrategy[FaanstParameters]:
         FaanstParameters,
         clusters=st.sampled_from([None, 1, 3]),
         max_loss=st.sampled_from([0.1, 0.5, 1.0]),
-        reuse=st.sampled_from(WindowReuse),
+        reuse=_reuses("faanst-passive"),
         max_reusable=st.integers(0, 4),
     )
 
@@ -459,7 +378,7 @@ def continuous(method: str, *, diverse: bool = False) -> st.SearchStrategy[Case]
 
 
 @st.composite
-def _bastion_parameters(draw: st.DrawFn, reuse: st.SearchStrategy[bool], reorder: bool) -> BastionParameters:
+def _bastion_parameters(draw: st.DrawFn, reuse: st.SearchStrategy[Reuse], reorder: bool) -> BastionParameters:
     return BastionParameters(
         reuse=draw(reuse),
         eta=draw(_mostly(4.5, 0.0, 20.0)),
@@ -473,11 +392,12 @@ def _bastion_parameters(draw: st.DrawFn, reuse: st.SearchStrategy[bool], reorder
 
 def bastion_cases(
     *,
-    reuse: st.SearchStrategy[bool] = st.booleans(),  # noqa: B008 - it draws anew
+    reuse: st.SearchStrategy[Reuse] | None = None,
     reorder: bool = False,
     **how: Any,
 ) -> st.SearchStrategy[Case]:
-    """Cases for `bastion`, with reuse and without."""
+    """Cases for `bastion`, with every kind of reuse and without."""
+    reuse = _reuses("bastion") if reuse is None else reuse
     return cases(method="bastion", parameters=_bastion_parameters(reuse, reorder), reorder=reorder, **how)
 
 
@@ -493,21 +413,21 @@ def _rows(
     pools = [draw(st.lists(values, min_size=1, max_size=most)) for values in columns]
     kinds = [draw(st.sampled_from([*[values] * 9, values[:1]])) for values in codes]
     persons = draw(_mostly(10, 4, 1000, 1))
-    steps = draw(_mostly([0, 5, 20], *STEPS))
+    steps = draw(_mostly(*STEPS))
     # How many of ten rows are in one of a few places; the others are anywhere.
     gathered = draw(_mostly(7, 9, 10, 0))
-    if n > MOST_DRAWN or draw(st.booleans()):
-        drawn = _seeded(np.random.default_rng(draw(st.integers(0, 2**32))).integers)
-    else:
-        drawn = _seeded(lambda low, high: draw(st.integers(low, high - 1)))
-    picked = drawn(n, pools, kinds, persons, steps, gathered)
-    start = draw(st.sampled_from([0, -100, YEAR_2023]))
-    return Rows(
-        qi=np.array([qi for qi, _, _, _ in picked], np.float64).reshape(n, len(columns)),
-        # Persons are hashes too; the extremes are as good as any.
-        person=np.array([_person(p) for _, p, _, _ in picked], np.int64),
-        sensitive=np.array([s for _, _, s, _ in picked], np.int64).reshape(n, len(codes)),
-        time=start + np.cumsum(np.array([step for _, _, _, step in picked], np.int64)),
+    # Longer streams take more draws than Hypothesis allows, and it would silently give them up.
+    quick = n > MOST_DRAWN or draw(st.booleans())
+    random = np.random.default_rng(draw(st.integers(0, 2**32))) if quick else None
+    return make_rows(
+        (lambda low, high: draw(st.integers(low, high - 1))) if random is None else random.integers,
+        n,
+        pools,
+        kinds,
+        persons=persons,
+        steps=steps,
+        gathered=gathered,
+        start=draw(st.sampled_from([0, -100, YEAR_2023])),
     )
 
 
@@ -523,46 +443,12 @@ def _with_holes(draw: st.DrawFn, qi: np.ndarray) -> np.ndarray:
 @st.composite
 def partition_parameters(draw: st.DrawFn) -> PartitionParameters:
     return PartitionParameters(
-        reuse=draw(st.sampled_from(PartitionReuse)),
+        reuse=draw(_reuses("partition")),
         reuse_for=draw(st.sampled_from([None, 1, 20, 1000])),
         eta=draw(st.sampled_from([1.0, 0.0, 30.0])),
         max_reusable=draw(_mostly(3, 0, 1)),
         fill_missing=draw(st.booleans()),
     )
-
-
-#: How event time goes on from row to row: it may stand still, jump, go back.
-STEPS = [[0, 1, 2], [-30, -1, 0, 7, 60], [40, -35, 5, 0], [10], [0]]
-
-
-def _seeded(below: Callable[[int, int], Any]) -> Callable[..., list[tuple[Any, ...]]]:
-    """A maker of rows from a source of numbers: Hypothesis, which shrinks, or a fast generator."""
-
-    def pick(values: Sequence[Any]) -> Any:
-        return values[int(below(0, len(values)))]
-
-    def make(
-        n: int,
-        pools: list[list[float]],
-        kinds: list[list[int]],
-        persons: int,
-        steps: list[int],
-        gathered: int,
-    ) -> list[tuple[Any, ...]]:
-        places = [tuple(pick(pool) for pool in pools) for _ in range(4)]
-        rows = []
-        for _ in range(n):
-            here = int(below(0, 10)) < gathered
-            qi = pick(places) if here else tuple(pick(pool) for pool in pools)
-            sensitive = tuple(pick(values) for values in kinds)
-            rows.append((qi, int(below(0, persons + 1)), sensitive, pick(steps)))
-        return rows
-
-    return make
-
-
-def _person(number: int) -> int:
-    return {0: 2**63 - 1, 1: -(2**63), 2: 0, 3: -1}.get(number, number * 7_919_777_777)
 
 
 @st.composite
@@ -578,12 +464,6 @@ def _moves(draw: st.DrawFn, rows: Rows) -> tuple[tuple[int, int], ...]:
     return tuple(
         (place, times[min(place, len(times) - 1)] + ahead) for place, ahead in sorted(moves, key=lambda move: move[0])
     )
-
-
-def with_watermarks(case: Case, behind: Sequence[int]) -> Case:
-    """The same stream, with a watermark before each row that the row itself would bring."""
-    told = [(i, int(time) - case.policy.disorder - behind[i % len(behind)]) for i, time in enumerate(case.rows.time)]
-    return replace(case, moves=tuple(sorted([*case.moves, *told], key=lambda move: move[0])))
 
 
 def in_bursts(case: Case, every: int) -> Case:

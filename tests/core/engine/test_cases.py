@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from crenel.engine import Kind
-from tests.core.engine.cases import Case, cases, run
+from crenel.testing.engine_streams import Case, run
+from tests.core.engine.cases import cases
 
 EXAMPLES = 200
 

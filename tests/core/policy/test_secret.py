@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from crenel.encoding.rows import Rows
-from crenel.engine import create
+from crenel.engine import create_engine
 from crenel.errors import PolicyError
 from crenel.policy import Policy
 from crenel.policy.secret import secret_of
@@ -114,7 +114,7 @@ def test_a_group_may_read_it(mode: int, tmp_path: Path) -> None:
 def test_the_policy_has_the_reference_and_never_the_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(NAME, SECRET.hex())
     of = policy(secret=f"env:{NAME}")
-    create(of)
+    create_engine(of)
     assert secret_of(of) == SECRET
     assert of.to_dict()["secret"] == f"env:{NAME}"
     assert Policy.from_dict(of.to_dict()) == of == pickle.loads(pickle.dumps(of))
@@ -134,7 +134,7 @@ def test_a_secret_in_the_place_of_its_reference_is_not_repeated() -> None:
 def releases(of: Policy, **said: bytes) -> list[tuple[list[int], list[float]]]:
     n = np.arange(400, dtype=np.int64)
     rows = Rows((n * 37 % 101).astype(np.float64)[:, None], n % 61, np.zeros((400, 0), dtype=np.int64), n)
-    engine = create(of, **said)
+    engine = create_engine(of, **said)
     return [(one.rows.tolist(), one.lo.tolist()) for one in [*engine.push(rows), *engine.flush()]]
 
 
@@ -153,7 +153,7 @@ def test_a_secret_that_is_there_already_is_taken(monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv(NAME, raising=False)
     assert releases(policy(secret=f"env:{NAME}"), secret=SECRET) == releases(policy(), secret=SECRET)
     with pytest.raises(PolicyError, match="is not set"):
-        create(policy(secret=f"env:{NAME}"))
+        create_engine(policy(secret=f"env:{NAME}"))
 
 
 def test_a_seed_wins_over_a_secret() -> None:

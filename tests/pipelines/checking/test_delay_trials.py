@@ -22,7 +22,7 @@ from crenel.pipelines.checking.sample import Sample
 from crenel.pipelines.cli import main
 from crenel.pipelines.console.limits import Limits
 from crenel.policy import Policy
-from crenel.policy.parameters import METHODS
+from crenel.policy.methods import names
 
 SAID: dict[str, Any] = {
     "person": "who",
@@ -36,7 +36,7 @@ SAID: dict[str, Any] = {
     "delay": "2m",
     "seed": 7,
 }
-CROWD = {"parameters": {"reuse": False}, "on_suppress": "drop"}
+CROWD = {"parameters": {"reuse": "off"}, "on_suppress": "drop"}
 
 Row = dict[str, Any]
 Table = dict[str, tuple[str, float]]
@@ -131,7 +131,7 @@ def test_the_table_is_what_a_run_does(check: Check, capsys: pytest.CaptureFixtur
 
 def test_reuse_and_stars_do_not_make_a_stream_denser(check: Check) -> None:
     _, _, strict = check(make_rows(), **CROWD)
-    code, said, weak = check(make_rows(), parameters={"reuse": True}, on_suppress="star")
+    code, said, weak = check(make_rows(), parameters={"reuse": "weighted"}, on_suppress="star")
     assert weak == strict
     assert code == 1
     assert "find no group in time and would be released alone, or suppressed. --most-suppressed is 5%" in said
@@ -218,7 +218,7 @@ def test_deadlines_that_hold_everything_are_not_tried_twice(check: Check) -> Non
     assert list(table) == ["1h"]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", names())
 def test_every_method_can_be_tried(method: str, check: Check) -> None:
     more = {"mu": 10} if method.startswith("faanst") else {}
     code, _, table = check(make_rows(150), method=method, parameters=more, on_suppress="drop")

@@ -43,12 +43,12 @@ delay: 10m
 disorder: 1m
 """
 #: The settings that promise a crowd at one moment.
-CROWD = "parameters: {reuse: false}\non_suppress: drop\n"
+CROWD = "parameters: {reuse: off}\non_suppress: drop\n"
 
 
 def policy_of(method: str = "bastion", parameters: str = "", on_suppress: str = "star", base: str = BASE) -> str:
     """Write a policy that promises no crowd."""
-    parameters = parameters or ("{reuse: true}" if method == "bastion" else "{}")
+    parameters = parameters or ("{reuse: weighted}" if method == "bastion" else "{}")
     return f"{base}seed: 7\nmethod: {method}\nparameters: {parameters}\non_suppress: {on_suppress}\n"
 
 
@@ -295,11 +295,11 @@ METHODS = {
     "learned": POLICY.replace(", domain: [0, 100]", "").replace(", domain: [2020-01-01, 2022-01-01]", ""),
     "stepped": STEPPED,
     "stepped and learned": STEPPED.replace("domain: [0, 100], ", "").replace("domain: [2020-01-01, 2022-01-01], ", ""),
-    "stepped, with holes": STEPPED.replace("method: bastion\nparameters: {reuse: true}", "method: partition"),
+    "stepped, with holes": STEPPED.replace("method: bastion\nparameters: {reuse: weighted}", "method: partition"),
     "t": POLICY + "t: 0.4\n",
     "partition": policy_of("partition"),
     "filled": policy_of("partition", "{fill_missing: true}"),
-    "in order": policy_of(parameters="{reuse: true, reorder: true}"),
+    "in order": policy_of(parameters="{reuse: weighted, reorder: true}"),
 }
 
 

@@ -21,6 +21,7 @@ from crenel.pipelines.cli import main
 from crenel.pipelines.console.sections import count, listed, percent, spoken
 from crenel.pipelines.drafting import sample_measures as measures
 from crenel.pipelines.files.whole_file import read_for
+from crenel.policy import methods
 from crenel.policy.geometry import Radix
 from crenel.policy.hierarchy import Hierarchy
 from crenel.policy.quasi_identifiers import Categorical, Datetime, Numeric, Prefix, QuasiIdentifier
@@ -111,9 +112,9 @@ def test_the_policy_is_explained(check: Check) -> None:
         "1 hour after its event time (delay), or when 1,000 later rows of its shard have come "
         "(delay_rows), whichever is earlier",
         "At most 1,000 rows of each shard.",
-        "method bastion reuse",
-        "max_reusable 4000: no effect without reuse",
-        "search 8192: a group is chosen among at most 8192 rows",
+        "method bastion: Holds each row until its deadline",
+        "max_reusable 4,000 generalizations: no effect with reuse: off",
+        "search 8,192 rows: the most rows that a group is chosen among",
         "not published (on_suppress: drop)",
         "note: Each pipeline draws a secret of its own.",
     ):
@@ -121,12 +122,23 @@ def test_the_policy_is_explained(check: Check) -> None:
     assert said.endswith("No problems, no warnings.")
 
 
+@pytest.mark.parametrize("method", methods.names())
+def test_every_parameter_is_explained_by_its_own_method(check: Check, method: str) -> None:
+    """Two methods have a parameter mu, and it means something else in each."""
+    _, said = check(method=method, parameters={"cover": "quasi_identifiers"} if method == "sdgs" else {})
+    declared = methods.find(method)
+    assert f"method {method}: {declared.summary}" in said
+    for name, about in declared.fields.items():
+        if about.default != {} and not about.used_with:
+            assert f": {about.sentence[0].lower()}{about.sentence[1:].rstrip('.')}" in said, name
+
+
 def test_a_policy_without_a_crowd_is_explained(check: Check) -> None:
-    _, said = check(parameters={"reuse": True}, on_suppress="star")
+    _, said = check(parameters={"reuse": "weighted"}, on_suppress="star")
     for sentence in (
         "published so far under the same generalization belong to at least 5 different persons (k)",
-        "A crowd at one moment is not promised: reuse: true may publish a row alone, under an earlier generalization; "
-        "on_suppress: star publishes a row that finds no group alone, as *.",
+        "A crowd at one moment is not promised: reuse: weighted may publish a row alone, under an earlier "
+        "generalization; on_suppress: star publishes a row that finds no group alone, as *.",
         "At most 1,000 rows of each shard, and 4,000 reusable generalizations",
         "at its widest (on_suppress: star)",
     ):
@@ -136,15 +148,15 @@ def test_a_policy_without_a_crowd_is_explained(check: Check) -> None:
 
 #: Settings that give up the crowd: the reason, and what to set instead.
 UNCROWDED: dict[str, tuple[dict[str, Any], str, str]] = {
-    "reuse": ({"parameters": {"reuse": True}}, "reuse: true may publish a row alone", "Set reuse: false."),
+    "reuse": ({"parameters": {"reuse": "weighted"}}, "reuse: weighted may publish a row alone", "Set reuse: off."),
     "stars": ({"on_suppress": "star"}, "on_suppress: star publishes", "Set on_suppress: drop."),
     "order": ({"delay": None, "parameters": {"reorder": True}}, "reorder: true publishes", "Set reorder: false."),
     "a method that reuses": ({"method": "castle"}, "castle may publish a row alone", "Set method: bastion."),
     "a method that does not": ({"method": "mondrian"}, "mondrian does not promise it", "Set method: bastion."),
     "all": (
-        {"delay": None, "parameters": {"reuse": True, "reorder": True}, "on_suppress": "star"},
-        "A crowd at one moment is not promised: reuse: true",
-        "Set reuse: false, reorder: false and on_suppress: drop.",
+        {"delay": None, "parameters": {"reuse": "weighted", "reorder": True}, "on_suppress": "star"},
+        "A crowd at one moment is not promised: reuse: weighted",
+        "Set reuse: off, reorder: false and on_suppress: drop.",
     ),
 }
 

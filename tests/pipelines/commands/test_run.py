@@ -484,9 +484,9 @@ def policy_of(**changes: str) -> str:
 
 
 CHOICES = {
-    "reuse and stars": {"parameters": "{reuse: true}", "on_suppress": "star"},
-    "reuse": {"parameters": "{reuse: true}", "on_suppress": "drop"},
-    "stars": {"parameters": "{reuse: false}", "on_suppress": "star"},
+    "reuse and stars": {"parameters": "{reuse: weighted}", "on_suppress": "star"},
+    "reuse": {"parameters": "{reuse: weighted}", "on_suppress": "drop"},
+    "stars": {"parameters": "{reuse: off}", "on_suppress": "star"},
     "castle": {"method": "castle", "parameters": "{reuse: uniform}", "on_suppress": "drop"},
 }
 
@@ -514,7 +514,7 @@ def test_rows_that_left_alone_are_told_first(here: Path, choice: str, capsys: py
 
 
 def test_a_policy_that_asks_for_the_crowd_leaves_no_row_alone(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (here / "policy.yaml").write_text(policy_of(parameters="{reuse: false}", on_suppress="drop"))
+    (here / "policy.yaml").write_text(policy_of(parameters="{reuse: off}", on_suppress="drop"))
     # Each row of another person: how the end of a stream treats those who come twice is tested where it ends.
     write_csv(here / "in.csv", [{**row, "who": i} for i, row in enumerate(make_rows())])
     assert crenel("--input", "in.csv", "--output", "out.csv") == 0

@@ -50,7 +50,7 @@ def policy(**changes: Any) -> Policy:
         "publish": ["number"],
         "k": 5,
         "delay": "60s",
-        "parameters": {"reuse": True},
+        "parameters": {"reuse": "weighted"},
         "on_suppress": "star",
         "shards": 16,
         "seed": 7,

@@ -25,7 +25,7 @@ EARLY, LONELY, ROWS = 4_000, 20_000, 260_000
 PARTITIONS, SHARDS, STEPS = 2, 2, 6
 
 #: A snapshot has the rows of a delay, all of which a shard may hold that gets those of one person alone, and boxes.
-PARAMETERS = {"reuse": True, "max_reusable": 500}
+PARAMETERS = {"reuse": "weighted", "max_reusable": 500}
 SNAPSHOT = 6_000 * 100 + 500 * 100
 #: What the state of all shards may take: a log is replaced by a snapshot when it is longer than `_SHORTEST_LOG`, and
 #: than twice the last snapshot, so that its size goes up and down.
