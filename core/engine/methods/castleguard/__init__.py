@@ -38,7 +38,7 @@ class CastleGuardParameters(CastleParameters):
     perturb_sensitive: Mapping[str, float] = parameter(
         FrozenDict(),
         mapping(number(above=0), "a mapping of sensitive columns to their budgets"),
-        "The sensitive columns that are published with noise, and the budget (an epsilon) of each.",
+        "The sensitive columns that are published with noise, and the budget of each: more means less noise.",
     )
 
 

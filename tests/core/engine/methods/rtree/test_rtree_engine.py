@@ -303,7 +303,7 @@ REFUSED = {
     "few rows": ({"parameters": {"active_rows": 9}}, "parameters.active_rows must be at least 2 k"),
     "no duration": ({"parameters": {"instant": 5}}, "parameters.instant must be a duration"),
     "no delay": ({"parameters": {"instant": "1s"}}, "parameters.instant needs policy.delay"),
-    "alpha": ({"parameters": {"alpha": -0.1}}, "parameters.alpha must be a number from 0 up to 1"),
+    "alpha": ({"parameters": {"alpha": -0.1}}, "parameters.alpha must be a number of at least 0 and below 1"),
     "no sample": ({"parameters": {"sample": 0}}, "parameters.sample must be an integer of at least 1"),
     "sample": ({"parameters": {"sample": 11, "window_rows": 10}}, "parameters.sample must be at most window_rows"),
 }
