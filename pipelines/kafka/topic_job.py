@@ -26,9 +26,8 @@ import numpy as np
 from apache_beam import typehints
 
 from crenel.pipelines.command_errors import CommandError
-from crenel.pipelines.files.file_job import PUBLISHED, REJECTED, RELEASES, SUPPRESSED, Launch, Outcome
-from crenel.pipelines.files.run_counts import Tally
-from crenel.pipelines.files.scratch import Work
+from crenel.pipelines.files.file_job import Launch, Outcome
+from crenel.pipelines.files.scratch import Scratch
 from crenel.pipelines.kafka import topics as kafka_topics
 from crenel.pipelines.kafka.sink import EncodeRows, Sender, WriteRecords, records
 from crenel.pipelines.kafka.source import Reading, ReadPartition, Refused, elements
@@ -36,10 +35,13 @@ from crenel.pipelines.kafka.topics import Topic, is_topic
 from crenel.pipelines.kafka.values import derived, values
 from crenel.policy import Policy
 from crenel.policy.secret import secret_of
-from crenel.transforms._hold.shard_set import Left, Shards
+from crenel.transforms._hold.shard_set import Left, ShardSet
 from crenel.transforms._pack.pack_step import as_text
 from crenel.transforms._pack.row_pack import Packer
-from crenel.transforms._publish.publisher import Publisher, release_records
+from crenel.transforms._publish.counts import Counts
+from crenel.transforms._publish.emitter import PUBLISHED, REJECTED, RELEASES, SUPPRESSED
+from crenel.transforms._publish.owner_records import OwnerRecords
+from crenel.transforms._publish.publisher import Publisher
 from crenel.transforms.anonymize import Anonymize, with_outputs
 from crenel.transforms.durable import Durable
 
@@ -124,7 +126,7 @@ def _check_apart(source: Topic, outputs: Mapping[str, Topic | Path]) -> None:
 
 
 def run(
-    request: Request, launch: Launch, watch: Callable[[Work], Any] | None = None, *, local: bool = True
+    request: Request, launch: Launch, watch: Callable[[Scratch], Any] | None = None, *, local: bool = True
 ) -> Outcome | None:
     """Do it until the input ends, or `STOP` is set. What became of the rows is told of a local run.
 
@@ -141,7 +143,7 @@ def run(
     if not local:
         launch(lambda pipeline: build(pipeline, request, bounds), 0, request.policy.shards)
         return None
-    work = Work.begin(None, watched=watch is not None)
+    work = Scratch.begin(None, watched=watch is not None)
     try:
         pump = _Pump(request, bounds, secret_of(request.policy), work)
         with nullcontext() if watch is None else watch(work):
@@ -180,7 +182,7 @@ class _Pump(beam.DoFn):
     """Reads, holds and writes, all of it, until the input ends."""
 
     def __init__(
-        self, request: Request, bounds: Mapping[int, tuple[int, int | None]], secret: bytes, work: Work
+        self, request: Request, bounds: Mapping[int, tuple[int, int | None]], secret: bytes, work: Scratch
     ) -> None:
         self._request = request
         self._bounds = dict(bounds)
@@ -192,8 +194,8 @@ class _Pump(beam.DoFn):
         request = self._request
         self._packer = Packer(request.policy, self._secret)
         self._publisher = Publisher(request.policy)
-        self._shards = Shards(request.policy, self._secret)
-        self._arrived, self._left = _Arrived(), Tally()
+        self._shards = ShardSet(request.policy, self._secret)
+        self._arrived, self._left = _Arrived(), Counts()
         self._writer = _Writer(request.outputs)
         starts = {partition: start for partition, (start, stop) in self._bounds.items() if stop is None or start < stop}
         reading = Reading(request.source, request.policy, starts)
@@ -236,7 +238,7 @@ class _Pump(beam.DoFn):
         left: Left = []
         for pack in packed.packs:
             left += self._shards.push(pack)
-            self._left.holds(self._shards.held_by(pack.shard))
+            self._left.hold(self._shards.held_by(pack.shard))
         self._leave(left)
         self._arrived.rows += len(rows)
         self._work.tick("read", len(rows))
@@ -264,8 +266,8 @@ class _Pump(beam.DoFn):
         for shard, departure in ((shard, departure) for shard, departures in left for departure in departures):
             published += self._publisher.published(departure)
             self._writer.write(SUPPRESSED, self._publisher.suppressed(departure))
-            self._writer.write(RELEASES, release_records(departure.releases, shard))
-            self._left.count(departure)
+            self._writer.write(RELEASES, OwnerRecords().releases(departure, shard))
+            self._left.add(departure)
             self._work.tick("left", int(departure.releases.sizes.sum()))
         # What leaves at once leaves in random order: neither shards nor releases lie together.
         random.SystemRandom().shuffle(published)
@@ -325,13 +327,13 @@ class _Arrived:
         return {"rows": self.rows, "rejected": [[*why, count] for why, count in self.rejected.items()]}
 
 
-def _outcome(work: Work) -> Outcome:
+def _outcome(work: Scratch) -> Outcome:
     (note,) = work.notes("pump")
-    outcome = Outcome(
-        rows=note["arrived"]["rows"],
-        rejected=Counter({(name, reason): count for name, reason, count in note["arrived"]["rejected"]}),
-    )
-    outcome.take(Tally.of([note["left"]]), timed=True)
+    counts = Counts.of([note["left"]])
+    counts.rows = note["arrived"]["rows"]
+    counts.rejected.update({(name, reason): count for name, reason, count in note["arrived"]["rejected"]})
+    outcome = Outcome()
+    outcome.take(counts, timed=True)
     if outcome.accounted != outcome.rows:
         msg = f"of {outcome.rows:,} rows only {outcome.accounted:,} are accounted for."
         raise RuntimeError(msg)

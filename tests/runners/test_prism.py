@@ -87,7 +87,7 @@ def test_a_broken_file_is_told_in_a_sentence(on_prism: None, files: Path, capsys
     given = ["run", str(files / "policy.yaml"), "--input", str(files / "*.csv"), "--output", str(out)]
     assert main([*given, "--runner", "prism"]) == 2
     *_, said = capsys.readouterr().err.splitlines()
-    assert said == "crenel: b.csv is broken at row 3 (the header is row 1): 2 values, not 5."
+    assert said == "crenel: b.csv is broken at row 3 (the header is row 1): it has 2 values, not 5."
     assert not out.exists()
 
 
@@ -140,13 +140,13 @@ def _alive(pid: int) -> bool:
 @pytest.mark.prism
 def test_slow_bundles_are_not_split(on_prism: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prism splits a bundle that is slow, and then runs both parts at once on the state of one key."""
-    take, slow = hold.Hold._take, [1.0]
+    take, slow = hold.HoldRows._take, [1.0]
 
     def slowly(self: Any, *arguments: Any) -> Any:
         time.sleep(slow.pop() if slow else 0.0)  # as when the engine is compiled
         return take(self, *arguments)
 
-    monkeypatch.setattr(hold.Hold, "_take", slowly)
+    monkeypatch.setattr(hold.HoldRows, "_take", slowly)
     out = run(Stamped(GIVEN), anonymize(overlapping_windows=True), window=SlidingWindows(1200, 600))
     assert len(out.published) == 2 * len(GIVEN)
     assert sum(left.value["rows"] for left in out.releases) == 2 * len(GIVEN)

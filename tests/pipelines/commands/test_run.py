@@ -616,9 +616,9 @@ def break_json(path: Path) -> None:
 
 
 BREAKS: list[tuple[str, Callable[[Path], None], str]] = [
-    (".csv", break_csv, "in.csv is broken at row 201 (the header is row 1): 1 values, not 8."),
-    (".csv", lambda path: path.write_bytes(b"") and None, "in.csv is empty: it has not even a header."),
-    (".csv", lambda path: path.write_bytes(bytes(range(256))) and None, "in.csv is not UTF-8 text."),
+    (".csv", break_csv, "in.csv is broken at row 201 (the header is row 1): it has 1 value, not 8."),
+    (".csv", lambda path: path.write_bytes(b"") and None, "in.csv is empty: it must have at least a header."),
+    (".csv", lambda path: path.write_bytes(bytes(range(256))) and None, "in.csv is not UTF-8 text: see line 1."),
     (".csv.gz", cut, "in.csv.gz is not compressed by gzip, or is cut off."),
     (".csv.zst", cut, "in.csv.zst is not compressed by zstd, or is cut off."),
     (".csv.gz", lambda path: path.write_text("a,b\n") and None, "in.csv.gz is not compressed by gzip, or is cut off."),
@@ -863,7 +863,7 @@ def test_the_audit_needs_no_secret(here: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 GUESSED = (
-    "seed: a seed can be guessed; whoever does can undo the order and the draws. "
+    "seed: an attacker who guesses the seed can undo the order of the rows and every random draw. "
     "Leave it out, or name a secret: env:NAME."
 )
 
