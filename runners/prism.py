@@ -22,8 +22,8 @@ from apache_beam.options.pipeline_options import PipelineOptions, PrismRunnerOpt
 from apache_beam.runners.portability.job_server import JobServer
 from apache_beam.runners.portability.prism_runner import PrismJobServer, PrismRunner
 
-from crenel.pipelines.command_errors import CommandError
 from crenel.runners import Job
+from crenel.runners.runner_errors import RunnerError
 
 __all__ = ["binary", "cached", "check", "go", "launch"]
 
@@ -47,7 +47,7 @@ def check(flags: Sequence[str]) -> None:
     """Have Prism before anything starts: build it where it is not there.
 
     Raises:
-        CommandError: it cannot be.
+        RunnerError: it cannot be.
     """
     binary(PipelineOptions(list(flags)))
 
@@ -96,13 +96,13 @@ def binary(options: PipelineOptions) -> str:
     """Where Prism is; it is built if it has to be.
 
     Raises:
-        CommandError: it is not there, and cannot be built.
+        RunnerError: it is not there, and cannot be built.
     """
     named = options.view_as(PrismRunnerOptions).prism_location
     if named:
         if "://" not in named and not Path(named).is_file():
             msg = f"--prism_location must be a file or an address, and there is no file {named}."
-            raise CommandError(msg)
+            raise RunnerError(msg)
         return str(named)
     there = cached()
     if not there.is_file():
@@ -121,20 +121,20 @@ def go() -> str:
     """Where Go is, of a version that can build Prism.
 
     Raises:
-        CommandError: there is none.
+        RunnerError: there is none.
     """
     # The interpreter's own folder last: a virtual environment need not be active.
     path = os.pathsep.join([os.environ.get("PATH", ""), sysconfig.get_path("scripts")])
     found = shutil.which("go", path=path)
     if found is None:
         msg = f"--runner prism builds Prism with Go, which is not here: {_GET_GO}."
-        raise CommandError(msg)
+        raise RunnerError(msg)
     said = subprocess.run([found, "version"], capture_output=True, text=True, check=False)
     version = re.search(r"go(\d+)\.(\d+)", said.stdout)
     if version is None or (int(version[1]), int(version[2])) < _OLDEST_GO:
         wanted = ".".join(map(str, _OLDEST_GO))
         msg = f"--runner prism builds Prism with Go {wanted} or newer, and {found} is older: {_GET_GO}."
-        raise CommandError(msg)
+        raise RunnerError(msg)
     return found
 
 
@@ -150,7 +150,7 @@ def _build(program: str, target: Path) -> None:
         if done.returncode:
             why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
             msg = f"Prism could not be built by {' '.join(command[1:])} ({why}): see to it, or use --prism_location."
-            raise CommandError(msg)
+            raise RunnerError(msg)
         os.replace(Path(folder) / target.name, target)
 
 

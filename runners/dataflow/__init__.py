@@ -20,8 +20,8 @@ from apache_beam.options.pipeline_options import (
 )
 from apache_beam.pipeline import PipelineVisitor
 
-from crenel.pipelines.command_errors import CommandError
 from crenel.runners import Job
+from crenel.runners.runner_errors import RunnerError
 
 __all__ = ["check", "launch", "options_of"]
 
@@ -30,11 +30,11 @@ def check(flags: Sequence[str]) -> None:
     """Say what a job on Dataflow lacks, before anything starts.
 
     Raises:
-        CommandError: something does; all of it is listed.
+        RunnerError: something does; all of it is listed.
     """
     problems = list(_lacking(PipelineOptions(list(flags))))
     if problems:
-        raise CommandError(*problems)
+        raise RunnerError(*problems)
 
 
 def _lacking(options: PipelineOptions) -> Iterator[str]:
@@ -75,7 +75,7 @@ def launch(job: Job) -> int:
     """Submit a job, and leave it to Dataflow; return the workers that were asked for at the start.
 
     Raises:
-        CommandError: the job is not a stream.
+        RunnerError: the job is not a stream.
     """
     check(job.flags)
     options = options_of(job.flags)
@@ -88,7 +88,7 @@ def launch(job: Job) -> int:
             "--runner dataflow is for streams (pubsub://...): Dataflow's workers do not see the files of this machine, "
             "so use another runner for them."
         )
-        raise CommandError(msg)
+        raise RunnerError(msg)
     result = pipeline.run()
     if getattr(result, "has_job", False):
         print(f"crenel: job {result.job_id()} was submitted to Dataflow, and goes on there.", file=sys.stderr)

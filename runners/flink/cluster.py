@@ -11,10 +11,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from crenel.pipelines.command_errors import CommandError
-from crenel.runners.flink import distribution, machine
+from crenel.runners.flink import distribution, requirements
 from crenel.runners.flink.ports import free_ports
 from crenel.runners.flink.processes import Process
+from crenel.runners.runner_errors import RunnerError
 
 __all__ = ["SETTINGS", "Cluster", "Rest", "until"]
 
@@ -100,7 +100,7 @@ class Cluster:
         """Begin, and wait until all TaskManagers are there; return the master, `HOST:PORT`.
 
         Raises:
-            CommandError: it does not begin.
+            RunnerError: it does not begin.
         """
         rest, rpc = free_ports(2)
         self.rest = Rest(f"127.0.0.1:{rest}")
@@ -116,7 +116,7 @@ class Cluster:
         except TimeoutError:
             self.stop()
             msg = f"Flink does not start; its logs are in {self.logs}."
-            raise CommandError(msg) from None
+            raise RunnerError(msg) from None
         return self.rest.master
 
     def add_task_manager(self) -> Process:
@@ -160,7 +160,7 @@ class Cluster:
     def _java(self, main: str, name: str, *flags: str) -> Process:
         logging = self.folder / "conf" / "log4j.properties"
         command = [
-            *(machine.java(), *flags, "-XX:+UseSerialGC", *_JAVA, f"-Dlog4j.configurationFile=file:{logging}"),
+            *(requirements.java(), *flags, "-XX:+UseSerialGC", *_JAVA, f"-Dlog4j.configurationFile=file:{logging}"),
             *str(self._given.get("env.java.opts.all", "")).split(),
             *(f"-Djava.io.tmpdir={self.folder / 'tmp'}", "-cp", f"{distribution.libraries()}/*", main),
             *("--configDir", str(self.folder / "conf")),

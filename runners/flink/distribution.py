@@ -7,8 +7,8 @@ import sys
 import tarfile
 from pathlib import Path
 
-from crenel.pipelines.command_errors import CommandError
-from crenel.runners.flink import cache
+from crenel.runners.flink import download_cache
+from crenel.runners.runner_errors import RunnerError
 
 __all__ = ["VERSION", "libraries"]
 
@@ -25,9 +25,9 @@ def libraries() -> Path:
     """The folder of Flink's jars, fetched if they are not there.
 
     Raises:
-        CommandError: they cannot be fetched.
+        RunnerError: they cannot be fetched.
     """
-    return cache.kept(f"flink-{VERSION}", _fetch)
+    return download_cache.kept(f"flink-{VERSION}", _fetch)
 
 
 def _fetch(folder: Path) -> None:
@@ -43,7 +43,7 @@ def _fetch(folder: Path) -> None:
     archives = list(folder.glob("*.tar.gz"))
     if fetched.returncode or not archives:
         msg = f"Flink cannot be fetched: see what `{' '.join(command[1:])} {_PACKAGE}` says."
-        raise CommandError(msg)
+        raise RunnerError(msg)
     with tarfile.open(archives[0]) as archive:
         for member in archive:
             name = Path(member.name).name

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from crenel.pipelines.command_errors import CommandError
-from crenel.runners.flink import cache, machine
+from crenel.runners.flink import download_cache, requirements
 from crenel.runners.flink.ports import free_ports, listening
 from crenel.runners.flink.processes import Process
+from crenel.runners.runner_errors import RunnerError
 
 __all__ = ["JobServer", "jars"]
 
@@ -47,7 +47,7 @@ class JobServer:
         opened = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED]
         program = ["-jar", self._jar] if self._jar else ["-cp", f"{jars()}/*", _MAIN]
         command = [
-            *(machine.java(), "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *opened, *program),
+            *(requirements.java(), "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *opened, *program),
             *(f"--flink-master={self._master}", "--job-host=127.0.0.1", f"--job-port={job}"),
             *(f"--artifact-port={artifact}", f"--expansion-port={expansion}"),
             # A worker that is begun again after a failure reads them again.
@@ -59,7 +59,7 @@ class JobServer:
             if not self._process.alive or time.monotonic() > end:
                 self.stop()
                 msg = f"Beam's job server does not start; its log is {log}."
-                raise CommandError(msg)
+                raise RunnerError(msg)
             time.sleep(0.1)
         return f"localhost:{job}"
 
@@ -84,11 +84,11 @@ def jars() -> Path:
     """The folder of the job server's jars, fetched if they are not there, each with the checksum that is expected.
 
     Raises:
-        CommandError: one cannot be fetched, or is another.
+        RunnerError: one cannot be fetched, or is another.
     """
     locked = dict(_locked())
-    mark = cache.digest("".join(sorted(locked.values())))[:12]
-    return cache.kept(f"flink-job-server-{mark}", lambda folder: _fetch(folder, locked))
+    mark = download_cache.digest("".join(sorted(locked.values())))[:12]
+    return download_cache.kept(f"flink-job-server-{mark}", lambda folder: _fetch(folder, locked))
 
 
 def _locked() -> Iterator[tuple[str, str]]:
@@ -103,18 +103,18 @@ def _locked() -> Iterator[tuple[str, str]]:
 def _fetch(folder: Path, locked: dict[str, str]) -> None:
     with tempfile.TemporaryDirectory() as project:
         (Path(project) / "pom.xml").write_text(_pom(locked), "utf-8")
-        command = [machine.maven(), "-B", "-q", _COPY, f"-DoutputDirectory={folder}", "-DincludeScope=runtime"]
+        command = [requirements.maven(), "-B", "-q", _COPY, f"-DoutputDirectory={folder}", "-DincludeScope=runtime"]
         fetched = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
     if fetched.returncode:
         why = next((line for line in fetched.stdout.splitlines() if "ERROR" in line), "mvn says nothing")
         msg = f"Beam's job server cannot be fetched with mvn ({why.split('ERROR]')[-1].strip()[:300]})."
-        raise CommandError(msg)
+        raise RunnerError(msg)
     for name, checksum in locked.items():
         _, artifact, version = name.split(":")
         path = folder / f"{artifact}-{version}.jar"
-        if not path.exists() or cache.sha256(path) != checksum:
+        if not path.exists() or download_cache.sha256(path) != checksum:
             msg = f"{path.name} is not the file that crenel was tried with: ask where Maven has it from, and remove it."
-            raise CommandError(msg)
+            raise RunnerError(msg)
 
 
 def _pom(names: Sequence[str] | dict[str, str]) -> str:

@@ -13,10 +13,10 @@ import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from crenel.pipelines.command_errors import CommandError
-from crenel.runners.flink import distribution, job_server, machine, options
+from crenel.runners.flink import distribution, job_server, options, requirements
 from crenel.runners.flink.cluster import Cluster, Rest, until
 from crenel.runners.flink.job_server import JobServer
+from crenel.runners.runner_errors import RunnerError
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -39,11 +39,11 @@ SETTINGS: Mapping[str, Any] = {
 def need_flink() -> None:
     """Skip the test if this machine cannot have a cluster; fail, if it must."""
     try:
-        machine.java()
-        machine.maven()
+        requirements.java()
+        requirements.maven()
         distribution.libraries()
         job_server.jars()
-    except CommandError as error:
+    except RunnerError as error:
         if os.environ.get("CRENEL_REQUIRE_FLINK"):
             pytest.fail(str(error))
         pytest.skip(str(error))

@@ -22,9 +22,9 @@ from apache_beam.testing.util import assert_that, equal_to
 from crenel.pipelines import pubsub
 from crenel.pipelines.cli import main
 from crenel.pipelines.command_errors import CommandError
-from crenel.runners import Job, dataflow
-from crenel.runners.dataflow.main import main as template
-from crenel.runners.dataflow.main import policy_at
+from crenel.pipelines.dataflow_template import _parser, policy_at
+from crenel.pipelines.dataflow_template import main as template
+from crenel.runners import Job, RunnerError, dataflow
 from tests.runners import shape
 from tests.runners.shape import FLAGS, SHAPES
 
@@ -143,27 +143,27 @@ def test_options_of_a_stream() -> None:
 )
 def test_what_is_missing_is_a_sentence(without: str, more: list[str], words: str) -> None:
     flags = [flag for flag in FLAGS if not flag.startswith(without)] + more
-    with pytest.raises(CommandError) as raised:
+    with pytest.raises(RunnerError) as raised:
         dataflow.check(flags)
     (problem,) = (said for said in raised.value.problems if "Google's libraries" not in said)
     assert words in problem
 
 
 def test_all_that_is_missing_is_told_at_once() -> None:
-    with pytest.raises(CommandError) as raised:
+    with pytest.raises(RunnerError) as raised:
         dataflow.check([])
     assert len(raised.value.problems) >= 4
 
 
 def test_without_googles_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dataflow.importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(CommandError, match=r"needs Google's libraries: pip install 'crenel\[dataflow\]'\.$"):
+    with pytest.raises(RunnerError, match=r"needs Google's libraries: pip install 'crenel\[dataflow\]'\.$"):
         dataflow.check(FLAGS)
 
 
 def test_files_are_not_for_dataflow(google: None) -> None:
     job = Job(build=lambda p: p | beam.Create([1]), rows=1, shards=1, flags=FLAGS)
-    with pytest.raises(CommandError, match="is for streams"):
+    with pytest.raises(RunnerError, match="is for streams"):
         dataflow.launch(job)
 
 
@@ -219,8 +219,6 @@ def test_the_template_asks_for_what_its_entry_takes() -> None:
     assert told["streaming"] is True
     # A row that is published twice must be published the same: never at least once.
     assert (told["supportsExactlyOnce"], told["supportsAtLeastOnce"]) == (True, False)
-    from crenel.runners.dataflow.main import _parser
-
     actions = {action.dest: action for action in _parser()._actions if action.dest not in ("help", "runner")}
     assert {parameter["name"]: parameter["isOptional"] for parameter in told["parameters"]} == {
         name: not action.required for name, action in actions.items()
@@ -233,8 +231,8 @@ def test_the_template_asks_for_what_its_entry_takes() -> None:
 
 def test_the_image_is_of_the_beam_that_the_tests_run_on() -> None:
     text = (TEMPLATE / "Dockerfile").read_text()
-    assert "FLEX_TEMPLATE_PYTHON_PY_FILE=/template/main.py" in text
-    copied = re.search(r"COPY (\S+main\.py) /template/main\.py", text)
+    assert "FLEX_TEMPLATE_PYTHON_PY_FILE=/template/dataflow_template.py" in text
+    copied = re.search(r"COPY (\S+) /template/dataflow_template\.py", text)
     assert copied is not None and (ROOT / copied[1]).is_file()
 
 

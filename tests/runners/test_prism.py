@@ -20,8 +20,7 @@ from apache_beam.options.pipeline_options import DebugOptions, PipelineOptions
 from apache_beam.transforms.window import SlidingWindows
 
 from crenel.pipelines.cli import main
-from crenel.pipelines.command_errors import CommandError
-from crenel.runners import Job, prism
+from crenel.runners import Job, RunnerError, prism
 from crenel.transforms._hold import hold_step as hold
 from tests.transforms import streams
 from tests.transforms.streams import Stamped, anonymize, check, policy, rows, run, stream
@@ -208,7 +207,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_no_go(bare: Path) -> None:
-    with pytest.raises(CommandError, match=r"builds Prism with Go, which is not here: pip install 'crenel\[prism\]' "):
+    with pytest.raises(RunnerError, match=r"builds Prism with Go, which is not here: pip install 'crenel\[prism\]' "):
         prism.check([])
 
 
@@ -223,13 +222,13 @@ def test_it_is_said_before_anything_starts(bare: Path, files: Path, capsys: pyte
 
 def test_an_old_go(bare: Path) -> None:
     go(bare, "echo go version go1.19.8 linux/amd64")
-    with pytest.raises(CommandError, match=r"Go 1\.21 or newer, and .* is older"):
+    with pytest.raises(RunnerError, match=r"Go 1\.21 or newer, and .* is older"):
         prism.check([])
 
 
 def test_a_build_that_fails_leaves_nothing(bare: Path) -> None:
     go(bare, '[ "$1" = version ] && echo go version go1.26.0 linux/amd64 || { echo "no network" >&2; exit 1; }')
-    with pytest.raises(CommandError, match=r"could not be built by install github\.com/.* \(no network\)"):
+    with pytest.raises(RunnerError, match=r"could not be built by install github\.com/.* \(no network\)"):
         prism.check([])
     assert list(prism.cached().parent.iterdir()) == []
 
@@ -252,7 +251,7 @@ PATH={os.defpath}:/usr/bin:/bin
 
 def test_a_location_is_taken_as_it_is(bare: Path, tmp_path: Path) -> None:
     there = tmp_path / "my-prism"
-    with pytest.raises(CommandError, match=r"--prism_location must be a file or an address, and there is no file"):
+    with pytest.raises(RunnerError, match=r"--prism_location must be a file or an address, and there is no file"):
         prism.check([f"--prism_location={there}"])
     there.write_text("")
     assert prism.binary(PipelineOptions([f"--prism_location={there}"])) == str(there)

@@ -14,7 +14,7 @@ from crenel.pipelines.kafka import topic_job as kafka_job
 from crenel.pipelines.kafka.topic_job import Request
 from crenel.pipelines.kafka.topics import Topic
 from crenel.policy import Policy
-from crenel.runners.flink import runs
+from crenel.runners.flink import flink_run
 from tests.pipelines.kafka import rows
 
 POLICY = Policy.from_dict(
@@ -133,8 +133,8 @@ def test_a_stream_is_judged_at_its_end(
 
 def test_on_flink_it_is_a_stream_on_the_cluster_that_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flags: list[str] = []
-    monkeypatch.setattr(runs, "check", lambda _: None)
-    monkeypatch.setattr(runs, "launch", lambda job: flags.extend(job.flags) or 1)
+    monkeypatch.setattr(flink_run, "check", lambda _: None)
+    monkeypatch.setattr(flink_run, "launch", lambda job: flags.extend(job.flags) or 1)
     monkeypatch.setattr(kafka_job, "run", lambda _request, launch, _watch, local: launch(lambda _: None, 0, 1) and None)
     (tmp_path / "policy.yaml").write_text(rows.POLICY)
     command = ["run", str(tmp_path / "policy.yaml"), "--input", "kafka://a:1/a", "--output", "kafka://a:1/b"]

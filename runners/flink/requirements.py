@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 
-from crenel.pipelines.command_errors import CommandError
+from crenel.runners.runner_errors import RunnerError
 
 __all__ = ["java", "maven"]
 
@@ -18,17 +18,17 @@ def java() -> str:
     """The path of Java.
 
     Raises:
-        CommandError: there is none that fits.
+        RunnerError: there is none that fits.
     """
     path = shutil.which("java")
     if path is None:
         msg = "--runner flink needs Java, and there is no java: install Java 17 (openjdk-17-jre-headless, say)."
-        raise CommandError(msg)
+        raise RunnerError(msg)
     version = _java_version(path)
     if version is None or not _OLDEST <= version <= _NEWEST:
         found = "of an unknown version" if version is None else f"Java {version}"
         msg = f"--runner flink needs Java {_OLDEST} to {_NEWEST}, and java is {found}: put Java 17 first in PATH."
-        raise CommandError(msg)
+        raise RunnerError(msg)
     return path
 
 
@@ -36,12 +36,12 @@ def maven() -> str:
     """The path of Maven.
 
     Raises:
-        CommandError: there is none.
+        RunnerError: there is none.
     """
     path = shutil.which("mvn")
     if path is None:
         msg = "--runner flink fetches Beam's job server with Maven, and there is no mvn: install it (maven, say)."
-        raise CommandError(msg)
+        raise RunnerError(msg)
     return path
 
 

@@ -13,11 +13,11 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import FlinkRunnerOptions, PipelineOptions
 
-from crenel.pipelines.command_errors import CommandError
 from crenel.runners import Job, JobFailed, local
-from crenel.runners.flink import distribution, job_server, machine, options
+from crenel.runners.flink import distribution, job_server, options, requirements
 from crenel.runners.flink.cluster import Cluster, Rest
 from crenel.runners.flink.job_server import JobServer
+from crenel.runners.runner_errors import RunnerError
 
 __all__ = ["KNOWN", "check", "launch"]
 
@@ -32,10 +32,10 @@ def check(flags: Sequence[str]) -> None:
     """See that all is there that a run needs, and fetch what can be fetched.
 
     Raises:
-        CommandError: something is missing; the message says what to do.
+        RunnerError: something is missing; the message says what to do.
     """
     said = PipelineOptions(list(flags)).view_as(FlinkRunnerOptions)
-    machine.java()
+    requirements.java()
     if said.flink_job_server_jar is None:
         job_server.jars()
     if said.flink_master in _OWN:
@@ -45,14 +45,14 @@ def check(flags: Sequence[str]) -> None:
         msg = (
             f"no Flink cluster with a TaskManager answers at {said.flink_master}: --flink-master must be its HOST:PORT."
         )
-        raise CommandError(msg)
+        raise RunnerError(msg)
 
 
 def _check_boot(flags: Sequence[str]) -> None:
     """See that workers can be begun on this machine, unless the user says how."""
     if shutil.which(options.boot()) is None and not any(flag.startswith("--environment_") for flag in flags):
         msg = "--runner flink begins workers with crenel-boot, and there is none: install crenel with pip."
-        raise CommandError(msg)
+        raise RunnerError(msg)
 
 
 def launch(job: Job) -> int:
@@ -78,7 +78,7 @@ def launch(job: Job) -> int:
             else:
                 master, logs = said.flink_master, None
             endpoint = ends.enter_context(JobServer(master, folder, said.flink_job_server_jar))
-        except CommandError:
+        except RunnerError:
             failed = True
             raise
         flags = options.flags(endpoint, parallelism=workers, logs=logs, given=_without_master(job.flags))
