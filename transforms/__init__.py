@@ -9,9 +9,10 @@ Labels of steps are part of the interface: savepoints and ``--update`` find thei
 
 from __future__ import annotations
 
+from crenel.transforms._publish.counts import Counts
 from crenel.transforms._publish.publisher import published_schema
 from crenel.transforms.anonymize import Anonymize, Anonymized
 from crenel.transforms.bounded import AnonymizeBounded
 from crenel.transforms.durable import Durable
 
-__all__ = ["Anonymize", "AnonymizeBounded", "Anonymized", "Durable", "published_schema"]
+__all__ = ["Anonymize", "AnonymizeBounded", "Anonymized", "Counts", "Durable", "published_schema"]

@@ -7,7 +7,7 @@ import typing
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
-from typing import Any, Optional, Union
+from typing import Any, NamedTuple, Optional, Union
 
 import apache_beam as beam
 import pyarrow as pa
@@ -23,7 +23,7 @@ from crenel.transforms._hold.hold_step import Hold
 from crenel.transforms._hold.local_runners import is_run_here, keep_keys_whole, warn_of_stale_state
 from crenel.transforms._pack.pack_step import OVERLAPPING, REJECTED_FIELDS, Pack, PackBounded
 from crenel.transforms._pack.perturb import published_as_floats
-from crenel.transforms._publish.emitter import PUBLISHED, REJECTED, RELEASES, SUPPRESSED
+from crenel.transforms._publish.emitter import COUNTS, PUBLISHED, REJECTED, RELEASES, SUPPRESSED, TRACE
 from crenel.transforms._publish.publisher import RELEASE_FIELDS, Publisher
 
 __all__ = ["Anonymize", "Anonymized"]
@@ -31,41 +31,37 @@ __all__ = ["Anonymize", "Anonymized"]
 _DICT = typehints.Dict[str, Any]
 
 
-class Anonymized(pvalue.PCollection):
-    """What `Anonymize` makes of a stream. It is the published rows; the other results are its attributes."""
+class Anonymized(NamedTuple):
+    """The outputs of `Anonymize`. A further step (`rows | Anonymize(policy) | step`) takes the published rows."""
 
-    #: The rows that leave for everybody.
+    #: The rows to publish.
     published: pvalue.PCollection
     #: The rows that no group of k persons was found for, with their exact values. For the owner alone.
     suppressed: pvalue.PCollection
     #: The rows that could not be encoded: `row` (the whole row as JSON text), `field`, `reason`. For the owner alone.
     rejected: pvalue.PCollection
-    #: One record a release: `shard`, `kind`, `rows`, `persons`, `loss`.
+    #: One record per release, for the owner: `shard`, `kind`, `rows`, `persons`, `loss`, `moment` (the engine's clock,
+    #: a Beam Timestamp: event time, or Beam's timestamp where the policy names no event time; None where rows have
+    #: neither), `arrivals` (rows of the shard that had arrived by then) and `group` (the number, in its shard, of the
+    #: release whose generalization this is).
     releases: pvalue.PCollection
+    #: One record per row, for the owner; empty unless it is asked for.
+    trace: pvalue.PCollection
+    #: Records that count rows, rejections and releases, without values: one per bundle, step and window. They may be
+    #: summed in any order: `crenel.transforms.Counts.of`.
+    counts: pvalue.PCollection
 
-    @classmethod
-    def of(
-        cls,
-        published: pvalue.PCollection,
-        suppressed: pvalue.PCollection,
-        rejected: pvalue.PCollection,
-        releases: pvalue.PCollection,
-    ) -> Anonymized:
-        """Let the published rows carry the other results."""
-        published.__class__ = cls
-        published.published = published
-        published.suppressed = suppressed
-        published.rejected = rejected
-        published.releases = releases
-        return published  # type: ignore[no-any-return]
+    def __or__(self, step: Any) -> Any:
+        """Continue with the published rows."""
+        return self.published | step
 
 
 class Anonymize(beam.PTransform):
     """Publish rows so that each is indistinguishable from those of at least k persons, before its deadline.
 
     Rows are dicts, `beam.Row`, NamedTuples or Arrow RecordBatches, and leave as the same (a NamedTuple as `beam.Row`).
-    A column that the policy does not name never leaves. The result is the PCollection of published rows, which carries
-    the others as `.suppressed`, `.rejected` and `.releases`.
+    A column that the policy does not name never leaves. The result is an `Anonymized`: a named tuple of PCollections,
+    of which a further step takes the published rows.
 
     Args:
         policy: A `Policy`, the path of a YAML file, or what such a file would hold.
@@ -93,17 +89,22 @@ class Anonymize(beam.PTransform):
         fields = _check_schema(self._policy, rows.element_type)
         #: What makes records of rejected rows and of releases: such as have a schema, if the rows do.
         self._record: Callable[..., Any] = dict if fields is None else beam.Row
-        packed = rows | "Pack" >> with_outputs(self._pack(rows), REJECTED, main="packs")
+        packed = rows | "Pack" >> with_outputs(self._pack(rows), REJECTED, COUNTS, main="packs")
         packs = packed.packs
         packs.element_type = typehints.Tuple[int, bytes]
-        rejected = packed[REJECTED]
         held = self._hold(packs)
-        published, suppressed, releases = held[PUBLISHED], held[SUPPRESSED], held[RELEASES]
-        published.element_type = suppressed.element_type = _published_type(self._policy, rows.element_type, fields)
-        rejected.element_type = _record_type(REJECTED_FIELDS, fields)
-        releases.element_type = _record_type(RELEASE_FIELDS, fields)
-        self._declare({SUPPRESSED: suppressed, REJECTED: rejected, RELEASES: releases})
-        return Anonymized.of(published, suppressed, rejected, releases)
+        counts = (packed[COUNTS], held[COUNTS]) | "Counts" >> beam.Flatten()
+        result = Anonymized(
+            held[PUBLISHED], held[SUPPRESSED], packed[REJECTED], held[RELEASES], trace=held[TRACE], counts=counts
+        )
+        published = _published_type(self._policy, rows.element_type, fields)
+        result.published.element_type = result.suppressed.element_type = published
+        result.rejected.element_type = _record_type(REJECTED_FIELDS, fields)
+        result.releases.element_type = _record_type(RELEASE_FIELDS, fields)
+        result.trace.element_type = _trace_type(rows.element_type)
+        for records in (packed[COUNTS], held[COUNTS], counts):
+            records.element_type = _DICT
+        return result
 
     def _check_windows(self, windowing: Any) -> None:
         """Refuse windows in which groups cannot be formed, or which publish a row again."""
@@ -126,14 +127,7 @@ class Anonymize(beam.PTransform):
         warn_of_stale_state(packs.pipeline)
         keep_keys_whole(packs.pipeline)
         hold = Hold(self._policy, self._secret, self._uid, self._record)
-        return packs | "Hold" >> with_outputs(hold, SUPPRESSED, RELEASES, main=PUBLISHED)
-
-    def _declare(self, results: Mapping[str, pvalue.PCollection]) -> None:
-        """Let the pipeline know of results beside the one that `expand` returns: they too are outputs of this step."""
-        applied = next(iter(results.values())).pipeline._current_transform()
-        if applied.transform is self:
-            for name, result in results.items():
-                applied.add_output(result, name)
+        return packs | "Hold" >> hold_outputs(hold)
 
     def _pack(self, rows: pvalue.PCollection) -> Pack:
         has_time = self._policy.event_time is not None
@@ -145,6 +139,11 @@ class Anonymize(beam.PTransform):
     def _has_one_key(self, rows: pvalue.PCollection) -> bool:
         """Whether to hold all shards under one key: keys cost, and here no two are ever worked on at once."""
         return is_run_here(rows)
+
+
+def hold_outputs(step: beam.DoFn) -> beam.PTransform:
+    """HOLD with its outputs."""
+    return with_outputs(step, SUPPRESSED, RELEASES, TRACE, COUNTS, main=PUBLISHED)
 
 
 def with_outputs(step: beam.DoFn, *tags: str, main: str) -> beam.PTransform:
@@ -213,6 +212,13 @@ def _published_type_without_fields(element_type: Any) -> Any:
         return pa.RecordBatch
     is_dict = element_type is dict or isinstance(element_type, type(_DICT))
     return _DICT if is_dict else Any
+
+
+def _trace_type(element_type: Any) -> Any:
+    """The type of traces: batches for batches, dicts for rows."""
+    if element_type in (None, Any):
+        return Any
+    return pa.RecordBatch if element_type in (pa.RecordBatch, pa.Table) else _DICT
 
 
 def _record_type(fields: Sequence[tuple[str, type]], of_rows: dict[str, Any] | None) -> Any:

@@ -12,7 +12,6 @@ from typing import Any
 import apache_beam as beam
 import numpy as np
 from apache_beam import pvalue
-from apache_beam.metrics import Metrics
 from apache_beam.transforms.trigger import DefaultTrigger
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
 from numpy.typing import NDArray
@@ -23,8 +22,8 @@ from crenel.transforms._hold.hold_step import shard_name
 from crenel.transforms._hold.holder import Departure, Holder
 from crenel.transforms._pack.payloads import Batch, Form, Objects, Payload
 from crenel.transforms._pack.row_pack import Pack, joined
-from crenel.transforms._publish.emitter import NAMESPACE, PUBLISHED, RELEASES, SUPPRESSED, Emitter
-from crenel.transforms.anonymize import Anonymize, with_outputs
+from crenel.transforms._publish.emitter import Emitter
+from crenel.transforms.anonymize import Anonymize, hold_outputs
 
 __all__ = ["AnonymizeBounded", "departures"]
 
@@ -70,7 +69,7 @@ class AnonymizeBounded(Anonymize):
     def _hold(self, packs: pvalue.PCollection) -> Any:
         grouped = packs | "Group" >> beam.GroupByKey()
         hold = HoldGrouped(self._policy, self._secret, self._record)
-        return grouped | "Hold" >> with_outputs(hold, SUPPRESSED, RELEASES, main=PUBLISHED)
+        return grouped | "Hold" >> hold_outputs(hold)
 
 
 class HoldGrouped(beam.DoFn):
@@ -84,14 +83,21 @@ class HoldGrouped(beam.DoFn):
     def setup(self) -> None:
         """Prepare what does not travel."""
         self._emitter = Emitter(self._policy, self._secret, self._record)
-        self._held = Metrics.distribution(NAMESPACE, "held_rows")
+
+    def start_bundle(self) -> None:
+        """Forget the counts of a bundle that failed."""
+        self._emitter.start_bundle()
+
+    def finish_bundle(self) -> Iterator[Any]:
+        """Emit the counts of the bundle."""
+        return self._emitter.finish_bundle()
 
     def process(self, element: tuple[int, Iterable[bytes]], window: Any = beam.DoFn.WindowParam) -> Iterator[Any]:
         """Take a shard."""
         shard, packs = element
         holder = Holder(self._policy, self._secret, shard_name(shard, window))
         for left in departures(holder, [Pack.from_bytes(pack) for pack in packs]):
-            self._held.update(holder.held)
+            self._emitter.hold(holder.held, window)
             # All input is there: nothing is late, and a row leaves with the moment of its release.
             yield from self._emitter.emit(left, shard, window, MIN_TIMESTAMP.micros)
 

@@ -20,8 +20,8 @@ from crenel.policy.durations import UNITS
 
 if TYPE_CHECKING:
     from crenel.pipelines.files.file_job import Outcome
-    from crenel.pipelines.files.run_counts import Spread
     from crenel.pipelines.files.scratch import Work
+    from crenel.transforms._publish.counts import Spread
 
 __all__ = ["as_dict", "as_text", "showing", "watching"]
 

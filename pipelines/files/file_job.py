@@ -36,7 +36,6 @@ from crenel.pipelines.files import writers as sinks
 from crenel.pipelines.files.column_types import ROW, ROWS_PER_FILE, Typing, in_order
 from crenel.pipelines.files.formats import COMPRESSIONS, FORMATS, TableError, detect
 from crenel.pipelines.files.readers import STANDARD, Source
-from crenel.pipelines.files.run_counts import Spread, Tally
 from crenel.pipelines.files.scratch import Work
 from crenel.policy import Policy
 from crenel.policy.checks import suggestion
@@ -45,6 +44,7 @@ from crenel.transforms._hold.holder import Departure, Holder
 from crenel.transforms._pack.pack_step import as_text
 from crenel.transforms._pack.payloads import Batch, conformed, unified
 from crenel.transforms._pack.row_pack import Pack, Packer
+from crenel.transforms._publish.counts import Counts, Spread
 from crenel.transforms._publish.publisher import Publisher
 from crenel.transforms.bounded import departures
 
@@ -150,17 +150,18 @@ class Outcome:
         """The rows of which it is known what became of them."""
         return self.published + self.suppressed + self.sampled_out + self.rejected.total()
 
-    def take(self, tally: Tally, *, timed: bool) -> None:
-        """Take over what left."""
-        rows = tally.kinds
+    def take(self, counts: Counts, *, timed: bool) -> None:
+        """Take over what was counted; `timed` is whether the rows have event times of their own."""
+        rows = counts.kinds
+        self.rows, self.rejected = counts.rows, Counter(counts.rejected)
         self.published = rows[Kind.CLUSTER] + rows[Kind.REUSE]
         self.suppressed = rows[Kind.SUPPRESSED]
         self.sampled_out = rows[Kind.SAMPLED_OUT]
-        self.releases = tally.releases
+        self.releases = counts.releases
         boxed = self.published + self.suppressed
-        self.loss = tally.loss / boxed if boxed else None
-        self.alone, self.sizes, self.held = tally.alone, tally.sizes, tally.held
-        self.delay = tally.delay if timed else None
+        self.loss = counts.loss / boxed if boxed else None
+        self.alone, self.sizes, self.held = counts.alone, counts.sizes, counts.held
+        self.delay = counts.delay if timed else None
 
 
 def run(request: Request, launch: Launch, watch: Callable[[Work], Any] | None = None) -> Outcome:
@@ -313,13 +314,13 @@ class _Hold(_Step):
         shard, packs = element
         publisher, place = self._publisher, self._shuffle.place
         holder = Holder(self._policy, self._secret, str(shard).encode())
-        tally = Tally()
+        tally = Counts()
         with ExitStack() as parts:
             names = (PUBLISHED, SUPPRESSED, RELEASES, TRACE)
             opened = {name: parts.enter_context(self._work.part(name, shard)) for name in names if name in self._wanted}
             for left in departures(holder, [Pack.from_bytes(pack) for pack in packs]):
                 self._work.check()
-                tally.holds(holder.held)
+                tally.hold(holder.held)
                 for departure in left:
                     number = departure.number
                     leave = publisher.published_places(departure)
@@ -332,7 +333,7 @@ class _Hold(_Step):
                     if TRACE in opened:
                         traced = _trace_batch(self._policy, departure, shard, tally.releases)
                         opened[TRACE].write(place(traced, shard, number[departure.releases.rows]))
-                    tally.count(departure)
+                    tally.add(departure)
                     self._work.tick("left", int(departure.releases.sizes.sum()))
         self._work.note("held", shard, tally.as_dict())
 
@@ -416,11 +417,12 @@ def _record_batch(columns: dict[str, pa.Array], schema: pa.Schema) -> pa.RecordB
 def _outcome(policy: Policy, found: Sequence[Source], work: Work) -> Outcome:
     outcome = Outcome(files=len(found))
     seen: set[str] = set()
+    counts = Counts.of(work.notes("held"))
     for read in work.notes("read"):
-        outcome.rows += read["rows"]
-        outcome.rejected.update({(name, reason): count for name, reason, count in read["rejected"]})
+        counts.rows += read["rows"]
+        counts.rejected.update({(name, reason): count for name, reason, count in read["rejected"]})
         seen.update(read["columns"])
-    outcome.take(Tally.of(work.notes("held")), timed=policy.event_time != ROW)
+    outcome.take(counts, timed=policy.event_time != ROW)
     if outcome.rows:
         # A file where each row has its own columns can lack one only as a whole.
         problems = [f"the input {said}" for said in _lacking(policy, sorted(seen))]

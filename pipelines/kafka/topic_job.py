@@ -27,7 +27,6 @@ from apache_beam import typehints
 
 from crenel.pipelines.command_errors import CommandError
 from crenel.pipelines.files.file_job import PUBLISHED, REJECTED, RELEASES, SUPPRESSED, Launch, Outcome
-from crenel.pipelines.files.run_counts import Tally
 from crenel.pipelines.files.scratch import Work
 from crenel.pipelines.kafka import topics as kafka_topics
 from crenel.pipelines.kafka.sink import EncodeRows, Sender, WriteRecords, records
@@ -39,6 +38,7 @@ from crenel.policy.secret import secret_of
 from crenel.transforms._hold.shard_set import Left, Shards
 from crenel.transforms._pack.pack_step import as_text
 from crenel.transforms._pack.row_pack import Packer
+from crenel.transforms._publish.counts import Counts
 from crenel.transforms._publish.publisher import Publisher, release_records
 from crenel.transforms.anonymize import Anonymize, with_outputs
 from crenel.transforms.durable import Durable
@@ -193,7 +193,7 @@ class _Pump(beam.DoFn):
         self._packer = Packer(request.policy, self._secret)
         self._publisher = Publisher(request.policy)
         self._shards = Shards(request.policy, self._secret)
-        self._arrived, self._left = _Arrived(), Tally()
+        self._arrived, self._left = _Arrived(), Counts()
         self._writer = _Writer(request.outputs)
         starts = {partition: start for partition, (start, stop) in self._bounds.items() if stop is None or start < stop}
         reading = Reading(request.source, request.policy, starts)
@@ -236,7 +236,7 @@ class _Pump(beam.DoFn):
         left: Left = []
         for pack in packed.packs:
             left += self._shards.push(pack)
-            self._left.holds(self._shards.held_by(pack.shard))
+            self._left.hold(self._shards.held_by(pack.shard))
         self._leave(left)
         self._arrived.rows += len(rows)
         self._work.tick("read", len(rows))
@@ -265,7 +265,7 @@ class _Pump(beam.DoFn):
             published += self._publisher.published(departure)
             self._writer.write(SUPPRESSED, self._publisher.suppressed(departure))
             self._writer.write(RELEASES, release_records(departure.releases, shard))
-            self._left.count(departure)
+            self._left.add(departure)
             self._work.tick("left", int(departure.releases.sizes.sum()))
         # What leaves at once leaves in random order: neither shards nor releases lie together.
         random.SystemRandom().shuffle(published)
@@ -327,11 +327,11 @@ class _Arrived:
 
 def _outcome(work: Work) -> Outcome:
     (note,) = work.notes("pump")
-    outcome = Outcome(
-        rows=note["arrived"]["rows"],
-        rejected=Counter({(name, reason): count for name, reason, count in note["arrived"]["rejected"]}),
-    )
-    outcome.take(Tally.of([note["left"]]), timed=True)
+    counts = Counts.of([note["left"]])
+    counts.rows = note["arrived"]["rows"]
+    counts.rejected.update({(name, reason): count for name, reason, count in note["arrived"]["rejected"]})
+    outcome = Outcome()
+    outcome.take(counts, timed=True)
     if outcome.accounted != outcome.rows:
         msg = f"of {outcome.rows:,} rows only {outcome.accounted:,} are accounted for."
         raise RuntimeError(msg)

@@ -89,6 +89,8 @@ class Outcome(NamedTuple):
     suppressed: list[Left]
     rejected: list[Left]
     releases: list[Left]
+    trace: list[Left]
+    counts: list[Left]
     result: Any
 
     def counter(self, name: str) -> int:
@@ -106,7 +108,7 @@ class Outcome(NamedTuple):
 #: Where Prism is, if pipelines are to run there and nowhere else.
 ON_PRISM: str | None = None
 
-NAMES = ("published", "suppressed", "rejected", "releases")
+NAMES = ("published", "suppressed", "rejected", "releases", "trace", "counts")
 _KEPT: dict[str, list[Any]] = {}
 
 

@@ -17,7 +17,7 @@ from apache_beam.testing.test_pipeline import TestPipeline as Pipeline
 from crenel import Policy, PolicyError
 from crenel.policy.quasi_identifiers import Datetime, Numeric
 from crenel.policy.secret import secret_of
-from crenel.transforms import Anonymize, AnonymizeBounded
+from crenel.transforms import Anonymize, AnonymizeBounded, Counts
 from crenel.transforms._hold.holder import Holder
 from crenel.transforms._pack.row_pack import Packer
 from crenel.transforms._publish.publisher import _Column
@@ -52,6 +52,7 @@ def test_labels_are_an_interface() -> None:
         "Anonymize/Pack/ParDo",
         "Anonymize/Hold",
         "Anonymize/Hold/ParDo",
+        "Anonymize/Counts",
     ]
 
 
@@ -60,8 +61,8 @@ def test_names_of_state_timers_and_outputs_are_an_interface() -> None:
     _ = pipeline | "Rows" >> beam.Create([{}]) | anonymize()
     proto = pipeline.to_runner_api()
     steps = {step.unique_name: step for step in proto.components.transforms.values()}
-    assert sorted(steps["Anonymize/Pack/ParDo"].outputs) == ["None", "rejected"]
-    assert sorted(steps["Anonymize/Hold/ParDo"].outputs) == ["None", "releases", "suppressed"]
+    assert sorted(steps["Anonymize/Pack/ParDo"].outputs) == ["None", "counts", "rejected"]
+    assert sorted(steps["Anonymize/Hold/ParDo"].outputs) == ["None", "counts", "releases", "suppressed", "trace"]
     payload = beam_runner_api_pb2.ParDoPayload.FromString(steps["Anonymize/Hold/ParDo"].spec.payload)
     assert sorted(payload.state_specs) == ["log", "snapshot", "token"]
     assert [spec.WhichOneof("spec") for _, spec in sorted(payload.state_specs.items())] == [
@@ -84,16 +85,17 @@ def lengths(row: Any, others: list[Any]) -> int:
 
 
 @pytest.mark.parametrize("transform", [anonymize(), Clinic(), AnonymizeBounded(policy())])
-def test_results_by_name_and_as_a_plain_collection(transform: Any) -> None:
+def test_outputs_by_name_and_the_published_rows_by_default(transform: Any) -> None:
     pipeline = Pipeline(runner="FnApiRunner")
     out = pipeline | beam.Create(GIVEN) | transform
-    assert isinstance(out, beam.PCollection)
-    assert out.published is out
-    keep(out, "published")
+    assert out._fields == ("published", "suppressed", "rejected", "releases", "trace", "counts")
+    keep(out | "P" >> beam.Map(lambda row: row), "published")
     keep(out.suppressed | "S" >> beam.Map(lambda row: row["number"]), "suppressed")
     keep(out.rejected, "rejected")
     keep(out.releases, "releases")
-    keep((out, out.suppressed) | beam.Flatten(), "both")
+    keep(out.trace, "trace")
+    keep(out.counts, "counts")
+    keep((out.published, out.suppressed) | beam.Flatten(), "both")
     # Beam's local runner hands a side input several times over if its step has timers; not so after a shuffle.
     apart = beam.pvalue.AsList(out | beam.Reshuffle())
     keep(pipeline | "One" >> beam.Create([0]) | beam.Map(lengths, apart), "as side input")
@@ -103,6 +105,10 @@ def test_results_by_name_and_as_a_plain_collection(transform: Any) -> None:
     assert [row["field"] for row in kept("rejected")] == ["age"]
     assert sum(row["rows"] for row in kept("releases")) == 59
     assert kept("as side input") == [59]
+    assert kept("trace") == []
+    counts = Counts.of(kept("counts"))
+    assert (counts.rows, counts.rejected.total(), sum(counts.kinds)) == (60, 1, 59)
+    assert counts.releases == len(kept("releases"))
 
 
 @pytest.mark.parametrize("transform", [anonymize(), Clinic()])
@@ -121,7 +127,7 @@ def test_all_results_are_declared_as_outputs() -> None:
     pipeline = beam.Pipeline(runner="FnApiRunner")
     _ = pipeline | beam.Create(GIVEN) | anonymize()
     (step,) = [s for s in pipeline.to_runner_api().components.transforms.values() if s.unique_name == "Anonymize"]
-    assert sorted(step.outputs) == ["None", "rejected", "releases", "suppressed"]
+    assert sorted(step.outputs) == ["counts", "published", "rejected", "releases", "suppressed", "trace"]
 
 
 def secrets_of(pipeline: beam.Pipeline) -> set[bytes]:

@@ -70,7 +70,7 @@ def test_all_results_have_names_and_schemas() -> None:
     assert fields["number"].atomic_type == schema_pb2.INT64
     assert [field.name for field in schema_of(response, "rejected").fields] == ["row", "field", "reason"]
     assert [field.name for field in schema_of(response, "releases").fields] == [
-        *("shard", "kind", "rows", "persons", "loss")
+        *("shard", "kind", "rows", "persons", "loss", "moment", "arrivals", "group")
     ]
 
 

@@ -75,7 +75,7 @@ def test_in_a_pipeline(guarded: Policy):
 
     pipeline = pipelines.TestPipeline()
     result = pipeline | beam.Create(GIVEN) | Anonymize(guarded)
-    assert_that(result, judge)
+    assert_that(result.published, judge)
     done = pipeline.run()
     done.wait_until_finish()
     counts = {

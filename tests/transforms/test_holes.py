@@ -93,7 +93,7 @@ def test_rows_with_a_schema(plain: Outcome) -> None:
 def test_the_schema_has_room_for_holes() -> None:
     """A coder that other languages know writes and reads a row whose range is missing as a whole."""
     with TestPipeline("FnApiRunner") as pipeline:
-        published = pipeline | beam.Create([Visit(**row) for row in GIVEN]) | anonymize(**PARTITION)
+        published = (pipeline | beam.Create([Visit(**row) for row in GIVEN]) | anonymize(**PARTITION)).published
         schema = typing_to_runner_api(published.element_type).row_type.schema
     (age,) = [field for field in schema.fields if field.name == "age"]
     assert age.type.nullable
@@ -160,7 +160,7 @@ def test_shards_by_locality() -> None:
 def test_the_matchers_for_users_count_what_is_missing_as_a_value() -> None:
     of = policy(**PARTITION, publish=["number", "patient"], person="nickname")
     with TestPipeline("FnApiRunner") as pipeline:
-        published = pipeline | beam.Create(GIVEN) | Anonymize(of)
+        published = (pipeline | beam.Create(GIVEN) | Anonymize(of)).published
         assert_that(published, is_anonymous(of), label="all")
         looks = is_k_anonymous(4, of.quasi_identifiers, person="patient", star=star_of(of))
         assert_that(published, is_k_anonymous(4, of.quasi_identifiers, star=star_of(of)), label="k")

@@ -77,7 +77,7 @@ def test_columns() -> None:
 def built(given: list[Any], of: Any, matcher: Any, *, then: Any = None) -> Any:
     pipeline = Pipeline(runner="FnApiRunner")
     out = pipeline | beam.Create(given) | Anonymize(of)
-    assert_that(out if then is None else out | then, matcher)
+    assert_that(out.published if then is None else out | then, matcher)
     return pipeline.run()
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam.coders import BytesCoder
-from apache_beam.metrics import Metrics
 from apache_beam.transforms.timeutil import TimeDomain
 from apache_beam.transforms.userstate import (
     BagStateSpec,
@@ -27,7 +26,7 @@ from crenel.transforms._hold.engine_cache import MEMORY, Key, Live
 from crenel.transforms._hold.shard_set import Left, Shards
 from crenel.transforms._pack.fingerprints import policy_of, policy_text
 from crenel.transforms._pack.row_pack import Pack, handed
-from crenel.transforms._publish.emitter import NAMESPACE, Emitter
+from crenel.transforms._publish.emitter import Emitter
 from crenel.transforms._publish.timestamps import rounded
 
 #: Operations. A shard begins with the generator's key and the policy, without which the rest of the log means nothing.
@@ -75,7 +74,14 @@ class Hold(beam.DoFn):
     def setup(self) -> None:
         """Prepare what does not travel."""
         self._emitter = Emitter(self._policy, self._secret, self._record)
-        self._held = Metrics.distribution(NAMESPACE, "held_rows")
+
+    def start_bundle(self) -> None:
+        """Forget the counts of a bundle that failed."""
+        self._emitter.start_bundle()
+
+    def finish_bundle(self) -> Iterator[Any]:
+        """Emit the counts of the bundle."""
+        return self._emitter.finish_bundle()
 
     def process(
         self,
@@ -137,9 +143,9 @@ class Hold(beam.DoFn):
         self._arm(live, deadline)
         if op != _FLUSH:
             MEMORY.put(live.key, live)
-        for shard, _ in left:
-            self._held.update(live.shards.held_by(shard))
         window = live.key[-1]
+        for shard, _ in left:
+            self._emitter.hold(live.shards.held_by(shard), window)
         emit = self._emitter.emit
         return chain.from_iterable(emit(departures, shard, window, earliest) for shard, departures in left)
 

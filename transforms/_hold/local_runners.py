@@ -63,4 +63,4 @@ def is_run_here(rows: Any) -> bool:
     step = rows.producer
     while step is not None and step.parent is not None:
         step = step.parent
-    return is_local(rows.pipeline) and step is rows.pipeline._root_transform()
+    return is_local(rows.pipeline) and step is not None and step.full_label == ""

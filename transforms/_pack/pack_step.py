@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from crenel.policy import Policy
 from crenel.transforms._pack.row_pack import Packed, Packer, deal, written
-from crenel.transforms._publish.emitter import NAMESPACE, REJECTED
+from crenel.transforms._publish.counts import Counts
+from crenel.transforms._publish.emitter import NAMESPACE, REJECTED, counted
 from crenel.transforms._publish.timestamps import clamped
 
 #: Rows that are encoded at once: more, as they came, are too much for the processor's cache.
@@ -79,7 +80,7 @@ def _sayable(value: Any) -> Any:
 class _Buffer:
     """Elements of one type that lie in the same windows: as they came with their timestamps, and encoded."""
 
-    __slots__ = ("elements", "encoded", "is_arrow", "kind", "since", "times", "windows")
+    __slots__ = ("counts", "elements", "encoded", "is_arrow", "kind", "since", "times", "windows")
 
     def __init__(self, kind: type, windows: Any) -> None:
         self.kind = kind
@@ -90,6 +91,7 @@ class _Buffer:
         self.encoded: list[Packed] = []
         #: The earliest timestamp of what is encoded.
         self.since = _NEVER
+        self.counts = Counts()
 
 
 class Pack(beam.DoFn):
@@ -142,6 +144,7 @@ class Pack(beam.DoFn):
         for buffer in self._buffers.values():
             yield from self._encode(buffer)
             yield from self._deal(buffer)
+            yield counted(buffer.counts, buffer.windows)
         self.start_bundle()
 
     def _keep(self, element: Any, time: int, windows: Any) -> Iterable[Any]:
@@ -195,6 +198,7 @@ class Pack(beam.DoFn):
         buffer.since = min(buffer.since, since)
         # A row that lies in several windows is one in each.
         self._rows.inc(count * len(buffer.windows))
+        buffer.counts.arrive(count, [(field, reason) for _, field, reason in packed.rejected])
         if packed.rejected:
             yield from self._rejected(packed, row, since, buffer.windows)
         if sum(len(part.shard) for part in buffer.encoded) >= self._enough:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, replace
 from hashlib import blake2b
@@ -20,11 +21,13 @@ from crenel.engine import Kind, Releases
 from crenel.policy import Policy
 from crenel.transforms._hold.holder import Departure
 from crenel.transforms._pack.payloads import Form, alone
+from crenel.transforms._publish.counts import Counts
 from crenel.transforms._publish.publisher import Publisher, release_records
 from crenel.transforms._publish.timestamps import stamps
 
 NAMESPACE = "crenel"
-PUBLISHED, SUPPRESSED, RELEASES, REJECTED = "published", "suppressed", "releases", "rejected"
+PUBLISHED, SUPPRESSED, REJECTED, RELEASES = "published", "suppressed", "rejected", "releases"
+TRACE, COUNTS = "trace", "counts"
 
 #: Beam's distributions are of integers.
 _MILLIONTH = 1_000_000
@@ -53,7 +56,7 @@ class Emitter:
         self._reorders = bool(getattr(policy.parameters, "reorder", False))
         #: What moments are rounded up to.
         self.tick = policy.tick
-        self._counts = {
+        self._rows_of_kind = {
             Kind.CLUSTER: Metrics.counter(NAMESPACE, "published"),
             Kind.REUSE: Metrics.counter(NAMESPACE, "published"),
             Kind.SUPPRESSED: Metrics.counter(NAMESPACE, "suppressed"),
@@ -64,6 +67,23 @@ class Emitter:
         self._size = Metrics.distribution(NAMESPACE, "group_size")
         self._loss = Metrics.distribution(NAMESPACE, "loss_millionths")
         self._delay = Metrics.distribution(NAMESPACE, "delay_ms")
+        self._held = Metrics.distribution(NAMESPACE, "held_rows")
+        self.start_bundle()
+
+    def start_bundle(self) -> None:
+        """Forget the counts of a bundle that failed."""
+        self._counts: defaultdict[Any, Counts] = defaultdict(Counts)
+
+    def finish_bundle(self) -> Iterator[TaggedOutput]:
+        """Emit the counts of the bundle, one record per window."""
+        for window, counts in self._counts.items():
+            yield counted(counts, (window,))
+        self.start_bundle()
+
+    def hold(self, rows: int, window: Any) -> None:
+        """Note how many rows a shard holds after a step."""
+        self._held.update(rows)
+        self._counts[window].hold(rows)
 
     def emit(self, departures: Iterable[Departure], shard: int, window: Any, earliest: int) -> Iterator[Any]:
         """Emit what leaves, as elements of `window` that are not before `earliest`, which is no row's event time."""
@@ -75,7 +95,7 @@ class Emitter:
     ) -> Iterator[Iterable[Any]]:
         latest = window.max_timestamp().micros
         for departure in departures:
-            self._count(departure)
+            self._count(departure, window)
             at = stamps(departure.releases.moment, earliest, latest, self.tick)
             if departure.form is Form.ARROW and not self._has_deadlines:
                 at = [max(at)] * len(at)  # nothing would be late: one batch
@@ -152,12 +172,13 @@ class Emitter:
             }
         )
 
-    def _count(self, departure: Departure) -> None:
+    def _count(self, departure: Departure, window: Any) -> None:
+        self._counts[window].add(departure)
         releases = departure.releases
         sizes = releases.sizes
         for kind, rows in enumerate(np.bincount(releases.kind, sizes).tolist()):
             if rows:
-                self._counts[Kind(kind)].inc(int(rows))
+                self._rows_of_kind[Kind(kind)].inc(int(rows))
         # 0 too, so that the figure is there to be looked at.
         self._alone.inc(departure.rows_alone)
         self._releases.inc(len(releases))
@@ -176,6 +197,12 @@ def _taken(releases: Releases, order: NDArray[np.intp]) -> Releases:
     places = np.arange(offsets[-1]) + np.repeat(releases.offsets[:-1][order] - offsets[:-1], sizes)
     columns = {field.name: getattr(releases, field.name)[order] for field in fields(Releases) if field.name not in _OWN}
     return Releases(rows=releases.rows[places], offsets=offsets, **columns)
+
+
+def counted(counts: Counts, windows: Any) -> TaggedOutput:
+    """A record of counts; at the end of its windows, so that it is never late."""
+    end = min(window.max_timestamp().micros for window in windows)
+    return _tagged(COUNTS, counts.as_dict(), end, windows)
 
 
 def _tagged(tag: str, value: Any, stamp: int, windows: Any) -> TaggedOutput:

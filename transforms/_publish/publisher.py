@@ -6,10 +6,11 @@ import math
 from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import chain, islice
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 import pyarrow as pa
+from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
 from numpy.typing import NDArray
 
 from crenel.engine import Kind, Releases
@@ -19,12 +20,23 @@ from crenel.transforms._hold.holder import Departure
 from crenel.transforms._pack.payloads import Batch, Objects, own
 from crenel.transforms._pack.perturb import published_as_floats
 
+#: Beam's timestamp of elements that were given none.
+_NO_TIME = MIN_TIMESTAMP.micros
 #: Published values that are kept for the next time, per quasi-identifier.
 _CACHE = 65_536
 #: The kinds by their numbers, as records call them.
 _KINDS = tuple(kind.name.lower() for kind in Kind)
-#: The record of a release.
-RELEASE_FIELDS = (("shard", int), ("kind", str), ("rows", int), ("persons", int), ("loss", float))
+#: The record of a release: see `release_records`.
+RELEASE_FIELDS = (
+    ("shard", int),
+    ("kind", str),
+    ("rows", int),
+    ("persons", int),
+    ("loss", float),
+    ("moment", Optional[Timestamp]),  # noqa: UP045 - Beam makes no schema of `Timestamp | None`
+    ("arrivals", int),
+    ("group", int),
+)
 
 
 class Publisher:
@@ -229,7 +241,24 @@ def _objects(departure: Departure) -> Objects:
 
 
 def release_records(releases: Releases, shard: int) -> Iterator[dict[str, Any]]:
-    """One record a release, for audit: no value of a person, and no box."""
+    """One record per release, for the owner: no value of a person, and no box.
+
+    `moment` is the engine's clock at the release: event time, or Beam's timestamp where the policy names no event time.
+    It is None where rows have neither. `arrivals` counts the rows of the shard that had arrived by then, and `group`
+    numbers the release in its shard whose generalization this is: its own, or the reused one.
+    """
     columns = (releases.kind, releases.sizes, releases.persons, releases.loss)
-    for kind, rows, persons, loss in zip(*(column.tolist() for column in columns), strict=True):
-        yield {"shard": shard, "kind": _KINDS[kind], "rows": rows, "persons": persons, "loss": loss}
+    clock = (releases.moment, releases.arrivals, releases.group)
+    for kind, rows, persons, loss, moment, arrivals, group in zip(
+        *(column.tolist() for column in (*columns, *clock)), strict=True
+    ):
+        yield {
+            "shard": shard,
+            "kind": _KINDS[kind],
+            "rows": rows,
+            "persons": persons,
+            "loss": loss,
+            "moment": Timestamp(micros=moment) if moment > _NO_TIME else None,
+            "arrivals": arrivals,
+            "group": group,
+        }

@@ -27,8 +27,8 @@ def test_each_row_leaves_once_though_workers_die(flink: Flink, tmp_path: Path) -
     out.mkdir()
 
     def build(pipeline: Any) -> None:
-        published = pipeline | "Source" >> streams.source(stream, gate) | Anonymize(of)
-        streams.collect(published, out)
+        anonymized = pipeline | "Source" >> streams.source(stream, gate) | Anonymize(of)
+        streams.collect(anonymized.published, out)
 
     flink.stand_by()
     kills = [flink.kill_task_manager, flink.kill_worker, flink.kill_task_manager, flink.kill_task_manager]

@@ -59,8 +59,8 @@ class Life:
     def build(self, pipeline: Any) -> None:
         """The pipeline: the source reads a step of the test within a bundle."""
         source = streams.source(self.stream, self.gate, batches=40)
-        published = pipeline | "Source" >> source | Anonymize(self.policy)
-        _ = published | "Append" >> beam.ParDo(streams.Append(self.out))
+        anonymized = pipeline | "Source" >> source | Anonymize(self.policy)
+        _ = anonymized | "Append" >> beam.ParDo(streams.Append(self.out))
 
     def read(self, job: Running, rows: int) -> None:
         """Let rows come, and wait until they were read."""

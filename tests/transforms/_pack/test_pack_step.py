@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 from crenel.transforms._pack import pack_step as pack
 from crenel.transforms._pack.payloads import shared
 from crenel.transforms._pack.row_pack import Pack, handed
+from crenel.transforms._publish.counts import Counts
 from tests.transforms.streams import anonymize, policy, rows, run
 
 GIVEN = rows(100)
@@ -32,8 +34,13 @@ def value(row: Any, time: int = 5, windows: Any = GLOBAL) -> WindowedValue:
     return WindowedValue(row, time, windows)
 
 
+def only_packs(elements: Iterable[Any]) -> Iterator[Any]:
+    """What a step emitted, without rejected rows and counts."""
+    return (element for element in elements if not isinstance(element, TaggedOutput))
+
+
 def numbers(elements: list[Any]) -> list[int]:
-    found = [Pack.from_bytes(e.value[1]).payload for e in elements if not isinstance(e, TaggedOutput)]
+    found = [Pack.from_bytes(e.value[1]).payload for e in only_packs(elements)]
     return sorted(row[-1] for payload in found for row in payload.rows())
 
 
@@ -53,18 +60,28 @@ def test_rows_of_different_windows_are_packed_apart() -> None:
     step = made(overlapping=True)
     for i, row in enumerate(GIVEN):
         step.process(row, value(row, i, WINDOWS[i % 3]))
-    out = list(step.finish_bundle())
+    out = list(only_packs(step.finish_bundle()))
     assert [list(element.windows) for element in out] == list(WINDOWS)
     assert [element.timestamp.micros for element in out] == [0, 10**6, 2 * 10**6]
     assert numbers(out[:1]) == list(range(0, 100, 3))
     assert numbers(out) == list(range(100))
 
 
+def test_a_bundle_ends_with_its_counts() -> None:
+    step = made()
+    for row in [*GIVEN, GIVEN[0] | {"age": "old"}]:
+        step.process(row, value(row))
+    *_, last = step.finish_bundle()
+    assert (last.tag, last.value.timestamp) == ("counts", GlobalWindow().max_timestamp())
+    counts = Counts.of([last.value.value])
+    assert (counts.rows, dict(counts.rejected)) == (len(GIVEN) + 1, {("age", "not a number"): 1})
+
+
 def test_a_pack_comes_back_from_bytes() -> None:
     step = made(shards=3)
     for row in GIVEN:
         step.process(row, value(row))
-    out = list(step.finish_bundle())
+    out = list(only_packs(step.finish_bundle()))
     assert sorted({element.value[0] for element in out}) == [0, 1, 2]
     for element in out:
         one = Pack.from_bytes(element.value[1])
@@ -80,7 +97,7 @@ def test_a_pack_is_handed_over_only_while_it_is_emitted(shards: int) -> None:
     for row in GIVEN:
         step.process(row, value(row))
     emitted = []
-    for element in step.finish_bundle():
+    for element in only_packs(step.finish_bundle()):
         data = element.value[1]
         one, two = handed(data), Pack.from_bytes(data)
         assert one is not None
@@ -100,7 +117,7 @@ def test_what_can_be_changed_is_not_handed_over() -> None:
     step = made()
     for row in GIVEN:
         step.process(row | {"number": [row["number"]]}, value(row))
-    (data,) = [element.value[1] for element in step.finish_bundle() if handed(element.value[1]) is None]
+    (data,) = [element.value[1] for element in only_packs(step.finish_bundle()) if handed(element.value[1]) is None]
     assert len(Pack.from_bytes(data).payload) == len(GIVEN)
 
 

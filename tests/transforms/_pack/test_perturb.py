@@ -239,15 +239,15 @@ def test_the_transform_publishes_noise_alone():
         assert all(once[row["number"]] == (row["disease"], row["cost"]) for row in published)
 
     with pipelines.TestPipeline() as pipeline:
-        published = pipeline | beam.Create(given) | Anonymize(policy(on_suppress="star"))
-        assert_that(published, judge)
+        anonymized = pipeline | beam.Create(given) | Anonymize(policy(on_suppress="star"))
+        assert_that(anonymized.published, judge)
 
 
 def test_rows_with_a_schema_have_floats_too():
     given = [beam.Row(**(row | {"cost": int(row["cost"])})) for row in rows(20)]
     with pipelines.TestPipeline() as pipeline:
-        published = pipeline | beam.Create(given) | Anonymize(policy())
-        assert dict(published.element_type._fields)["cost"] is float
+        anonymized = pipeline | beam.Create(given) | Anonymize(policy())
+        assert dict(anonymized.published.element_type._fields)["cost"] is float
 
 
 def test_the_command_line_publishes_noise_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -155,6 +155,9 @@ def test_kinds_may_be_mixed() -> None:
 # --- Schemas ---
 
 
+RELEASE = ["shard", "kind", "rows", "persons", "loss", "moment", "arrivals", "group"]
+
+
 def typed(of: Any, given: Any) -> tuple[Any, Any]:
     """The transform's results, in a pipeline that is not run."""
     pipeline = beam.Pipeline(runner="FnApiRunner")
@@ -164,22 +167,22 @@ def typed(of: Any, given: Any) -> tuple[Any, Any]:
 @pytest.mark.parametrize("kind", [as_rows, as_tuples])
 def test_the_schema_is_told(kind: Any) -> None:
     _, out = typed(policy(), kind(GIVEN))
-    fields = dict(out.element_type._fields)
+    fields = dict(out.published.element_type._fields)
     assert list(fields) == COLUMNS
     assert dict(fields["age"]._fields) == {"lo": float | None, "hi": float | None}
     assert fields["education"] == str | None
     assert (fields["disease"], fields["number"]) == (str, int)
-    assert out.suppressed.element_type == out.element_type
+    assert out.suppressed.element_type == out.published.element_type
     assert dict(out.rejected.element_type._fields) == {"row": str, "field": str, "reason": str}
-    assert list(dict(out.releases.element_type._fields)) == ["shard", "kind", "rows", "persons", "loss"]
+    assert list(dict(out.releases.element_type._fields)) == RELEASE
     # As other languages would be told it.
-    assert typing_from_runner_api(typing_to_runner_api(out.element_type))._fields
+    assert typing_from_runner_api(typing_to_runner_api(out.published.element_type))._fields
 
 
 def test_what_may_be_missing_is_told() -> None:
     given = [SparseVisit(**{name: row[name] for name in SparseVisit._fields}) for row in GIVEN]
     _, out = typed(policy(), given)
-    schema = typing_to_runner_api(out.element_type).row_type.schema
+    schema = typing_to_runner_api(out.published.element_type).row_type.schema
     assert {field.name: field.type.atomic_type for field in schema.fields if field.name in ("disease", "number")} == {
         "disease": schema_pb2.STRING,
         "number": schema_pb2.INT64,
@@ -189,9 +192,9 @@ def test_what_may_be_missing_is_told() -> None:
 
 def test_the_kind_is_told_where_there_is_no_schema() -> None:
     _, out = typed(policy(), GIVEN)
-    assert out.element_type == beam.typehints.Dict[str, typing.Any]
+    assert out.published.element_type == beam.typehints.Dict[str, typing.Any]
     _, out = typed(policy(), as_batches(GIVEN))
-    assert out.element_type == pa.RecordBatch
+    assert out.published.element_type == pa.RecordBatch
 
 
 def test_published_rows_can_be_selected_grouped_and_sent() -> None:
@@ -212,7 +215,7 @@ def test_a_coder_of_the_schema_takes_every_published_row() -> None:
     given = [*GIVEN, *rows(1)]
     given[-1].update(seen=9e6, number=300)  # it leaves alone, suppressed
     _, out = typed(policy(), as_tuples(given))
-    coder = RowCoder(typing_to_runner_api(out.element_type).row_type.schema)
+    coder = RowCoder(typing_to_runner_api(out.published.element_type).row_type.schema)
     for left in run(as_tuples(given), anonymize()).published:
         assert as_dict(coder.decode(coder.encode(left.value))) == as_dict(left.value)
 

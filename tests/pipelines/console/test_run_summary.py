@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import numpy as np
 import pytest
 
 from crenel.pipelines.console.run_summary import as_dict, as_text
 from crenel.pipelines.files.file_job import Outcome
-from crenel.pipelines.files.run_counts import Spread, Tally
 from crenel.policy import Policy
 from crenel.policy.quasi_identifiers import Numeric
+from crenel.transforms._publish.counts import Counts, Spread
 
 SAID = {"person": "p", "quasi_identifiers": {"x": Numeric(domain=(0, 1))}, "k": 2, "delay_rows": 5}
 POLICY = Policy(**SAID, parameters={"reuse": True}, on_suppress="star")
@@ -35,16 +36,18 @@ def test_spreads_join():
     assert spread().mean == 0.0
 
 
-def test_tallies_add_up():
+def test_counts_add_up():
     alone = spread(2.0, 2.0, 1.0, 1.0, 1.0)
-    one = Tally(kinds=[4, 1, 2, 0], releases=5, alone=3, loss=1.5, sizes=alone, delay=spread(1e6), held=3)
-    other = Tally(kinds=[3, 0, 0, 1], releases=2, loss=0.5, sizes=spread(3.0), delay=spread(3e6), held=2)
-    both = Tally.of(json.loads(json.dumps([one.as_dict(), other.as_dict()])))
+    rejected = Counter({("age", "not a number"): 2})
+    one = Counts(rows=9, rejected=rejected, kinds=[4, 1, 2, 0], releases=5, alone=3, loss=1.5, sizes=alone, held=3)
+    one.delay = spread(1e6)
+    other = Counts(rows=4, kinds=[3, 0, 0, 1], releases=2, loss=0.5, sizes=spread(3.0), delay=spread(3e6), held=2)
+    both = Counts.of(json.loads(json.dumps([one.as_dict(), other.as_dict()])))
     assert (both.kinds, both.releases, both.loss, both.held) == ([7, 1, 2, 1], 7, 2.0, 3)
     assert both.alone == 3
-    outcome = Outcome(rows=11)
+    outcome = Outcome()
     outcome.take(both, timed=True)
-    assert outcome.accounted == 11
+    assert outcome.accounted == outcome.rows == 13
     assert outcome.loss == pytest.approx(2.0 / 10)
     told = as_dict(POLICY, outcome)
     assert next(iter(told.items())) == ("alone", 3)
@@ -58,27 +61,28 @@ def test_tallies_add_up():
 
 
 def test_what_is_not_known_is_not_told():
-    outcome = Outcome(rows=0)
-    outcome.take(Tally(), timed=False)
+    outcome = Outcome()
+    outcome.take(Counts(), timed=False)
     told = as_dict(POLICY, outcome)
     assert (told["release_rows"], told["delay_seconds"], told["loss"]) == (None, None, None)
     assert "delay" not in as_text(POLICY, outcome)
     assert "release size" not in as_text(POLICY, outcome)
-    assert first(POLICY, Tally(), 0) == "left alone 0 no row left at all"
+    assert first(POLICY, Counts(), 0) == "left alone 0 no row left at all"
 
 
-def first(policy: Policy, tally: Tally, rows: int) -> str:
+def first(policy: Policy, counts: Counts, rows: int) -> str:
     """All that is told before the rows, on one line."""
-    outcome = Outcome(rows=rows)
-    outcome.take(tally, timed=False)
+    outcome = Outcome()
+    outcome.take(counts, timed=False)
+    outcome.rows = rows
     return " ".join(as_text(policy, outcome).partition("\nrows ")[0].split())
 
 
 def test_the_first_figure_is_of_rows_that_left_without_a_crowd():
-    grouped = Tally(kinds=[4, 0, 1, 0], releases=3, sizes=spread(2.0, 2.0))
+    grouped = Counts(kinds=[4, 0, 1, 0], releases=3, sizes=spread(2.0, 2.0))
     said = first(CROWD, grouped, 5)
     assert said == "left alone 0 every row left among rows of at least 2 persons, each once, at one moment"
-    weak = Tally(kinds=[4, 3, 1, 0], releases=6, alone=4, sizes=spread(2.0, 2.0, 1.0, 1.0, 1.0, 1.0))
+    weak = Counts(kinds=[4, 3, 1, 0], releases=6, alone=4, sizes=spread(2.0, 2.0, 1.0, 1.0, 1.0, 1.0))
     said = first(POLICY, weak, 8)
     assert said.startswith("left alone 4 50% of the rows that left were not among 2 persons")
     assert "An attacker who knows a person's quasi-identifiers and about when the row came can find the row" in said
@@ -86,5 +90,5 @@ def test_the_first_figure_is_of_rows_that_left_without_a_crowd():
 
 
 def test_a_policy_that_forbids_it_is_told_not_to_publish():
-    broken = Tally(kinds=[4, 0, 0, 0], releases=2, alone=2, sizes=spread(2.0, 2.0))
+    broken = Counts(kinds=[4, 0, 0, 0], releases=2, alone=2, sizes=spread(2.0, 2.0))
     assert first(CROWD, broken, 4).endswith("this is a mistake of crenel's: do not hand the output out.")

@@ -1,0 +1,123 @@
+"""What became of the rows, in numbers: no value, no person."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crenel.engine import Kind
+from crenel.transforms._hold.holder import Departure
+
+__all__ = ["Counts", "Spread"]
+
+
+@dataclass
+class Spread:
+    """The count, least, mean and greatest of some figures."""
+
+    count: int = 0
+    total: float = 0.0
+    least: float = 0.0
+    most: float = 0.0
+
+    def add(self, figures: NDArray[Any]) -> None:
+        """Add figures."""
+        if len(figures):
+            self.join(Spread(len(figures), float(figures.sum()), float(figures.min()), float(figures.max())))
+
+    def join(self, other: Spread) -> None:
+        """Add the figures of another."""
+        if not other.count:
+            return
+        self.least = min(self.least, other.least) if self.count else other.least
+        self.most = max(self.most, other.most) if self.count else other.most
+        self.count += other.count
+        self.total += other.total
+
+    @property
+    def mean(self) -> float:
+        """The mean; 0 if there are no figures."""
+        return self.total / self.count if self.count else 0.0
+
+
+@dataclass
+class Counts:
+    """Counts of rows that arrived, were rejected, and were released.
+
+    A step counts what it sees: PACK rows and rejections, HOLD everything else. The counts of a run are the sum of all
+    records, in any order (`Counts.of`).
+    """
+
+    #: Rows that arrived, rejected ones included. A row that lies in several windows counts once for each.
+    rows: int = 0
+    #: Rejected rows, by field and reason.
+    rejected: Counter[tuple[str, str]] = field(default_factory=Counter)
+    #: Released rows, by the kind of their release (`Kind`).
+    kinds: list[int] = field(default_factory=lambda: [0] * len(Kind))
+    releases: int = 0
+    #: Rows published without a crowd: see `Departure.alone`.
+    alone: int = 0
+    #: The sum of the losses of published and suppressed rows.
+    loss: float = 0.0
+    #: Rows in each published release: a reused generalization, and a row published as `*`, count as one row each.
+    sizes: Spread = field(default_factory=Spread)
+    #: Microseconds that each published or suppressed row waited.
+    delay: Spread = field(default_factory=Spread)
+    #: The most rows that a shard held after a step.
+    held: int = 0
+
+    def arrive(self, rows: int, rejected: Iterable[tuple[str, str]] = ()) -> None:
+        """Count rows that arrived, and the field and reason of each that was rejected."""
+        self.rows += rows
+        self.rejected.update(rejected)
+
+    def add(self, departure: Departure) -> None:
+        """Count rows that leave."""
+        releases = departure.releases
+        sizes = releases.sizes
+        rows = np.bincount(releases.kind, sizes, minlength=len(Kind)).astype(np.int64)
+        self.kinds = [before + more for before, more in zip(self.kinds, rows.tolist(), strict=True)]
+        self.releases += len(releases)
+        boxed = releases.kind != Kind.SAMPLED_OUT
+        self.loss += float((releases.loss * sizes)[boxed].sum())
+        self.alone += departure.rows_alone
+        self.sizes.add(sizes[(releases.kind == Kind.CLUSTER) | departure.alone])
+        waited = np.repeat(releases.moment, sizes) - departure.time[releases.rows]
+        self.delay.add(np.maximum(waited[np.repeat(boxed, sizes)], 0))
+
+    def hold(self, rows: int) -> None:
+        """Note how many rows a shard holds."""
+        self.held = max(self.held, rows)
+
+    def join(self, other: Counts) -> None:
+        """Add other counts."""
+        self.rows += other.rows
+        self.rejected.update(other.rejected)
+        self.kinds = [mine + its for mine, its in zip(self.kinds, other.kinds, strict=True)]
+        self.releases += other.releases
+        self.alone += other.alone
+        self.loss += other.loss
+        self.sizes.join(other.sizes)
+        self.delay.join(other.delay)
+        self.hold(other.held)
+
+    def as_dict(self) -> dict[str, Any]:
+        """A record of plain values, fit for JSON."""
+        rejected = [[name, reason, rows] for (name, reason), rows in self.rejected.items()]
+        spreads = {"sizes": asdict(self.sizes), "delay": asdict(self.delay)}
+        return {**vars(self), **spreads, "kinds": list(self.kinds), "rejected": rejected}
+
+    @classmethod
+    def of(cls, records: Iterable[Mapping[str, Any]]) -> Counts:
+        """The sum of records."""
+        total = cls()
+        for record in records:
+            rejected = Counter({(name, reason): rows for name, reason, rows in record["rejected"]})
+            spreads = {name: Spread(**record[name]) for name in ("sizes", "delay")}
+            total.join(cls(**{**record, **spreads, "rejected": rejected}))
+        return total
