@@ -10,7 +10,8 @@ A bundle is the output of one call of a splittable step's `process`, or of the t
 each element is handed from step to step at once. The runner resumes the restriction whose
 watermark is furthest behind, which keeps partitions close in event time. The watermark is the
 minimum over all restrictions. At the end of the input, or when the user asks to stop, it goes to
-the end of time: every timer fires, and all held rows are released.
+the end of time in one step: every timer that is set fires once more, with that time, so that a step
+releases all rows it holds together, not deadline by deadline.
 
 This module is the only one that uses internals of Beam (`DoFnRunner`, `Receiver`, the graph of a
 pipeline). It was tried with Beam 2.77.
@@ -22,9 +23,10 @@ import heapq
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -194,8 +196,8 @@ def _problem(pardo: beam.ParDo, node: AppliedPTransform) -> str | None:
 class _Outlet(Receiver):
     """Hands the elements of a PCollection to the steps that read it."""
 
-    def __init__(self, readers: Iterable[tuple[str, _Read]] = ()) -> None:
-        self._readers = list(readers)
+    def __init__(self, readers: Sequence[tuple[str, _Read]] = ()) -> None:
+        self._readers = readers
 
     def receive(self, windowed_value: WindowedValue) -> None:
         """Take an element."""
@@ -238,7 +240,7 @@ class _Step:
         if self.memory is None:
             return
         while (timer := self.memory.due(watermark)) is not None:
-            at = Timestamp(micros=timer.at)
+            at = Timestamp(micros=timer.at) if watermark < _END else _WINDOW.max_timestamp()
             with _blamed_on(self.label):
                 self.runner.process_user_timer(timer.spec, timer.key, _WINDOW, at, PANE_INFO_UNKNOWN, timer.tag)
 
@@ -387,26 +389,25 @@ class _Run:
         """Make the steps, consumers first: a step is given the outlets that it writes to."""
         readers: dict[PCollection, list[tuple[str, _Read]]] = {}
         for node in reversed(nodes):
-            outlets = {tag: _Outlet(readers.get(output, ())) for tag, output in node.outputs.items()}
+            reading = {tag: readers.get(output, []) for tag, output in node.outputs.items()}
             if isinstance(node.transform, beam.Impulse):
-                self._impulses.append(outlets[None])
+                self._impulses.append(_Outlet(reading[None]))
                 continue
-            read = self._reader(node, outlets)
+            if isinstance(node.transform, beam.ParDo):
+                own = [self._reader(node, _Tags({tag: _Outlet(found) for tag, found in reading.items()}))]
+            else:  # Flatten, Reshuffle: who reads the result reads the inputs
+                own = reading[None]
             for source in node.inputs:
                 # In front: consumers are met in reverse.
-                readers.setdefault(source, []).insert(0, (str(node.full_label), read))
+                readers[source] = own + readers.get(source, [])
         self._steps.reverse()
 
-    def _reader(self, node: AppliedPTransform, outlets: dict[str | None, _Outlet]) -> _Read:
-        """The function that takes an element for a node."""
-        if not isinstance(node.transform, beam.ParDo):
-            return outlets[None].receive
-        # A tag that the pipeline does not use has no PCollection.
-        step = _Step(node, _Tags(outlets))
+    def _reader(self, node: AppliedPTransform, outlets: _Tags) -> tuple[str, _Read]:
+        """The label of a ParDo, and the function that takes an element for it."""
+        step = _Step(node, outlets)
         self._steps.append(step)
-        if step.provider is None:
-            return step.runner.process
-        return lambda element: self._take(step, element)
+        take = step.runner.process if step.provider is None else partial(self._take, step)
+        return step.label, take
 
     def _take(self, step: _Step, element: WindowedValue) -> None:
         """Note what a splittable step has to read for an element."""

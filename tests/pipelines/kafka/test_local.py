@@ -1,4 +1,4 @@
-"""`crenel run` from topic to topic on the local runner, with a real broker."""
+"""`crenel run` from topic to topic on this machine, with a real broker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
+from datetime import datetime
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -121,6 +124,45 @@ def _fingerprint(schema: Any) -> bytes:
     return found.to_bytes(8, "little")
 
 
+def test_rows_of_a_release_do_not_lie_together(kafka: Broker, policy: str, tmp_path: Path) -> None:
+    """A topic and a file are in random order, and the owner's record of releases has one schema everywhere."""
+    source, published = names(2)
+    kafka.create(source, published, partitions=1)
+    rows = made.make(1000)
+    for row in rows:  # groups of three rows that are alike, which the engine releases together
+        row["age"] = row["note"] // 3 % 100
+        row["who"] = row["note"]
+    kafka.produce(source, made.as_json(rows))
+    releases = tmp_path / "releases.jsonl"
+    given = ["--input", kafka.url(source, until="end"), "--releases", str(releases), *ANY]
+    assert main(["run", policy, *given, "--output", kafka.url(published)]) == 0
+    lines = [json.loads(line) for line in releases.read_text().splitlines()]
+    assert {tuple(line) for line in lines} == {
+        ("shard", "kind", "rows", "persons", "loss", "moment", "arrivals", "group")
+    }
+    assert all(datetime.fromisoformat(line["moment"]).tzinfo is not None for line in lines)
+    assert sum(line["rows"] for line in lines) == len(rows)
+
+    out = [json.loads(message.value()) for message in sorted(kafka.read(published), key=lambda one: one.offset())]
+    _check_mixed(out)
+    assert main(["run", policy, *given, "--output", str(tmp_path / "out.jsonl")]) == 0
+    _check_mixed([json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()])
+    assert releases.stat().st_mode & 0o777 == 0o600
+
+
+def _check_mixed(out: list[dict[str, Any]]) -> None:
+    """Neighbours are of one release about as rarely as in a random order, and not in the order of arrival."""
+    assert len(out) == 1000
+    boxes = [json.dumps([row["age"], row["zip"]]) for row in out]
+    sizes = Counter(boxes)
+    by_chance = sum(size * (size - 1) for size in sizes.values()) / len(out)
+    together = sum(before == after for before, after in pairwise(boxes))
+    assert max(sizes.values()) <= 30, "releases are small, or the test proves nothing"
+    assert together <= by_chance + 8 * (by_chance**0.5 + 1)
+    assert together < len(out) / 4
+    assert sum(after == before + 1 for before, after in pairwise(row["note"] for row in out)) < len(out) / 20
+
+
 def test_a_stream_leaves_on_time_and_ends_with_ctrl_c(kafka: Broker, policy: str) -> None:
     """An empty partition holds nothing back for ever; the first Ctrl-C lets the rest go."""
     source, published = names(2)
@@ -155,6 +197,7 @@ def test_a_stream_leaves_on_time_and_ends_with_ctrl_c(kafka: Broker, policy: str
         process.kill()
     assert process.returncode == 0, err
     assert json.loads(out)["rows"] == len(rows) + 1
+    assert "crenel: releasing held rows. Press Ctrl-C again to discard them." in err
     assert sorted(json.loads(m.value())["note"] for m in kafka.read(published)) == list(range(len(rows) + 1))
 
 
