@@ -14,7 +14,7 @@ the end of time in one step: every timer that is set fires once more, with that 
 releases all rows it holds together, not deadline by deadline.
 
 This module is the only one that uses internals of Beam (`DoFnRunner`, `Receiver`, the graph of a
-pipeline). It was tried with Beam 2.77.
+pipeline). It was tried with Beam 2.70 and 2.77.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -218,7 +218,7 @@ class _Step:
         self.label = str(node.full_label)
         signature = DoFnSignature(pardo.fn)
         self.memory = _Memory() if signature.is_stateful_dofn() else None
-        self.provider = signature.get_restriction_provider() if signature.is_splittable_dofn() else None
+        self.provider: Any = signature.get_restriction_provider() if signature.is_splittable_dofn() else None
         # Without a name for the step: with one, Beam logs errors, whose messages may contain rows.
         self.runner = DoFnRunner(
             pardo.fn,
@@ -422,14 +422,21 @@ class _Run:
             for step in self._steps:
                 begun.append(step)
                 step.call(step.runner.setup)
-            self._bundle(self._start)
-            while self._restrictions and not self._stop.is_set():
-                self._resume_next()
-                self._advance(min((one.watermark for one in self._restrictions), default=_END))
-            self._advance(_END)
-        finally:
+            self._process()
+        except BaseException:
             for step in begun:
-                step.call(step.runner.teardown)
+                with suppress(_StepFailed):  # the first error is the one to tell
+                    step.call(step.runner.teardown)
+            raise
+        for step in begun:
+            step.call(step.runner.teardown)
+
+    def _process(self) -> None:
+        self._bundle(self._start)
+        while self._restrictions and not self._stop.is_set():
+            self._resume_next()
+            self._advance(min((one.watermark for one in self._restrictions), default=_END))
+        self._advance(_END)
 
     def _start(self) -> None:
         for outlet in self._impulses:

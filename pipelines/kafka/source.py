@@ -155,7 +155,7 @@ class ReadPartition(beam.DoFn):
             for offset, content in read:
                 if offset >= left.stop:
                     break
-                if type(content) is Row:
+                if isinstance(content, Row):
                     yield windowed_value.create(content.row, content.time, _WINDOWS)
                 else:
                     yield self._reject(content)

@@ -337,6 +337,7 @@ class Fails(beam.DoFn):
 
     def teardown(self) -> None:
         SEEN.append("torn down")
+        raise OSError("and this, too")
 
 
 def test_an_error_is_a_sentence_with_the_step_and_without_the_row(caplog: pytest.LogCaptureFixture) -> None:
