@@ -1,4 +1,4 @@
-"""Beam's job server: takes pipelines and makes jobs of Flink of them."""
+"""Beam's job server, which translates pipelines to jobs of Flink."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ __all__ = ["JobServer", "jars"]
 
 _MAIN = "org.apache.beam.runners.flink.FlinkJobServerDriver"
 _COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
-#: What Java must be asked for since it is in modules: Beam's own list.
+#: The packages of Java that Beam needs opened: Beam's own list.
 OPENED = ("java.lang", "java.lang.invoke", "java.nio", "java.util", "sun.nio.ch")
-#: Seconds that it has to begin.
+#: Seconds that it has to start.
 _PATIENCE = 90.0
 
 
@@ -29,9 +29,9 @@ class JobServer:
     """A job server on this machine, for one cluster.
 
     Args:
-        master: Where the cluster's REST service is, `HOST:PORT`.
-        folder: Where it keeps what workers may ask for again after a failure, and its log.
-        jar: A job server of the user's own, as Beam publishes it in one file.
+        master: The address of the cluster's REST service, `HOST:PORT`.
+        folder: The folder of its log, and of the files that workers fetch, also after a failure.
+        jar: The user's own job server, as Beam publishes it in one file.
     """
 
     def __init__(self, master: str, folder: Path, jar: str | None = None) -> None:
@@ -41,7 +41,11 @@ class JobServer:
         self._process: Process | None = None
 
     def start(self) -> str:
-        """Begin; return the address that pipelines are submitted to."""
+        """Start; return the address that pipelines are submitted to.
+
+        Raises:
+            RunnerError: it does not start.
+        """
         job, artifact, expansion = free_ports(3)
         log = self._folder / "job-server.log"
         opened = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED]
@@ -50,7 +54,7 @@ class JobServer:
             *(requirements.java(), "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *opened, *program),
             *(f"--flink-master={self._master}", "--job-host=127.0.0.1", f"--job-port={job}"),
             *(f"--artifact-port={artifact}", f"--expansion-port={expansion}"),
-            # A worker that is begun again after a failure reads them again.
+            # A worker that is restarted after a failure fetches them again.
             *(f"--artifacts-dir={self._folder / 'artifacts'}", "--clean-artifacts-per-job=false"),
         ]
         self._process = Process(command, log)
@@ -64,27 +68,27 @@ class JobServer:
         return f"localhost:{job}"
 
     def stop(self) -> None:
-        """End it; jobs go on."""
+        """Stop it. Jobs continue."""
         if self._process is not None:
             self._process.stop()
             self._process = None
 
     def __enter__(self) -> str:
-        """Begin."""
+        """Start."""
         return self.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End."""
+        """Stop."""
         self.stop()
 
 
 def jars() -> Path:
-    """The folder of the job server's jars, fetched if they are not there, each with the checksum that is expected.
+    """The folder of the job server's jars, which are downloaded if they are not there. Their checksums are verified.
 
     Raises:
-        RunnerError: one cannot be fetched, or is another.
+        RunnerError: one cannot be downloaded, or has another checksum.
     """
     locked = dict(_locked())
     mark = download_cache.digest("".join(sorted(locked.values())))[:12]
@@ -92,7 +96,7 @@ def jars() -> Path:
 
 
 def _locked() -> Iterator[tuple[str, str]]:
-    """The jars: Maven's names, and their checksums."""
+    """The names of the jars, as Maven has them, and their checksums."""
     text = importlib.resources.files("crenel.runners.flink").joinpath("jars.lock").read_text("utf-8")
     for line in text.splitlines():
         if line and not line.startswith("#"):
@@ -107,18 +111,18 @@ def _fetch(folder: Path, locked: dict[str, str]) -> None:
         fetched = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
     if fetched.returncode:
         why = next((line for line in fetched.stdout.splitlines() if "ERROR" in line), "mvn says nothing")
-        msg = f"Beam's job server cannot be fetched with mvn ({why.split('ERROR]')[-1].strip()[:300]})."
+        msg = f"Beam's job server cannot be downloaded with mvn ({why.split('ERROR]')[-1].strip()[:300]})."
         raise RunnerError(msg)
     for name, checksum in locked.items():
         _, artifact, version = name.split(":")
         path = folder / f"{artifact}-{version}.jar"
         if not path.exists() or download_cache.sha256(path) != checksum:
-            msg = f"{path.name} is not the file that crenel was tried with: ask where Maven has it from, and remove it."
+            msg = f"{path.name} is not the file that crenel was tested with. Find out where Maven got it."
             raise RunnerError(msg)
 
 
 def _pom(names: Sequence[str] | dict[str, str]) -> str:
-    """A project that depends on these jars, and on nothing that they would bring along."""
+    """A Maven project that depends on these jars, without their own dependencies."""
     one = (
         "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version><exclusions><exclusion>"
         "<groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions></dependency>"

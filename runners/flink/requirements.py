@@ -1,4 +1,4 @@
-"""What a machine must have, said in a sentence if it has not."""
+"""The programs that a machine must have: Java and Maven."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from crenel.runners.runner_errors import RunnerError
 
 __all__ = ["java", "maven"]
 
-#: The versions of Java that Flink 1.20 knows.
+#: The versions of Java that Flink 1.20 supports.
 _OLDEST, _NEWEST = 11, 21
 
 
@@ -18,11 +18,11 @@ def java() -> str:
     """The path of Java.
 
     Raises:
-        RunnerError: there is none that fits.
+        RunnerError: it is not installed, or has an unsupported version.
     """
     path = shutil.which("java")
     if path is None:
-        msg = "--runner flink needs Java, and there is no java: install Java 17 (openjdk-17-jre-headless, say)."
+        msg = "--runner flink needs Java, and there is no java: install Java 17 (for example openjdk-17-jre-headless)."
         raise RunnerError(msg)
     version = _java_version(path)
     if version is None or not _OLDEST <= version <= _NEWEST:
@@ -40,13 +40,13 @@ def maven() -> str:
     """
     path = shutil.which("mvn")
     if path is None:
-        msg = "--runner flink fetches Beam's job server with Maven, and there is no mvn: install it (maven, say)."
+        msg = "--runner flink downloads Beam's job server with Maven, and there is no mvn: install the package maven."
         raise RunnerError(msg)
     return path
 
 
 def _java_version(path: str) -> int | None:
     said = subprocess.run([path, "-version"], capture_output=True, text=True, check=False).stderr
-    # Until 8 it was called 1.8.
+    # Java 8 calls itself 1.8.
     found = re.search(r'version "(?:1\.)?(\d+)', said)
     return int(found.group(1)) if found else None

@@ -207,7 +207,10 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_no_go(bare: Path) -> None:
-    with pytest.raises(RunnerError, match=r"builds Prism with Go, which is not here: pip install 'crenel\[prism\]' "):
+    with pytest.raises(
+        RunnerError,
+        match=r"Go, which is not installed: install it with pip install 'crenel\[prism\]', or",
+    ):
         prism.check([])
 
 
@@ -217,7 +220,7 @@ def test_it_is_said_before_anything_starts(bare: Path, files: Path, capsys: pyte
     assert main([*given, "--runner", "prism"]) == 2
     warned, line = capsys.readouterr().err.splitlines()
     assert warned.startswith("crenel: warning: seed")
-    assert line.startswith("crenel: --runner prism builds Prism with Go, which is not here")
+    assert line.startswith("crenel: --runner prism builds Prism with Go, which is not installed")
 
 
 def test_an_old_go(bare: Path) -> None:
@@ -228,7 +231,7 @@ def test_an_old_go(bare: Path) -> None:
 
 def test_a_build_that_fails_leaves_nothing(bare: Path) -> None:
     go(bare, '[ "$1" = version ] && echo go version go1.26.0 linux/amd64 || { echo "no network" >&2; exit 1; }')
-    with pytest.raises(RunnerError, match=r"could not be built by install github\.com/.* \(no network\)"):
+    with pytest.raises(RunnerError, match=r"could not be built by go install github\.com/.* \(no network\)"):
         prism.check([])
     assert list(prism.cached().parent.iterdir()) == []
 

@@ -49,13 +49,13 @@ def test_java_that_fits(path: Path, version: str) -> None:
 
 def test_no_maven(path: Path) -> None:
     program(path, "java", 'openjdk version "17.0.1"')
-    with pytest.raises(RunnerError, match="there is no mvn: install it"):
+    with pytest.raises(RunnerError, match="there is no mvn: install the package maven"):
         flink_run.check([])
 
 
 def test_a_jar_that_cannot_be_fetched(path: Path) -> None:
     program(path, "mvn", "[ERROR] no route to host")
-    with pytest.raises(RunnerError, match="cannot be fetched with mvn"):
+    with pytest.raises(RunnerError, match="cannot be downloaded with mvn"):
         job_server.jars()
     assert not [entry for entry in download_cache.root().iterdir() if entry.is_dir()], "nothing half-fetched stays"
 
@@ -64,7 +64,7 @@ def test_a_jar_that_is_another(path: Path, monkeypatch: pytest.MonkeyPatch, tmp_
     path.joinpath("mvn").write_text('#!/bin/sh\nfor a; do case $a in -Dout*) echo x > "${a#*=}/a-1.jar";; esac; done\n')
     path.joinpath("mvn").chmod(0o755)
     monkeypatch.setattr(job_server, "_locked", lambda: iter([("g:a:1", "0" * 64)]))
-    with pytest.raises(RunnerError, match=r"a-1\.jar is not the file that crenel was tried with"):
+    with pytest.raises(RunnerError, match=r"a-1\.jar is not the file that crenel was tested with"):
         job_server.jars()
 
 
