@@ -1,4 +1,4 @@
-"""Memory and time over a long stream: 5 million generated rows beside 500,000.
+"""EngineCache and time over a long stream: 5 million generated rows beside 500,000.
 
     python -m benchmarks.memory            about three minutes
     python -m benchmarks.memory --quick    small, to see that it runs
@@ -86,12 +86,12 @@ def on_runner(rows: int, of: Policy) -> int:
 
 def as_worker(rows: int, of: Policy) -> int:
     """The same without a runner: encoded, packed, read back, held, published."""
-    from crenel.transforms._hold.shard_set import Left, Shards
-    from crenel.transforms._pack.row_pack import Pack, Packer
+    from crenel.transforms._hold.shard_set import Left, ShardSet
+    from crenel.transforms._pack.row_pack import Packer, RowPack
     from crenel.transforms._publish.publisher import Publisher
 
     packer, publisher = Packer(of, b""), Publisher(of)
-    shards = Shards(of, b"")
+    shards = ShardSet(of, b"")
     times = np.zeros(BATCH, dtype=np.int64)
 
     def publish(left: Left) -> int:
@@ -100,7 +100,7 @@ def as_worker(rows: int, of: Policy) -> int:
     published = 0
     for given in batches(0, rows // BATCH):
         for pack in packer.pack_arrow(given, times).packs:
-            published += publish(shards.push(Pack.from_bytes(pack.to_bytes())))
+            published += publish(shards.push(RowPack.from_bytes(pack.to_bytes())))
     return published + publish(shards.flush())
 
 

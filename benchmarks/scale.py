@@ -30,9 +30,9 @@ from crenel.audit.guarantees import audit
 from crenel.encoding.rows import Rows
 from crenel.engine import Kind, Releases, create
 from crenel.policy import Policy
-from crenel.transforms._hold.holder import Holder
-from crenel.transforms._pack.row_pack import Pack, Packer
-from crenel.transforms._pack.sharding import Sharder
+from crenel.transforms._hold.shard_holder import ShardHolder
+from crenel.transforms._pack.row_pack import Packer, RowPack
+from crenel.transforms._pack.sharding import ShardRouter
 from crenel.transforms._publish.publisher import Publisher
 
 SHARDS = (1, 2, 4, 8, 16, 32)
@@ -118,7 +118,7 @@ def simulate(policy: Policy, rows: Rows) -> Point:
     Raises:
         BrokenPromiseError: the audit of a shard found a breach.
     """
-    shard = Sharder(policy, b"").shards(rows, {}, np.arange(len(rows)))
+    shard = ShardRouter(policy, b"").shards(rows, {}, np.arange(len(rows)))
     engines = [create(policy, shard=str(i).encode()) for i in range(policy.shards)]
     left: list[list[Releases]] = [[] for _ in engines]
     told: list[list[tuple[int, int]]] = [[] for _ in engines]
@@ -188,7 +188,7 @@ def _lines(figures: Mapping[str, Mapping[str, float]]) -> list[list[Any]]:
 def _state(held: int) -> dict[str, float]:
     """The snapshot of a shard that holds so many rows."""
     policy = memory.policy(k=100, delay_rows=held)
-    packer, holder = Packer(policy, b""), Holder(policy, b"", b"0")
+    packer, holder = Packer(policy, b""), ShardHolder(policy, b"", b"0")
     for number in range(2 * held // memory.BATCH + 2):
         _through(holder, _packed(packer, memory.batch(number)))
     size = len(holder.snapshot())
@@ -205,7 +205,7 @@ def _pack(size: int, rows: int) -> dict[str, float]:
     packs = [pack for batch in batches if len(batch) == size for pack in _packed(packer, batch)]
     times = []
     for _ in range(3):
-        holder = Holder(policy, b"", b"0")
+        holder = ShardHolder(policy, b"", b"0")
         start = time.process_time()
         for left in _through(holder, packs):
             publisher.published_batch(left)
@@ -219,8 +219,8 @@ def _packed(packer: Packer, batch: pa.RecordBatch) -> list[bytes]:
     return [pack.to_bytes() for pack in packer.pack_arrow(batch, times).packs]
 
 
-def _through(holder: Holder, packs: Sequence[bytes]) -> list[Any]:
-    return [left for pack in packs for left in holder.push(Pack.from_bytes(pack))]
+def _through(holder: ShardHolder, packs: Sequence[bytes]) -> list[Any]:
+    return [left for pack in packs for left in holder.push(RowPack.from_bytes(pack))]
 
 
 # --- The plot ---

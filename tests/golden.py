@@ -36,18 +36,13 @@ FOLDERS = {
 }
 
 
-#: The same schema, and something else in it: values in columns, not in tuples; a log that begins without rows.
-OTHERWISE = {"pack.1.columns": "pack.1", "held.1.log": "held.1"}
-
-
 def files() -> dict[str, Path]:
-    """The golden file of each schema in the tree, by its name (`castle.1`), and of what is stored otherwise."""
-    found = {
+    """The golden file of each schema in the tree, by its name (`castle.1`)."""
+    return {
         schema.stem: golden / f"{schema.stem}.json"
         for folder, golden in FOLDERS.items()
         for schema in sorted(folder.rglob("*.avsc"))
     }
-    return found | {name: found[of].with_name(f"{name}.json") for name, of in OTHERWISE.items()}
 
 
 def as_text(data: bytes) -> str:
@@ -194,6 +189,33 @@ def write_shards() -> dict[str, Any]:
     return {**record, "published": gone_on(record)}
 
 
+def write_held() -> dict[str, Any]:
+    from crenel.transforms._hold.shard_holder import ShardHolder
+    from crenel.transforms._pack.row_pack import Packer
+    from tests.transforms import streams
+
+    policy, given = streams.policy(), streams.rows(160)
+    (pack,) = Packer(policy, b"secret").pack_dicts(given, None).packs
+    holder = ShardHolder(policy, b"secret", b"0")
+    holder.push(pack.slice(0, 100))
+    rest = [as_text(pack.slice(100, 160).to_bytes())]
+    record = {"policy": policy.to_dict(), "held": as_text(holder.snapshot()), "packs": rest}
+    return {**record, "published": held_on(record)}
+
+
+def held_on(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """What a stored shard publishes of its rows and of the packs that follow."""
+    from crenel.transforms._hold.shard_holder import ShardHolder
+    from crenel.transforms._pack.row_pack import RowPack
+    from crenel.transforms._publish.publisher import Publisher
+
+    policy = Policy.from_dict(record["policy"])
+    holder = ShardHolder(policy, b"another secret", b"0")
+    holder.restore(as_bytes(record["held"]))
+    left = [departure for pack in record["packs"] for departure in holder.push(RowPack.from_bytes(as_bytes(pack)))]
+    return [row for departure in [*left, *holder.flush()] for row in Publisher(policy).published(departure)]
+
+
 def gone_on(record: dict[str, Any]) -> list[dict[str, Any]]:
     """What leaves of stored state and the packs that follow."""
     from tests.transforms import cells
@@ -237,7 +259,8 @@ WRITERS: dict[str, Callable[[], dict[str, Any]]] = {
         method="rtree-full",
         parameters={"active_rows": 24, "alpha": 0.01, "sample": 20, "window_rows": 60, "instant": "2s"},
     ),
-    "pack.2": write_pack,
+    "held.1": write_held,
+    "pack.1": write_pack,
     "shards.1": write_shards,
 }
 

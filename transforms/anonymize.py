@@ -1,4 +1,4 @@
-"""`rows | Anonymize(policy)`."""
+"""`rows | Anonymize(policy)`: the transform for streams, and for bounded rows where a runner has timers."""
 
 from __future__ import annotations
 
@@ -19,16 +19,19 @@ from apache_beam.typehints.row_type import RowTypeConstraint
 from crenel.policy import Policy, PolicyError
 from crenel.policy.parameters import takes_holes
 from crenel.policy.secret import secret_of
-from crenel.transforms._hold.hold_step import Hold
+from crenel.transforms._hold.hold_step import HoldRows
 from crenel.transforms._hold.local_runners import is_run_here, keep_keys_whole, warn_of_stale_state
-from crenel.transforms._pack.pack_step import OVERLAPPING, REJECTED_FIELDS, Pack, PackBounded
+from crenel.transforms._pack.pack_step import OVERLAPPING, REJECTED_FIELDS, PackBoundedRows, PackRows
 from crenel.transforms._pack.perturb import published_as_floats
+from crenel.transforms._pack.row_options import RowOptions
 from crenel.transforms._publish.emitter import COUNTS, PUBLISHED, REJECTED, RELEASES, SUPPRESSED, TRACE
-from crenel.transforms._publish.publisher import RELEASE_FIELDS, Publisher
+from crenel.transforms._publish.owner_records import RELEASE_FIELDS
+from crenel.transforms._publish.publisher import Publisher
 
 __all__ = ["Anonymize", "Anonymized"]
 
 _DICT = typehints.Dict[str, Any]
+_ARROW = (pa.RecordBatch, pa.Table)
 
 
 class Anonymized(NamedTuple):
@@ -43,9 +46,11 @@ class Anonymized(NamedTuple):
     #: One record per release, for the owner: `shard`, `kind`, `rows`, `persons`, `loss`, `moment` (the engine's clock,
     #: a Beam Timestamp: event time, or Beam's timestamp where the policy names no event time; None where rows have
     #: neither), `arrivals` (rows of the shard that had arrived by then) and `group` (the number, in its shard, of the
-    #: release whose generalization this is).
+    #: release whose generalization this is). RecordBatches of these columns for rows that come as Arrow.
     releases: pvalue.PCollection
-    #: One record per row, for the owner; empty unless it is asked for.
+    #: One record per row, for the owner, if `trace` is set: `shard`, `release` (its number in the shard), `kind`, `row`
+    #: (the row number), `arrival` (the row's number in the shard), `moment`, `arrivals`, `group`. RecordBatches for
+    #: rows that come as Arrow, else dicts.
     trace: pvalue.PCollection
     #: Records that count rows, rejections and releases, without values: one per bundle, step and window. They may be
     #: summed in any order: `crenel.transforms.Counts.of`.
@@ -57,54 +62,87 @@ class Anonymized(NamedTuple):
 
 
 class Anonymize(beam.PTransform):
-    """Publish rows so that each is indistinguishable from those of at least k persons, before its deadline.
+    """Publishes rows so that each is indistinguishable from those of at least k persons, before its deadline.
 
-    Rows are dicts, `beam.Row`, NamedTuples or Arrow RecordBatches, and leave as the same (a NamedTuple as `beam.Row`).
-    A column that the policy does not name never leaves. The result is an `Anonymized`: a named tuple of PCollections,
-    of which a further step takes the published rows.
+    Rows are dicts, `beam.Row`, NamedTuples or Arrow RecordBatches, and are published as the same (a NamedTuple as
+    `beam.Row`). A column that the policy does not name is never published. The result is an `Anonymized`: a named tuple
+    of PCollections, of which a further step takes the published rows.
 
     Args:
-        policy: A `Policy`, the path of a YAML file, or what such a file would hold.
+        policy: A `Policy`, the path of a YAML file, or the content of such a file.
         overlapping_windows: Whether to take rows that lie in several windows. Each is then published once for each
-            window, and whoever can tell that these are one row can intersect its generalizations.
+            window, and an attacker who can tell that these are one row can intersect its generalizations.
+        parse_text: Whether to parse text in the columns that the policy declares as numbers or moments, as files
+            without types have them. A column that an Arrow batch lacks then counts as missing in its rows.
+        row_number: The name of a column that numbers the rows of the input, with integers. It is never published, and
+            identifies rows in the trace.
+        trace: Whether to emit `trace`. It needs `row_number`.
+        order_column: The name of a column to add, by which a writer sorts: a keyed hash on published, suppressed and
+            traced rows, so that their order tells nothing of times, shards and releases, and the row number on
+            rejected rows. The writer must remove it.
 
     Raises:
         PolicyError: the policy is wrong, does not fit the rows' schema, or names a secret that is not there.
-        ValueError: the rows are in windows that merge, that overlap, or whose panes accumulate.
+        ValueError: the rows are in windows that merge, that overlap, or whose panes accumulate; or an option is wrong.
     """
 
     def __init__(
-        self, policy: Policy | str | PathLike[str] | Mapping[str, Any], *, overlapping_windows: bool = False
+        self,
+        policy: Policy | str | PathLike[str] | Mapping[str, Any],
+        *,
+        overlapping_windows: bool = False,
+        parse_text: bool = False,
+        row_number: str | None = None,
+        trace: bool = False,
+        order_column: str | None = None,
     ) -> None:
         super().__init__()
         self._policy = _policy(policy)
         self._overlapping = overlapping_windows
+        self._options = self._row_options(
+            parse_text=parse_text, row_number=row_number, trace=trace, order_column=order_column
+        )
+        _check_options(self._policy, self._options)
 
     def expand(self, rows: pvalue.PCollection) -> Anonymized:
         """Pack, hold, publish."""
-        # Here, so that an object that is applied twice draws two: no two engines share a sequence.
+        # Drawn here, so that an object that is applied twice draws two: no two engines share a sequence.
         self._secret = secret_of(self._policy)
         self._uid = uuid.uuid4().hex
         self._check_windows(rows.windowing)
         fields = _check_schema(self._policy, rows.element_type)
-        #: What makes records of rejected rows and of releases: such as have a schema, if the rows do.
+        #: Makes records of rejected rows and of releases: with a schema, if the rows have one.
         self._record: Callable[..., Any] = dict if fields is None else beam.Row
         packed = rows | "Pack" >> with_outputs(self._pack(rows), REJECTED, COUNTS, main="packs")
         packs = packed.packs
         packs.element_type = typehints.Tuple[int, bytes]
         held = self._hold(packs)
-        counts = (packed[COUNTS], held[COUNTS]) | "Counts" >> beam.Flatten()
+        for counts in (packed[COUNTS], held[COUNTS]):
+            counts.element_type = _DICT
         result = Anonymized(
-            held[PUBLISHED], held[SUPPRESSED], packed[REJECTED], held[RELEASES], trace=held[TRACE], counts=counts
+            published=held[PUBLISHED],
+            suppressed=held[SUPPRESSED],
+            rejected=packed[REJECTED],
+            releases=held[RELEASES],
+            trace=held[TRACE],
+            counts=(packed[COUNTS], held[COUNTS]) | "Counts" >> beam.Flatten(),
         )
-        published = _published_type(self._policy, rows.element_type, fields)
-        result.published.element_type = result.suppressed.element_type = published
-        result.rejected.element_type = _record_type(REJECTED_FIELDS, fields)
-        result.releases.element_type = _record_type(RELEASE_FIELDS, fields)
-        result.trace.element_type = _trace_type(rows.element_type)
-        for records in (packed[COUNTS], held[COUNTS], counts):
-            records.element_type = _DICT
+        self._set_types(result, rows.element_type, fields)
         return result
+
+    def _row_options(self, **given: Any) -> RowOptions:
+        return RowOptions(**given)
+
+    def _set_types(self, result: Anonymized, element_type: Any, fields: dict[str, Any] | None) -> None:
+        order = self._options.order_column
+        placed = [] if order is None else [(order, int)]
+        published = _published_type(self._policy, element_type, fields, placed)
+        result.published.element_type = result.suppressed.element_type = published
+        numbered = placed if self._options.row_number is not None else []
+        result.rejected.element_type = _record_type([*REJECTED_FIELDS, *numbered], fields)
+        result.trace.element_type = _like_rows(element_type, _DICT)
+        result.releases.element_type = _like_rows(element_type, _record_type(RELEASE_FIELDS, fields))
+        result.counts.element_type = _DICT
 
     def _check_windows(self, windowing: Any) -> None:
         """Refuse windows in which groups cannot be formed, or which publish a row again."""
@@ -126,15 +164,17 @@ class Anonymize(beam.PTransform):
     def _hold(self, packs: pvalue.PCollection) -> Any:
         warn_of_stale_state(packs.pipeline)
         keep_keys_whole(packs.pipeline)
-        hold = Hold(self._policy, self._secret, self._uid, self._record)
+        hold = HoldRows(self._policy, self._secret, self._uid, self._record, self._options)
         return packs | "Hold" >> hold_outputs(hold)
 
-    def _pack(self, rows: pvalue.PCollection) -> Pack:
-        has_time = self._policy.event_time is not None
+    def _pack(self, rows: pvalue.PCollection) -> PackRows:
+        has_time = self._policy.event_time is not None or self._options.by_number
         is_global = isinstance(rows.windowing.windowfn, GlobalWindows)
-        pack = PackBounded if rows.is_bounded and is_global and has_time else Pack
+        pack = PackBoundedRows if rows.is_bounded and is_global and has_time else PackRows
         one_key = self._has_one_key(rows)
-        return pack(self._policy, self._secret, self._record, one_key=one_key, overlapping=self._overlapping)
+        return pack(
+            self._policy, self._secret, self._record, self._options, one_key=one_key, overlapping=self._overlapping
+        )
 
     def _has_one_key(self, rows: pvalue.PCollection) -> bool:
         """Whether to hold all shards under one key: keys cost, and here no two are ever worked on at once."""
@@ -147,10 +187,22 @@ def hold_outputs(step: beam.DoFn) -> beam.PTransform:
 
 
 def with_outputs(step: beam.DoFn, *tags: str, main: str) -> beam.PTransform:
-    """A step of several outputs, whose label does not tell its class: labels stay when classes are renamed."""
+    """Make a step of several outputs whose label does not tell its class: labels stay when classes are renamed."""
     transform = beam.ParDo(step)
     transform.label = "ParDo"
     return transform.with_outputs(*tags, main=main)
+
+
+def _check_options(policy: Policy, options: RowOptions) -> None:
+    if options.trace and options.row_number is None:
+        message = "Anonymize: trace needs row_number, the column that identifies the rows."
+        raise ValueError(message)
+    named = {policy.person, policy.event_time, *policy.quasi_identifiers, *policy.sensitive, *policy.publish}
+    for option in ("row_number", "order_column"):
+        name = getattr(options, option)
+        if name is not None and (name in named or options.row_number == options.order_column):
+            message = f"Anonymize: {option} must be a column of its own, not {name!r}."
+            raise ValueError(message)
 
 
 def _policy(given: Any) -> Policy:
@@ -162,7 +214,7 @@ def _policy(given: Any) -> Policy:
 
 
 def _check_schema(policy: Policy, element_type: Any) -> dict[str, Any] | None:
-    """The types of the rows' fields, where they are known; what the policy names must be among them."""
+    """Return the types of the rows' fields, where they are known; the policy's columns must be among them."""
     if element_type is None or element_type in (dict, pa.RecordBatch, pa.Table, Any):
         return None
     fields = _fields(element_type)
@@ -179,7 +231,7 @@ def _check_schema(policy: Policy, element_type: Any) -> dict[str, Any] | None:
 
 
 def _fields(element_type: Any) -> dict[str, Any] | None:
-    """The fields of rows with a schema, and their types."""
+    """Return the fields of rows with a schema, and their types."""
     if isinstance(element_type, RowTypeConstraint):
         return dict(element_type._fields)
     row = RowTypeConstraint.from_user_type(element_type)
@@ -191,37 +243,33 @@ def _fields(element_type: Any) -> dict[str, Any] | None:
 
 
 def _old_union(kind: Any) -> Any:
-    """`int | None` as `Union[int, None]`, of which Beam makes a schema."""
+    """Make `Union[int, None]` of `int | None`, since Beam makes a schema of it."""
     return Union[typing.get_args(kind)] if isinstance(kind, types.UnionType) else kind  # noqa: UP007
 
 
-def _published_type(policy: Policy, element_type: Any, fields: dict[str, Any] | None) -> Any:
-    """The type of published rows: with a schema, if the rows that came had one."""
+def _published_type(
+    policy: Policy, element_type: Any, fields: dict[str, Any] | None, placed: Sequence[tuple[str, type]]
+) -> Any:
+    """The type of published rows: with a schema, if the input rows have one."""
     if fields is None:
-        return _published_type_without_fields(element_type)
+        is_dict = element_type is dict or isinstance(element_type, type(_DICT))
+        return _like_rows(element_type, _DICT if is_dict else Any)
     columns = [(name, _beam_type(kind)) for name, kind in Publisher(policy).fields()]
     if takes_holes(policy.parameters):  # a range may be missing as a whole
         columns = [(name, _or_none(kind)) for name, kind in columns]
     floats = dict.fromkeys(published_as_floats(policy), float)
     columns += [(name, floats.get(name, fields[name])) for name in (*policy.sensitive, *policy.publish)]
-    return RowTypeConstraint.from_fields(columns)
+    return RowTypeConstraint.from_fields([*columns, *placed])
 
 
-def _published_type_without_fields(element_type: Any) -> Any:
-    if element_type in (pa.RecordBatch, pa.Table):
-        return pa.RecordBatch
-    is_dict = element_type is dict or isinstance(element_type, type(_DICT))
-    return _DICT if is_dict else Any
-
-
-def _trace_type(element_type: Any) -> Any:
-    """The type of traces: batches for batches, dicts for rows."""
+def _like_rows(element_type: Any, otherwise: Any) -> Any:
+    """The type of an output that holds batches if the rows come in batches."""
     if element_type in (None, Any):
         return Any
-    return pa.RecordBatch if element_type in (pa.RecordBatch, pa.Table) else _DICT
+    return pa.RecordBatch if element_type in _ARROW else otherwise
 
 
-def _record_type(fields: Sequence[tuple[str, type]], of_rows: dict[str, Any] | None) -> Any:
+def _record_type(fields: Sequence[tuple[str, Any]], of_rows: dict[str, Any] | None) -> Any:
     if of_rows is not None:
         return RowTypeConstraint.from_fields(list(fields))
     return _DICT

@@ -21,10 +21,10 @@ from crenel.errors import Rejected
 from crenel.pipelines.auditing.published_values import Boxes, NotReadableError, Spans
 from crenel.pipelines.command_errors import CommandError
 from crenel.pipelines.files import readers as sources
-from crenel.pipelines.files.column_types import Typing
 from crenel.pipelines.files.readers import Source
 from crenel.policy import Policy, columns
 from crenel.policy.checks import suggestion
+from crenel.transforms._pack.text_columns import TextColumns, named_columns
 
 __all__ = ["read"]
 
@@ -142,19 +142,18 @@ def _lacking(name: str, there: Sequence[str], needed: Iterable[str]) -> Iterator
 
 
 def _input(policy: Policy, found: Sequence[Source], tick: Tick) -> Input:
-    typing, encoder, kept = Typing(policy), Encoder(policy), _Kept(policy)
-    _check(found, typing.needed)
+    text, encoder, kept = TextColumns(policy), Encoder(policy), _Kept(policy)
+    _check(found, named_columns(policy))
     parts: list[tuple[Rows, Ints, Ints]] = []
     total, seen = 0, set[str]()
     for _, raw in _batches(found, tick):
         seen.update(raw.schema.names)
-        batch = typing.of(raw, 0, 0)
-        table = {name: batch.column(name) for name in batch.schema.names}
+        table = text.arrays(raw, named_columns(policy))
         encoded = encoder.encode(table, np.zeros(raw.num_rows, dtype=np.int64))
         parts.append((encoded.rows, kept.of(table)[encoded.kept], encoded.kept + total))
         total += raw.num_rows
     if total:  # a file where each row has its own columns can lack one only as a whole
-        problems = list(_lacking("the input", sorted(seen), typing.needed))
+        problems = list(_lacking("the input", sorted(seen), named_columns(policy)))
         if problems:
             raise CommandError(*problems)
     d, s = len(policy.quasi_identifiers), len(policy.sensitive)
@@ -183,7 +182,7 @@ def _joined(parts: Sequence[NDArray[Any]], dtype: Any = np.int64, width: int | N
 def _output(policy: Policy, found: Sequence[Source], tick: Tick) -> Output:
     names = [*policy.quasi_identifiers, *policy.sensitive, *policy.publish]
     seen = _check(found, names)
-    typing, kept, boxes = Typing(policy), _Kept(policy), Boxes(len(policy.quasi_identifiers))
+    text, kept, boxes = TextColumns(policy), _Kept(policy), Boxes(len(policy.quasi_identifiers))
     spans = {name: Spans(qi) for name, qi in policy.quasi_identifiers.items()}
     parts: list[tuple[Any, Ints, Ints]] = []
     for source, raw in _batches(found, tick):
@@ -192,7 +191,7 @@ def _output(policy: Policy, found: Sequence[Source], tick: Tick) -> Output:
         table = {name: raw.column(name) if name in there else pa.nulls(raw.num_rows) for name in names}
         ends = [_read_back(source, name, spans[name], table[name]) for name in spans]
         box = boxes.numbers(np.column_stack([lo for lo, _ in ends]), np.column_stack([hi for _, hi in ends]))
-        codes = [_codes(source, policy, typing, name, table[name]) for name in policy.sensitive]
+        codes = [_codes(source, policy, text, name, table[name]) for name in policy.sensitive]
         parts.append((box, np.column_stack(codes) if codes else np.zeros((len(box), 0), np.int64), kept.of(table)))
     if parts:
         problems = list(_lacking(found[0].name, list(seen), names))
@@ -220,8 +219,8 @@ def _read_back(source: Source, name: str, spans: Spans, column: pa.Array) -> tup
         raise CommandError(msg) from None
 
 
-def _codes(source: Source, policy: Policy, typing: Typing, name: str, column: pa.Array) -> Ints:
-    codes, reasons = policy.sensitive[name].codes(typing.column(name, column))
+def _codes(source: Source, policy: Policy, text: TextColumns, name: str, column: pa.Array) -> Ints:
+    codes, reasons = policy.sensitive[name].codes(text.array(name, column))
     if reasons is not None:
         reason = Counter(reason for reason in reasons if reason is not None).most_common(1)[0][0]
         msg = f"{source.name} has a value in column {name!r} that the policy cannot have published: {reason}."

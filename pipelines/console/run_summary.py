@@ -20,7 +20,7 @@ from crenel.policy.durations import UNITS
 
 if TYPE_CHECKING:
     from crenel.pipelines.files.file_job import Outcome
-    from crenel.pipelines.files.scratch import Work
+    from crenel.pipelines.files.scratch import Scratch
     from crenel.transforms._publish.counts import Spread
 
 __all__ = ["as_dict", "as_text", "showing", "watching"]
@@ -30,10 +30,10 @@ _WIDTH = 100
 _SECOND = UNITS["s"]
 
 
-def watching(work: Work, method: str = "bastion") -> contextlib.AbstractContextManager[None]:
+def watching(scratch: Scratch, method: str = "bastion") -> contextlib.AbstractContextManager[None]:
     """Show how far a run is on standard error."""
     note = "" if compiled.is_compiled(method) else f" ({compiled.WAIT})"
-    return showing(lambda: progress(work, note))
+    return showing(lambda: progress(scratch, note))
 
 
 @contextlib.contextmanager
@@ -55,9 +55,9 @@ def showing(line: Callable[[], str]) -> Iterator[None]:
         _show("")
 
 
-def progress(work: Work, note: str = "") -> str:
+def progress(scratch: Scratch, note: str = "") -> str:
     """How far a run is."""
-    read, left = work.ticked("read"), work.ticked("left")
+    read, left = scratch.ticked("read"), scratch.ticked("left")
     if left:
         return f"{left:,} of {count(read, 'row')} anonymized"
     return f"{count(read, 'row')} read{note}"

@@ -1,7 +1,7 @@
-"""The folder of a run: what its workers leave there for each other, and for the end.
+"""The private folder of a run, in which its workers leave parts of the outputs.
 
-Workers may be threads or processes, and a part of the input may be worked on twice: each writes
-files of its own, whole or not at all. When the folder goes, whoever still works stops.
+Workers may be threads or processes, and a bundle may run twice. So each part is a file of its own, and counts only if
+the manifest names it (see `file_job`). When the folder disappears, workers that are still busy stop.
 """
 
 from __future__ import annotations
@@ -10,15 +10,13 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import pyarrow as pa
 
-__all__ = ["Cancelled", "Work"]
+__all__ = ["Cancelled", "PartWriter", "Scratch"]
 
 
 class Cancelled(Exception):
@@ -26,8 +24,8 @@ class Cancelled(Exception):
 
 
 @dataclass(frozen=True)
-class Work:
-    """The folder, for its workers."""
+class Scratch:
+    """The folder, as its workers see it."""
 
     folder: str
 
@@ -35,14 +33,14 @@ class Work:
     watched: bool = False
 
     @classmethod
-    def begin(cls, beside: Path | None, *, watched: bool = False) -> Work:
-        """Make a folder that only its owner may look into, beside a file to come or among temporary ones."""
+    def begin(cls, beside: Path | None, *, watched: bool = False) -> Scratch:
+        """Make a folder that only its owner may read, beside an output or among temporary files."""
         prefix = ".crenel-" if beside is None else f".{beside.name}.crenel-"
         return cls(tempfile.mkdtemp(prefix=prefix, dir=None if beside is None else beside.parent), watched)
 
     def end(self) -> None:
-        """Remove the folder, and with it whatever was not finished."""
-        # First out of sight: workers look for it by its name.
+        """Remove the folder, and with it every unfinished file."""
+        # Rename it first: workers look for it by its name.
         away = f"{self.folder}.gone"
         try:
             os.rename(self.folder, away)
@@ -51,45 +49,39 @@ class Work:
         shutil.rmtree(away, ignore_errors=True)
 
     def check(self) -> None:
-        """Go on only if the run does."""
+        """Stop if the run was given up.
+
+        Raises:
+            Cancelled: the folder is gone.
+        """
         if not os.path.isdir(self.folder):
             raise Cancelled
 
     def spool(self, stream: IO[bytes]) -> Path:
-        """Keep a stream that can be read only once."""
+        """Copy a stream that can be read only once into a file."""
         descriptor, path = tempfile.mkstemp(dir=self.folder, prefix="input-")
         with os.fdopen(descriptor, "wb") as file:
             shutil.copyfileobj(stream, file, 1 << 20)
         return Path(path)
 
-    @contextmanager
-    def part(self, name: str, number: int) -> Iterator[PartWriter]:
-        """Write batches that are there for others when all are."""
-        path = os.path.join(self.folder, f"{name}-{number:08}.arrow")
-        descriptor, unfinished = tempfile.mkstemp(dir=self.folder, prefix="unfinished-")
-        with os.fdopen(descriptor, "wb") as file:
-            writer = PartWriter(file)
-            yield writer
-            writer.close()
-        if writer.batches:
-            os.replace(unfinished, path)
-        else:
-            os.unlink(unfinished)
+    def part(self, output: str) -> PartWriter:
+        """Begin a part of an output, under a name that no other part has."""
+        descriptor, path = tempfile.mkstemp(dir=self.folder, prefix=f"{output}-", suffix=".arrow")
+        return PartWriter(os.fdopen(descriptor, "wb"), os.path.basename(path))
 
-    def parts(self, name: str) -> list[str]:
-        """The parts of a name, by their numbers."""
-        found = [file for file in os.listdir(self.folder) if file.startswith(f"{name}-") and file.endswith(".arrow")]
-        return [os.path.join(self.folder, file) for file in sorted(found)]
+    def path(self, part: str) -> str:
+        """The path of a part."""
+        return os.path.join(self.folder, part)
 
     def note(self, name: str, number: int, record: Any) -> None:
-        """Leave a record."""
+        """Leave a record of plain values: all of it, or none."""
         descriptor, unfinished = tempfile.mkstemp(dir=self.folder, prefix="unfinished-")
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             json.dump(record, file)
         os.replace(unfinished, os.path.join(self.folder, f"{name}-{number:08}.json"))
 
     def notes(self, name: str) -> list[Any]:
-        """The records of a name, by their numbers."""
+        """Read the records of a name, in the order of their numbers."""
         found = [file for file in os.listdir(self.folder) if file.startswith(f"{name}-") and file.endswith(".json")]
         records = []
         for file in sorted(found):
@@ -98,7 +90,7 @@ class Work:
         return records
 
     def tick(self, what: str, rows: int) -> None:
-        """Say how far it is, if somebody watches."""
+        """Report progress, if somebody watches."""
         if not self.watched:
             return
         descriptor = os.open(os.path.join(self.folder, what), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -108,7 +100,7 @@ class Work:
             os.close(descriptor)
 
     def ticked(self, what: str) -> int:
-        """How far it is."""
+        """Sum up the progress."""
         try:
             with open(os.path.join(self.folder, what), encoding="ascii") as file:
                 return sum(int(line) for line in file if line.endswith("\n"))
@@ -117,23 +109,21 @@ class Work:
 
 
 class PartWriter:
-    """Writes batches of one schema, which is that of the first."""
+    """Writes batches of one schema, that of the first, into a file."""
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: IO[bytes], name: str) -> None:
         self._file = file
         self._writer: Any = None
-        self.batches = 0
+        self.name = name
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Write a batch, unless it is empty."""
-        if not batch.num_rows:
-            return
+        """Write a batch."""
         if self._writer is None:
             self._writer = pa.ipc.new_stream(self._file, batch.schema)
         self._writer.write_batch(batch)
-        self.batches += 1
 
     def close(self) -> None:
-        """Finish the part."""
+        """Finish the file."""
         if self._writer is not None:
             self._writer.close()
+        self._file.close()

@@ -21,7 +21,7 @@ from apache_beam import typehints
 
 from crenel.pipelines.command_errors import CommandError
 from crenel.pipelines.files.file_job import Launch, Outcome
-from crenel.pipelines.files.scratch import Work
+from crenel.pipelines.files.scratch import Scratch
 from crenel.pipelines.kafka import topics as kafka_topics
 from crenel.pipelines.kafka.sink import EncodeRows, WriteRecords
 from crenel.pipelines.kafka.source import ReadPartition, elements
@@ -118,7 +118,7 @@ def _check_distinct(source: Topic, outputs: Mapping[str, Topic | Path]) -> None:
 
 
 def run(
-    request: Request, launch: Launch, watch: Callable[[Work], Any] | None = None, *, local: bool = True
+    request: Request, launch: Launch, watch: Callable[[Scratch], Any] | None = None, *, local: bool = True
 ) -> Outcome | None:
     """Anonymize the topic until its input ends or the user stops it.
 
@@ -145,30 +145,30 @@ def run(
     if not local:
         launch(lambda pipeline: build(pipeline, request, bounds), 0, request.policy.shards)
         return None
-    work = Work.begin(None, watched=watch is not None)
+    scratch = Scratch.begin(None, watched=watch is not None)
     try:
-        with nullcontext() if watch is None else watch(work):
-            launch(lambda pipeline: build(pipeline, request, bounds, work), 0, 1)
-        outcome = _outcome(work)
+        with nullcontext() if watch is None else watch(scratch):
+            launch(lambda pipeline: build(pipeline, request, bounds, scratch), 0, 1)
+        outcome = _outcome(scratch)
         outcome.seconds = time.monotonic() - began
         return outcome
     finally:
-        work.end()
+        scratch.end()
 
 
-def build(pipeline: beam.Pipeline, request: Request, bounds: _Bounds, work: Work | None = None) -> None:
+def build(pipeline: beam.Pipeline, request: Request, bounds: _Bounds, scratch: Scratch | None = None) -> None:
     """Add the steps to a pipeline.
 
     Args:
         pipeline: The pipeline.
         request: What to do.
         bounds: The first and the last offset to read, by partition.
-        work: Where a run on this machine keeps its counts.
+        scratch: Where a run on this machine keeps its counts.
     """
     partitions = pipeline | "Partitions" >> beam.Create(elements(bounds))
     partitions.element_type = typehints.Tuple[int, int, int]
     # Without checkpoints to delay, the shortest calls let the runner choose the partition that is behind.
-    source = ReadPartition(request.source, request.policy, 1.0 if work is None else 0.0)
+    source = ReadPartition(request.source, request.policy, 1.0 if scratch is None else 0.0)
     read = partitions | "Read" >> with_outputs(source, REJECTED, main="rows")
     rows, unreadable = read["rows"], read[REJECTED]
     rows.element_type = unreadable.element_type = _ROW
@@ -184,9 +184,9 @@ def build(pipeline: beam.Pipeline, request: Request, bounds: _Bounds, work: Work
     everything.element_type = _RECORD
     durable = everything | "Durable" >> Durable(keys=request.policy.shards)
     _ = durable | "Write" >> beam.ParDo(WriteRecords(request.outputs))
-    if work is not None:
+    if scratch is not None:
         counts = unreadable | "Count unreadable" >> beam.Map(_unreadable)
-        _ = (counts, result.counts) | "All counts" >> beam.Flatten() | "Add up" >> beam.ParDo(_AddUp(work))
+        _ = (counts, result.counts) | "All counts" >> beam.Flatten() | "Add up" >> beam.ParDo(_AddUp(scratch))
 
 
 def _unreadable(record: Mapping[str, str]) -> dict[str, Any]:
@@ -199,8 +199,8 @@ def _unreadable(record: Mapping[str, str]) -> dict[str, Any]:
 class _AddUp(beam.DoFn):
     """Adds up all counts of a run, and reports progress."""
 
-    def __init__(self, work: Work) -> None:
-        self._work = work
+    def __init__(self, scratch: Scratch) -> None:
+        self._work = scratch
 
     def setup(self) -> None:
         """Begin with nothing."""
@@ -222,9 +222,9 @@ class _AddUp(beam.DoFn):
         self._work.note(_COUNTS, 0, self._counts.as_dict())
 
 
-def _outcome(work: Work) -> Outcome:
+def _outcome(scratch: Scratch) -> Outcome:
     outcome = Outcome()
-    outcome.take(Counts.of(work.notes(_COUNTS)), timed=True)
+    outcome.take(Counts.of(scratch.notes(_COUNTS)), timed=True)
     if outcome.accounted != outcome.rows:
         msg = f"only {outcome.accounted:,} of {outcome.rows:,} rows are accounted for."
         raise JobFailed(msg)

@@ -87,12 +87,12 @@ def test_another_shape_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     from apache_beam.coders import StrUtf8Coder
     from apache_beam.transforms.userstate import BagStateSpec
 
-    from crenel.transforms._hold.hold_step import Hold
+    from crenel.transforms._hold.hold_step import HoldRows
 
     before = shape.transform()
-    monkeypatch.setattr(Hold.LOG, "coder", StrUtf8Coder())
+    monkeypatch.setattr(HoldRows.LOG, "coder", StrUtf8Coder())
     assert shape.transform() != before
-    assert isinstance(Hold.LOG, BagStateSpec)
+    assert isinstance(HoldRows.LOG, BagStateSpec)
 
 
 def test_no_step_is_named_by_a_class_or_a_place_in_the_code() -> None:

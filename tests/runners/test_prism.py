@@ -139,13 +139,13 @@ def _alive(pid: int) -> bool:
 @pytest.mark.prism
 def test_slow_bundles_are_not_split(on_prism: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prism splits a bundle that is slow, and then runs both parts at once on the state of one key."""
-    take, slow = hold.Hold._take, [1.0]
+    take, slow = hold.HoldRows._take, [1.0]
 
     def slowly(self: Any, *arguments: Any) -> Any:
         time.sleep(slow.pop() if slow else 0.0)  # as when the engine is compiled
         return take(self, *arguments)
 
-    monkeypatch.setattr(hold.Hold, "_take", slowly)
+    monkeypatch.setattr(hold.HoldRows, "_take", slowly)
     out = run(Stamped(GIVEN), anonymize(overlapping_windows=True), window=SlidingWindows(1200, 600))
     assert len(out.published) == 2 * len(GIVEN)
     assert sum(left.value["rows"] for left in out.releases) == 2 * len(GIVEN)

@@ -13,8 +13,8 @@ from apache_beam.utils.timestamp import Timestamp
 
 from crenel.policy import Policy
 from crenel.transforms._hold import hold_step as hold
-from crenel.transforms._hold.engine_cache import MEMORY
-from crenel.transforms._hold.hold_step import Hold
+from crenel.transforms._hold.engine_cache import CACHE
+from crenel.transforms._hold.hold_step import HoldRows
 from crenel.transforms._pack.row_pack import Packer
 
 #: The end of time.
@@ -79,7 +79,7 @@ class Worker:
     """One instance of the step, on a machine of its own or beside others."""
 
     def __init__(self, of: Policy, *, secret: bytes = b"secret", uid: str = "uid") -> None:
-        self.step = Hold(of, secret, uid)
+        self.step = HoldRows(of, secret, uid)
         self.step.setup()
 
     def push(self, state: State, pack: bytes, *, at: int = 0, shard: int = 0, window: Any = None) -> list[Any]:
@@ -121,7 +121,7 @@ def tagged(elements: Iterable[Any], tag: str) -> list[Any]:
 
 def forget() -> None:
     """As if the process had been started anew."""
-    MEMORY._kept.clear()
+    CACHE._kept.clear()
 
 
 def rolled_back(state: State) -> State:

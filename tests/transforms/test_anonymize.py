@@ -18,7 +18,7 @@ from crenel import Policy, PolicyError
 from crenel.policy.quasi_identifiers import Datetime, Numeric
 from crenel.policy.secret import secret_of
 from crenel.transforms import Anonymize, AnonymizeBounded, Counts
-from crenel.transforms._hold.holder import Holder
+from crenel.transforms._hold.shard_holder import ShardHolder
 from crenel.transforms._pack.row_pack import Packer
 from crenel.transforms._publish.publisher import _Column
 from tests.transforms.streams import anonymize, keep, kept, policy, rows, run
@@ -206,7 +206,7 @@ def test_releases_that_leave_at_once_are_in_no_order(step: Any, changes: dict[st
     """A batch has one timestamp: the order inside does not tell more of the time than that."""
     of = policy(k=3, **changes)
     given = rows(600)
-    holder = Holder(of, secret_of(of), b"0")
+    holder = ShardHolder(of, secret_of(of), b"0")
     decided: dict[int, int] = {}
     (pack,) = Packer(of, secret_of(of)).pack_dicts(given, None).packs
     for departure in [*holder.push(pack), *holder.flush()]:

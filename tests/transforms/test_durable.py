@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from crenel import Policy
 from crenel.transforms import Durable
 from crenel.transforms import durable as outbox
-from crenel.transforms._hold.holder import Holder
+from crenel.transforms._hold.shard_holder import ShardHolder
 from crenel.transforms._pack.row_pack import Packer
 from crenel.transforms._publish.publisher import Publisher
 from crenel.transforms.durable import CONFIRMATIONS, Gather, Outbox, Probe
@@ -259,7 +259,7 @@ def release(seed: int) -> list[bytes]:
     draw = random.Random(0)
     rows = [{"who": i % 60, "at": 1e9 + i, "age": draw.randrange(100), "number": i} for i in range(300)]
     random.Random(seed).shuffle(rows)
-    holder = Holder(POLICY, b"secret", b"0")
+    holder = ShardHolder(POLICY, b"secret", b"0")
     departures = []
     for pack in Packer(POLICY, b"secret").pack_dicts(rows, np.zeros(len(rows), dtype=np.int64)).packs:
         departures += holder.push(pack)

@@ -40,13 +40,13 @@ def streamed(parts: list[Any], **changes: Any) -> Outcome:
 def firings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The times at which timers fired."""
     fired: list[int] = []
-    wake = hold.Hold._wake
+    wake = hold.HoldRows._wake
 
     def counted(self: Any, key: Any, now: int, *rest: Any) -> Any:
         fired.append(now)
         return wake(self, key, now, *rest)
 
-    monkeypatch.setattr(hold.Hold, "_wake", counted)
+    monkeypatch.setattr(hold.HoldRows, "_wake", counted)
     return fired
 
 

@@ -13,7 +13,7 @@ import pytest
 from crenel.policy import Policy, PolicyError
 from crenel.transforms import Anonymize, AnonymizeBounded
 from crenel.transforms._pack.row_pack import Packer
-from crenel.transforms._pack.sharding import Sharder
+from crenel.transforms._pack.sharding import ShardRouter
 from tests.transforms.streams import DISEASES, Left, anonymize, check, policy, rows, run
 
 GIVEN = [{**row, "zipcode": f"{row['number'] * 7919 % 100_000:05}"} for row in rows(600, persons=300)]
@@ -164,7 +164,7 @@ def test_locality_keeps_neighbours_together() -> None:
     of = policy(**LOCAL)
     packer = Packer(of, b"")
     (pack,) = Packer(policy(), b"").pack_dicts(GIVEN, None).packs
-    shard = Sharder(of, b"").shards(pack.rows, {}, np.arange(len(GIVEN)))
+    shard = ShardRouter(of, b"").shards(pack.rows, {}, np.arange(len(GIVEN)))
     whole = np.ptp(pack.rows.qi, axis=0)
     within = np.mean([np.ptp(pack.rows.qi[shard == s], axis=0) / whole for s in range(4)], axis=0)
     assert within.min() < 0.6

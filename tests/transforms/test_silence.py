@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 
 from crenel.transforms._hold import hold_step as hold
-from crenel.transforms._hold.engine_cache import MEMORY
-from crenel.transforms._hold.hold_step import Hold
-from crenel.transforms._hold.holder import Holder
+from crenel.transforms._hold.engine_cache import CACHE
+from crenel.transforms._hold.hold_step import HoldRows
+from crenel.transforms._hold.shard_holder import ShardHolder
 from crenel.transforms._pack import pack_step as pack
-from crenel.transforms._pack.row_pack import Pack, Packer
+from crenel.transforms._pack.row_pack import Packer, RowPack
 from tests.transforms.cells import State, Worker, forget, packs
 from tests.transforms.streams import anonymize, policy, rows, run
 
@@ -70,7 +70,7 @@ def test_an_exception_says_nothing_of_anybody(
         message = "out of memory"
         raise MemoryError(message)
 
-    target = {"push": (Holder, "push"), "encode": (Packer, "_pack"), "emit": (hold.Emitter, "_rows")}[where]
+    target = {"push": (ShardHolder, "push"), "encode": (Packer, "_pack"), "emit": (hold.Emitter, "_one_by_one")}[where]
     monkeypatch.setattr(*target, broken)
     with caplog.at_level(logging.INFO), pytest.raises(Exception, match="out of memory") as caught:
         run(telling(), anonymize())
@@ -135,19 +135,19 @@ def test_reprs_say_how_much_and_never_what() -> None:
     state, worker = State(), Worker(of)
     forget()
     worker.push(state, raw)
-    (live,) = MEMORY._kept.values()
+    (cached,) = CACHE._kept.values()
     packer = Packer(of, b"secret")
     packed = packer.pack_dicts(given, None)
     batch = packer.pack_arrow(pa.RecordBatch.from_pylist(given), None)
-    holder = Holder(of, b"secret", b"0")
-    departures = [*holder.push(Pack.from_bytes(raw)), *holder.flush()]
+    holder = ShardHolder(of, b"secret", b"0")
+    departures = [*holder.push(RowPack.from_bytes(raw)), *holder.flush()]
     things = [
-        *(live, live.shards, packed, batch, holder, departures, packer, worker.step, anonymize()),
+        *(cached, cached.shards, packed, batch, holder, departures, packer, worker.step, anonymize()),
         *(*packed.packs, *batch.packs),
         *(made.payload for made in (*packed.packs, *batch.packs)),
         *(departure.payload for departure in departures),
-        *(part for held in live.shards._holders.values() for part in held._parts),
-        *(pack.Pack(of, b"secret"), Hold(of, b"secret", "uid")),
+        *(part for held in cached.shards._holders.values() for part in held._parts),
+        *(pack.PackRows(of, b"secret"), HoldRows(of, b"secret", "uid")),
     ]
     for thing in things:
         silent(repr(thing) + str(thing))
@@ -156,6 +156,6 @@ def test_reprs_say_how_much_and_never_what() -> None:
 
 def test_the_secret_is_not_shown() -> None:
     of = policy(seed=987_654_321)
-    step = pickle.loads(pickle.dumps(Hold(of, b"seed 987654321", "uid")))
+    step = pickle.loads(pickle.dumps(HoldRows(of, b"seed 987654321", "uid")))
     shown = repr(step) + str(step.display_data()) + repr(of)
     assert "987654321" not in shown

@@ -36,14 +36,14 @@ def name(windows: Any) -> str:
 def firings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The times at which timers fired; a timer that re-arms for ever fails instead of hanging."""
     fired: list[int] = []
-    wake = hold.Hold._wake
+    wake = hold.HoldRows._wake
 
     def counted(self: Any, key: Any, now: int, *rest: Any) -> Any:
         fired.append(now)
         assert len(fired) < 2_000, "the timer re-arms for ever"
         return wake(self, key, now, *rest)
 
-    monkeypatch.setattr(hold.Hold, "_wake", counted)
+    monkeypatch.setattr(hold.HoldRows, "_wake", counted)
     return fired
 
 

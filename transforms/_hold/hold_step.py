@@ -1,10 +1,10 @@
-"""HOLD: the stateful step, one engine per shard and window."""
+"""HOLD: one engine per shard and window, behind state and timers, or, for bounded rows, behind a GroupByKey."""
 
 from __future__ import annotations
 
 import secrets
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -19,25 +19,62 @@ from apache_beam.transforms.userstate import (
     on_timer,
 )
 from apache_beam.transforms.window import GlobalWindow
-from apache_beam.utils.timestamp import Timestamp
+from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
 
 from crenel.policy import Policy
-from crenel.transforms._hold.engine_cache import MEMORY, Key, Live
-from crenel.transforms._hold.shard_set import Left, Shards
+from crenel.transforms._hold.engine_cache import CACHE, CachedShards, Key
+from crenel.transforms._hold.event_order import in_order
+from crenel.transforms._hold.shard_holder import ShardHolder
+from crenel.transforms._hold.shard_set import Left, ShardSet
 from crenel.transforms._pack.fingerprints import policy_of, policy_text
-from crenel.transforms._pack.row_pack import Pack, handed
+from crenel.transforms._pack.row_options import RowOptions
+from crenel.transforms._pack.row_pack import RowPack, handed_over
 from crenel.transforms._publish.emitter import Emitter
 from crenel.transforms._publish.timestamps import rounded
 
 #: Operations. A shard begins with the generator's key and the policy, without which the rest of the log means nothing.
 _BEGIN, _PUSH, _WAKE, _FLUSH = b"b", b"p", b"w", b"f"
-#: What earlier releases wrote for a timer: the time, told to a shard whether one of its rows was due or not.
-_ADVANCE = b"a"
-#: An operation's number in the log, so that sorting bytes sorts operations.
+#: The number of an operation in the log, so that sorting bytes sorts operations.
 _NUMBER = struct.Struct(">Q")
 
-#: The log is replaced by a snapshot when it has more bytes than this for each shard, and than twice the last snapshot.
+#: A snapshot replaces the log when the log has more bytes than this for each shard, and than twice the last snapshot.
 _SHORTEST_LOG = 1 << 20
+
+
+class _Hold(beam.DoFn):
+    """What both HOLD steps share: the emitter, and the counts of a bundle.
+
+    Args:
+        policy: The policy to enforce.
+        secret: Seeds the engines' generators, and the order of rows that are released at once. It travels with the
+            pipeline.
+        record: Makes records of releases: `dict`, or `beam.Row`.
+        options: How rows are identified and ordered.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        secret: bytes,
+        record: Callable[..., Any] = dict,
+        options: RowOptions = RowOptions(),
+    ) -> None:
+        self._policy = policy
+        self._secret = secret
+        self._record = record
+        self._options = options
+
+    def setup(self) -> None:
+        """Prepare what does not travel."""
+        self._emitter = Emitter(self._policy, self._secret, self._record, self._options)
+
+    def start_bundle(self) -> None:
+        """Forget the counts of a bundle that failed."""
+        self._emitter.start_bundle()
+
+    def finish_bundle(self) -> Iterator[Any]:
+        """Emit the counts of the bundle."""
+        return self._emitter.finish_bundle()
 
 
 @dataclass(frozen=True)
@@ -49,15 +86,15 @@ class _Cells:
     token: Any
 
 
-class Hold(beam.DoFn):
-    """Holds the packs of the shards of a key, and emits what leaves.
+class HoldRows(_Hold):
+    """Holds the shards of a key in state, and releases rows by timers.
 
     Args:
-        policy: What is to be guaranteed.
-        secret: What the engines' generators are seeded from, and the order of what leaves at once; it travels with the
-            pipeline.
-        uid: What tells this transform from others in the same process.
-        record: What makes records of releases: `dict`, or `beam.Row`.
+        policy: The policy to enforce.
+        secret: As for every HOLD step.
+        uid: Tells this transform from others in the same process.
+        record: Makes records of releases: `dict`, or `beam.Row`.
+        options: How rows are identified and ordered.
     """
 
     LOG = BagStateSpec("log", BytesCoder())
@@ -65,23 +102,16 @@ class Hold(beam.DoFn):
     TOKEN = ReadModifyWriteStateSpec("token", BytesCoder())
     DEADLINE = TimerSpec("deadline", TimeDomain.WATERMARK)
 
-    def __init__(self, policy: Policy, secret: bytes, uid: str, record: Callable[..., Any] = dict) -> None:
-        self._policy = policy
-        self._record = record
-        self._secret = secret
+    def __init__(
+        self,
+        policy: Policy,
+        secret: bytes,
+        uid: str,
+        record: Callable[..., Any] = dict,
+        options: RowOptions = RowOptions(),
+    ) -> None:
+        super().__init__(policy, secret, record, options)
         self._uid = uid
-
-    def setup(self) -> None:
-        """Prepare what does not travel."""
-        self._emitter = Emitter(self._policy, self._secret, self._record)
-
-    def start_bundle(self) -> None:
-        """Forget the counts of a bundle that failed."""
-        self._emitter.start_bundle()
-
-    def finish_bundle(self) -> Iterator[Any]:
-        """Emit the counts of the bundle."""
-        return self._emitter.finish_bundle()
 
     def process(
         self,
@@ -93,9 +123,9 @@ class Hold(beam.DoFn):
         token: Any = beam.DoFn.StateParam(TOKEN),
         deadline: Any = beam.DoFn.TimerParam(DEADLINE),
     ) -> Iterator[Any]:
-        """Take a pack of rows."""
+        """Push a pack of rows."""
         key, data = element
-        # It is a row's event time: what leaves is not stamped with it.
+        # Rounded, because it is a row's event time, which no released row may carry.
         earliest = rounded(timestamp.micros, self._emitter.tick)
         return self._take((self._uid, key, window), data, earliest, _Cells(log, snapshot, token), deadline)
 
@@ -110,151 +140,169 @@ class Hold(beam.DoFn):
         token: Any = beam.DoFn.StateParam(TOKEN),
         deadline: Any = beam.DoFn.TimerParam(DEADLINE),
     ) -> Iterator[Any]:
-        """Let go of what is due; of everything at the window's end.
+        """Release the rows that are due; at the end of the window all rows.
 
-        What is due is what the engine's own state says, so that firing twice, late or out of order does no harm.
+        The engine's own state decides what is due, so a timer that fires twice, late or out of order does no harm.
         """
         return self._wake((self._uid, key, window), timestamp.micros, _Cells(log, snapshot, token), deadline)
 
     def _take(self, key: Key, data: bytes, earliest: int, cells: _Cells, deadline: Any) -> Iterator[Any]:
-        live = self._live(key, cells)
-        pack = handed(data) or Pack.from_bytes(data)
-        begun = live.shards.begin(pack)
-        left = live.shards.push(pack)
+        cached = self._cached(key, cells)
+        pack = handed_over(data) or RowPack.from_bytes(data)
+        begun = cached.shards.begin(pack)
+        left = cached.shards.push(pack)
         if begun:
-            _log(live, _BEGIN + begun, cells)
-        return self._done(live, _PUSH + data, left, earliest, cells, deadline)
+            _log(cached, _BEGIN + begun, cells)
+        return self._done(cached, _PUSH + data, left, earliest, cells, deadline)
 
     def _wake(self, key: Key, now: int, cells: _Cells, deadline: Any) -> Iterator[Any]:
-        live = self._live(key, cells)
+        cached = self._cached(key, cells)
         # Timers are told in milliseconds, and a window ends a microsecond before one.
         over = now // 1000 >= key[-1].max_timestamp().micros // 1000
-        is_due = live.shards.held if over else live.shards.is_due(now)
+        is_due = cached.shards.held if over else cached.shards.is_due(now)
         if not is_due:
-            return self._idle(live, over, cells, deadline)
+            return self._idle(cached, over, cells, deadline)
         op = _FLUSH if over else _WAKE + str(now).encode()
-        return self._done(live, op, _apply(live.shards, op), now, cells, deadline)
+        return self._done(cached, op, _apply(cached.shards, op), now, cells, deadline)
 
-    def _done(self, live: Live, op: bytes, left: Left, earliest: int, cells: _Cells, deadline: Any) -> Iterator[Any]:
-        """Store what was done, and emit what leaves."""
-        self._store(live, op, cells)
+    def _done(
+        self, cached: CachedShards, op: bytes, left: Left, earliest: int, cells: _Cells, deadline: Any
+    ) -> Iterator[Any]:
+        """Store an operation, and emit what it released."""
+        self._store(cached, op, cells)
         if op[:1] != _PUSH:
-            live.armed = None  # it has fired
-        self._arm(live, deadline)
+            cached.armed = None  # the timer has fired
+        self._arm(cached, deadline)
         if op != _FLUSH:
-            MEMORY.put(live.key, live)
-        window = live.key[-1]
+            CACHE.put(cached.key, cached)
+        window = cached.key[-1]
         for shard, _ in left:
-            self._emitter.hold(live.shards.held_by(shard), window)
+            self._emitter.hold(cached.shards.held_by(shard), window)
         emit = self._emitter.emit
         return chain.from_iterable(emit(departures, shard, window, earliest) for shard, departures in left)
 
-    def _idle(self, live: Live, over: bool, cells: _Cells, deadline: Any) -> Iterator[Any]:
-        """A timer that nothing waited for: nothing happened, so nothing is stored."""
+    def _idle(self, cached: CachedShards, over: bool, cells: _Cells, deadline: Any) -> Iterator[Any]:
+        """Answer a timer that no row waited for: nothing happened, so nothing is stored."""
         if over:
-            _forget(live, cells)
-        elif live.token:
-            live.armed = None  # it has fired: a row of the same deadline must set it again
-            self._arm(live, deadline)
-            MEMORY.put(live.key, live)
+            _forget(cached, cells)
+        elif cached.token:
+            cached.armed = None  # the timer has fired: a row of the same deadline must set it again
+            self._arm(cached, deadline)
+            CACHE.put(cached.key, cached)
         return iter(())
 
-    def _live(self, key: Key, cells: _Cells) -> Live:
-        live = MEMORY.take(key)
+    def _cached(self, key: Key, cells: _Cells) -> CachedShards:
+        cached = CACHE.take(key)
         stored = cells.token.read()
-        if live is not None and stored is not None and live.token == stored:
-            return live
+        if cached is not None and stored is not None and cached.token == stored:
+            return cached
         return self._rebuilt(key, stored or b"", cells)
 
-    def _rebuilt(self, key: Key, token: bytes, cells: _Cells) -> Live:
-        """The shards as their state says: the snapshot, then the log once more."""
+    def _rebuilt(self, key: Key, token: bytes, cells: _Cells) -> CachedShards:
+        """Rebuild the shards from their state: restore the snapshot, then replay the log."""
         # Beam weighs a cell whenever it is read, written or cleared, which costs as much as some hundred rows do.
         if not token:
-            return Live(key, self._shards(key, self._policy), token)
+            return CachedShards(key, self._shards(key, self._policy), token)
         snapshot = cells.snapshot.read()
-        log = sorted(cells.log.read())  # a bag promises no order; each operation begins with its number
+        log = sorted(cells.log.read())  # a bag has no order; each operation begins with its number
         ops = [op[_NUMBER.size :] for op in log]
-        written = Shards.written_under(ops[0][1:] if snapshot is None else snapshot)
+        written = ShardSet.written_under(ops[0][1:] if snapshot is None else snapshot)
         changed = written != policy_text(self._policy)
         shards = self._shards(key, policy_of(written) if changed else self._policy)
         if snapshot is not None:
             shards.restore(snapshot)
         for op in ops:
-            _apply(shards, op)  # what left then has left
-        live = Live(key, shards, token, len(log), sum(map(len, log)), len(snapshot or b""))
+            _apply(shards, op)  # the rows that it released were emitted then
+        cached = CachedShards(key, shards, token, len(log), sum(map(len, log)), len(snapshot or b""))
         if changed:
-            # What happened, happened under the policy of then; from here on it is today's.
-            live.shards = self._shards(key, self._policy)
-            live.shards.restore(shards.snapshot())
-            live.outdated = True
-        return live
+            # The log was replayed under the policy of then; from here on today's holds.
+            cached.shards = self._shards(key, self._policy)
+            cached.shards.restore(shards.snapshot())
+            cached.outdated = True
+        return cached
 
-    def _shards(self, key: Key, policy: Policy) -> Shards:
-        _, own, window = key
-        return Shards(policy, self._secret, lambda shard: shard_name(shard, window), own)
+    def _shards(self, key: Key, policy: Policy) -> ShardSet:
+        window = key[-1]
+        return ShardSet(policy, self._secret, lambda shard: shard_name(shard, window))
 
-    def _store(self, live: Live, op: bytes, cells: _Cells) -> None:
-        if op == _FLUSH and _forget(live, cells):
+    def _store(self, cached: CachedShards, op: bytes, cells: _Cells) -> None:
+        if op == _FLUSH and _forget(cached, cells):
             return
-        enough = max(_SHORTEST_LOG * len(live.shards), 2 * live.snapshot)
-        if op == _FLUSH or live.outdated or live.bytes + len(op) > enough:
-            data = live.shards.snapshot()
+        enough = max(_SHORTEST_LOG * len(cached.shards), 2 * cached.snapshot)
+        if op == _FLUSH or cached.outdated or cached.bytes + len(op) > enough:
+            data = cached.shards.snapshot()
             cells.snapshot.write(data)
-            if live.ops:
+            if cached.ops:
                 cells.log.clear()
-            live.snapshot, live.ops, live.bytes, live.outdated = len(data), 0, 0, False
+            cached.snapshot, cached.ops, cached.bytes, cached.outdated = len(data), 0, 0, False
         else:
-            _log(live, op, cells)
-        live.token = secrets.token_bytes(8)
-        cells.token.write(live.token)
+            _log(cached, op, cells)
+        cached.token = secrets.token_bytes(8)
+        cells.token.write(cached.token)
 
-    def _arm(self, live: Live, deadline: Any) -> None:
-        """Set the timer to the next deadline, or to the window's end; not at all if nothing is held."""
-        if live.shards.held == 0:
+    def _arm(self, cached: CachedShards, deadline: Any) -> None:
+        """Set the timer to the next deadline, or to the end of the window; not at all if no row is held."""
+        if cached.shards.held == 0:
             return
-        end = live.key[-1].max_timestamp().micros
-        due = live.shards.next_deadline()
+        end = cached.key[-1].max_timestamp().micros
+        due = cached.shards.next_deadline()
         at = end if due is None else min(-(-due // 1000) * 1000, end)
-        if at != live.armed:
+        if at != cached.armed:
             deadline.set(Timestamp(micros=at))
-            live.armed = at
+            cached.armed = at
 
 
-def _apply(shards: Shards, op: bytes) -> Left:
+class HoldGroupedRows(_Hold):
+    """Pushes all packs of a shard and window through one engine, in the order of event times."""
+
+    def process(self, element: tuple[int, Iterable[bytes]], window: Any = beam.DoFn.WindowParam) -> Iterator[Any]:
+        """Anonymize the rows of a shard."""
+        shard, packs = element
+        holder = ShardHolder(self._policy, self._secret, shard_name(shard, window))
+        carried = self._options.row_number if self._options.trace else None
+        for pack in in_order([RowPack.from_bytes(data) for data in packs], carried):
+            left = holder.push(pack)
+            self._emitter.hold(holder.held, window)
+            # All input is there, so nothing is late: a row is emitted with the moment of its release.
+            yield from self._emitter.emit(left, shard, window, MIN_TIMESTAMP.micros)
+        left = holder.flush()
+        self._emitter.hold(holder.held, window)
+        yield from self._emitter.emit(left, shard, window, MIN_TIMESTAMP.micros)
+
+
+def _apply(shards: ShardSet, op: bytes) -> Left:
     kind, rest = op[:1], op[1:]
     if kind == _BEGIN:
         shards.restore(rest)
         return []
     if kind == _PUSH:
-        return shards.push(Pack.from_bytes(rest))
+        return shards.push(RowPack.from_bytes(rest))
     if kind == _WAKE:
         return shards.wake(int(rest))
-    if kind == _ADVANCE:
-        return shards.advance(int(rest))
     return shards.flush()
 
 
-def _log(live: Live, op: bytes, cells: _Cells) -> None:
-    cells.log.add(_NUMBER.pack(live.ops) + op)
-    live.ops += 1
-    live.bytes += len(op)
+def _log(cached: CachedShards, op: bytes, cells: _Cells) -> None:
+    cells.log.add(_NUMBER.pack(cached.ops) + op)
+    cached.ops += 1
+    cached.bytes += len(op)
 
 
-def _forget(live: Live, cells: _Cells) -> bool:
-    """Clear the state of the global window at its end, which no runner does; say whether it was that."""
-    if not isinstance(live.key[-1], GlobalWindow):
-        return False  # rows may still come, late; the runner clears it in time
-    if live.ops:
+def _forget(cached: CachedShards, cells: _Cells) -> bool:
+    """Clear the state of the global window at its end, which no runner does; return whether it was that."""
+    if not isinstance(cached.key[-1], GlobalWindow):
+        return False  # late rows may still come; the runner clears the state in time
+    if cached.ops:
         cells.log.clear()
-    if live.snapshot:
+    if cached.snapshot:
         cells.snapshot.clear()
-    if live.token:
+    if cached.token:
         cells.token.clear()
     return True
 
 
 def shard_name(shard: int, window: Any) -> bytes:
-    """What tells an engine from the others of the pipeline, in every process the same."""
+    """Name an engine: differently from all others of the pipeline, and in every process the same."""
     if isinstance(window, GlobalWindow):
         return f"{shard}".encode()
     return f"{shard} {window.start.micros} {window.end.micros}".encode()

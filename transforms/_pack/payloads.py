@@ -140,11 +140,8 @@ class Objects(Payload):
     @classmethod
     def from_bytes(cls, data: bytes) -> Objects:
         """Read what `to_bytes` wrote."""
-        names, *rest = pickle.loads(data)
-        if len(rest) == 1:  # as they were once written: a tuple for each row
-            (rows,) = rest
-            return cls(tuple(zip(*rows, strict=True)) if rows else ((),) * len(names), names, len(rows))
-        return cls(rest[0], names, rest[1])
+        names, columns, count = pickle.loads(data)
+        return cls(columns, names, count)
 
     @property
     def can_be_kept(self) -> bool:

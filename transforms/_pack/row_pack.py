@@ -1,4 +1,4 @@
-"""Packs: the rows of one shard in one element, so that Beam's cost per element is paid once for many rows."""
+"""Packs: many rows of one shard in one element, so that Beam's cost per element is paid once for all of them."""
 
 from __future__ import annotations
 
@@ -24,36 +24,35 @@ from crenel.transforms._pack import payloads
 from crenel.transforms._pack.fingerprints import persons_mark, space_mark
 from crenel.transforms._pack.payloads import Batch, Form, Objects, Payload, shared
 from crenel.transforms._pack.perturb import Perturber
-from crenel.transforms._pack.sharding import Sharder
+from crenel.transforms._pack.row_options import RowOptions
+from crenel.transforms._pack.sharding import ShardRouter
+from crenel.transforms._pack.text_columns import TextColumns, named_columns
 
-_SCHEMAS = avro.Schemas("crenel.transforms._pack", ("pack.2.avsc", "pack.1.avsc"))
-
-#: The shard of a pack that does not say it: those of an earlier release, of which the key was the shard.
-UNSAID = -1
+_SCHEMAS = avro.Schemas("crenel.transforms._pack", ("pack.1.avsc",))
 
 
 @dataclass(frozen=True, eq=False)
-class Pack:
-    """Encoded rows of one shard, and what leaves of them as it is."""
+class RowPack:
+    """Encoded rows of one shard, and their columns that are published unchanged."""
 
     rows: Rows
     form: Form
     payload: Payload
-    #: What the hashes of persons, and what the coordinates and codes, can be compared with; empty: with any.
-    persons: bytes = b""
-    space: bytes = b""
-    shard: int = UNSAID
+    #: Marks of what the hashes of persons, and the coordinates and codes, can be compared with (see `fingerprints`).
+    persons: bytes
+    space: bytes
+    shard: int
 
-    def take(self, indices: NDArray[np.int64]) -> Pack:
+    def take(self, indices: NDArray[np.int64]) -> RowPack:
         """Choose rows, in this order."""
         return replace(self, rows=self.rows.take(indices), payload=self.payload.take(indices))
 
-    def slice(self, start: int, stop: int) -> Pack:
-        """The rows from `start` up to, not including, `stop`; they share memory with these."""
+    def slice(self, start: int, stop: int) -> RowPack:
+        """Slice rows; they share memory with these."""
         return replace(self, rows=self.rows.slice(start, stop), payload=self.payload.slice(start, stop))
 
     def to_bytes(self) -> bytes:
-        """Write the pack as one element of a pipeline, or of the log."""
+        """Write the pack as one element of a pipeline, or of a log."""
         rows = self.rows
         return _SCHEMAS.encode(
             {
@@ -70,7 +69,7 @@ class Pack:
         )
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Pack:
+    def from_bytes(cls, data: bytes) -> RowPack:
         """Read what `to_bytes` wrote."""
         record = _SCHEMAS.decode(data)
         person = avro.unpacked(record["person"], "<i8")
@@ -90,10 +89,10 @@ _HANDED = threading.local()
 
 
 @contextmanager
-def written(pack: Pack) -> Iterator[bytes]:
-    """The pack as bytes. Who is given these very bytes meanwhile need not read them: see `handed`.
+def hand_over(pack: RowPack) -> Iterator[bytes]:
+    """Write the pack as bytes; a step that is given these very bytes meanwhile need not read them: see `handed_over`.
 
-    Where no coder is between two steps, the second takes an element while the first emits it.
+    Where there is no coder between two steps, the second takes an element while the first emits it.
     """
     data = pack.to_bytes()
     _HANDED.now = (data, pack) if pack.payload.can_be_kept else None
@@ -103,8 +102,8 @@ def written(pack: Pack) -> Iterator[bytes]:
         _HANDED.now = None
 
 
-def handed(data: bytes) -> Pack | None:
-    """The pack that is written as these bytes, if it was not sent but handed over."""
+def handed_over(data: bytes) -> RowPack | None:
+    """Return the pack of these bytes if it was handed over, and not sent."""
     now = getattr(_HANDED, "now", None)
     return now[1] if now is not None and now[0] is data else None
 
@@ -115,28 +114,29 @@ def _matrix(flat: NDArray[Any], rows: int) -> NDArray[Any]:
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """What became of a batch of rows: those that were encoded, and what was rejected."""
+    """A batch of rows after encoding: the rows that were encoded, and those that were rejected."""
 
-    pack: Pack
-    #: Which shard each of the encoded rows goes to.
+    #: The encoded rows of all shards; `shard` is not set yet.
+    pack: RowPack
+    #: The shard of each encoded row.
     shard: NDArray[np.int64]
     #: For each rejected row its place in the batch, the field and the reason.
     rejected: Sequence[tuple[int, str, str]]
 
     @property
-    def packs(self) -> list[Pack]:
+    def packs(self) -> list[RowPack]:
         """The encoded rows by shard."""
         return list(_by_shard(self.pack, self.shard))
 
 
-def deal(parts: Sequence[Packed]) -> list[Pack]:
-    """The encoded rows of several batches of one form, by shard."""
+def deal(parts: Sequence[Packed]) -> list[RowPack]:
+    """Deal the encoded rows of several batches of one form out to their shards."""
     pack = joined([part.pack for part in parts])
     return list(_by_shard(pack, np.concatenate([part.shard for part in parts])))
 
 
-def joined(packs: Sequence[Pack]) -> Pack:
-    """The rows of packs of one form and one meaning, as one."""
+def joined(packs: Sequence[RowPack]) -> RowPack:
+    """Join packs of one form and one meaning."""
     first, *others = packs
     if not others:
         return first
@@ -151,38 +151,44 @@ def joined(packs: Sequence[Pack]) -> Pack:
 
 
 class Packer:
-    """Encodes rows and deals them out to the shards.
+    """Encodes rows, and decides their shards.
 
     Args:
         policy: Which columns, and how.
-        secret: What keys the hashes of persons and of what says the shard, and the noise on sensitive columns.
-        own_times: Whether the column of event times, if there is one, is the rows' own: not their place in a file.
-        carried: Columns of Arrow rows that stay with them and never leave: how an owner traces them.
+        secret: Keys the hashes of persons and of shards, and the noise on sensitive columns.
+        options: How rows are read and identified.
     """
 
-    def __init__(self, policy: Policy, secret: bytes, *, own_times: bool = True, carried: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        secret: bytes,
+        options: RowOptions = RowOptions(),  # noqa: B008 - frozen
+    ) -> None:
         self._encoder = Encoder(policy, secret=secret)
         self._persons = persons_mark(policy, secret)
         self._space = space_mark(policy)
-        self._perturber = Perturber(policy, secret, by_time=own_times and policy.event_time is not None)
-        self._sharder = Sharder(policy, secret)
-        #: The columns that leave as they are, in the order of a payload's tuples.
-        self._kept = (*policy.sensitive, *policy.publish)
-        # Last: rows are put in order by what leaves of them first.
-        self._carried = carried
-        named = (policy.person, policy.event_time, *policy.quasi_identifiers, *self._kept)
-        self._columns = tuple(dict.fromkeys(n for n in (*named, *self._sharder.fields) if n))
+        self._perturber = Perturber(policy, secret, by_time=policy.event_time is not None)
+        self._router = ShardRouter(policy, secret)
+        self._text = TextColumns(policy) if options.parse_text else None
+        self._clock = options.row_number if options.by_number else None
+        #: The columns that are published unchanged, in the order of a payload's tuples.
+        self._published = (*policy.sensitive, *policy.publish)
+        #: The columns that held rows keep.
+        self._kept = (*self._published, *options.carried)
+        numbered = (self._clock,) if self._clock else ()
+        self._columns = tuple(dict.fromkeys((*named_columns(policy), *options.carried, *numbered)))
         self._moments = {name for name, qi in policy.quasi_identifiers.items() if isinstance(qi, Datetime)}
         if policy.event_time is not None:
             self._moments.add(policy.event_time)
 
     def pack_dicts(self, rows: Sequence[Mapping[str, Any]], time: NDArray[np.int64] | None) -> Packed:
-        """Pack rows that are mappings; a column that a row does not have is missing in it."""
+        """Pack rows that are mappings; a column that a row lacks is missing in it."""
         columns = {name: self._plain(name, column) for name, column in self._columns_of(rows).items()}
         return self._pack(columns, time, Form.DICT)
 
     def _columns_of(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Sequence[Any]]:
-        # Mostly all columns are there, and not to ask is much faster. A subclass may make up what is not.
+        # Mostly all columns are there, and not to ask is much faster. A subclass of dict may make up what is not.
         if set(map(type, rows)) == {dict}:
             try:
                 # Column by column: with a tuple for each row, Python's garbage collector would look at them all.
@@ -198,21 +204,38 @@ class Packer:
 
     def pack_arrow(self, batch: pa.RecordBatch | pa.Table, time: NDArray[np.int64] | None) -> Packed:
         """Pack Arrow's columns; no row becomes a Python object."""
-        there = set(batch.schema.names)
-        columns = {name: batch.column(name) for name in self._columns if name in there}
-        encoded = self._encoder.encode(columns, time)
-        kept = [name for name in (*self._kept, *self._carried) if name in there]
-        table = pa.table({name: batch.column(name) for name in kept}) if kept else _no_columns(batch)
+        columns = self._arrow_columns(batch)
+        encoded = self._encoder.encode(columns, self._time(columns, time))
+        kept = {name: columns[name] for name in self._kept if name in columns}
+        table = pa.table(kept) if kept else _no_columns(batch)
         return self._deal(encoded, columns, Form.ARROW, Batch(table))
 
+    def _arrow_columns(self, batch: pa.RecordBatch | pa.Table) -> dict[str, Any]:
+        if self._text is None:
+            there = set(batch.schema.names)
+            return {name: batch.column(name) for name in self._columns if name in there}
+        return self._text.arrays(batch, self._columns)
+
     def _pack(self, columns: dict[str, Any], time: NDArray[np.int64] | None, form: Form) -> Packed:
-        encoded = self._encoder.encode(columns, time)
+        encoded = self._encoder.encode(columns, self._time(columns, time))
         count = len(encoded.kept) + len(encoded.rejected)
         kept = tuple(shared(columns[name]) for name in self._kept)
         return self._deal(encoded, columns, form, Objects(kept, self._kept, count))
 
+    def _time(self, columns: Mapping[str, Any], time: NDArray[np.int64] | None) -> NDArray[np.int64] | None:
+        """The rows' times, or their numbers where these are the clock."""
+        if self._clock is None:
+            return time
+        numbers = np.asarray(columns.get(self._clock))
+        if numbers.dtype.kind not in "iu":
+            message = "Anonymize: row_number must name a column of integers, of which every row has one."
+            raise ValueError(message)
+        return numbers.astype(np.int64)
+
     def _plain(self, name: str, column: Sequence[Any]) -> Any:
-        """Beam's own timestamps, as rows with a schema have them, in a column of moments: as numpy's."""
+        """Parse text if it is to be, and make numpy's moments of Beam's, which rows with a schema have."""
+        if self._text is not None:
+            column = self._text.values(name, column)
         if name not in self._moments:
             return column
         kinds = set(map(type, column))
@@ -228,12 +251,12 @@ class Packer:
         rows = encoded.rows
         if self._perturber and len(rows):
             rows, payload = self._perturber.apply(rows, payload)
-        whole = Pack(rows, form, payload, self._persons, self._space)
-        shard = self._sharder.shards(encoded.rows, columns, encoded.kept)
+        whole = RowPack(rows, form, payload, self._persons, self._space, shard=0)
+        shard = self._router.shards(encoded.rows, columns, encoded.kept)
         return Packed(whole, shard, encoded.rejected)
 
 
-def _by_shard(pack: Pack, shard: NDArray[np.int64]) -> Iterator[Pack]:
+def _by_shard(pack: RowPack, shard: NDArray[np.int64]) -> Iterator[RowPack]:
     if len(shard) == 0:
         return
     if shard.min() == shard.max():
@@ -244,7 +267,7 @@ def _by_shard(pack: Pack, shard: NDArray[np.int64]) -> Iterator[Pack]:
     order = np.argsort(shard, kind="stable")
     shard = shard[order]
     ends = [0, *(np.flatnonzero(np.diff(shard)) + 1).tolist(), len(shard)]
-    # To take from Arrow costs by the call. What may be held as it is must not keep other shards' rows alive.
+    # Arrow's `take` costs by the call. Objects may be held as they are, and must not keep other shards' rows alive.
     whole = pack.take(order) if pack.form is Form.ARROW else None
     for start, stop in pairwise(ends):
         part = pack.take(order[start:stop]) if whole is None else whole.slice(start, stop)
@@ -252,5 +275,5 @@ def _by_shard(pack: Pack, shard: NDArray[np.int64]) -> Iterator[Pack]:
 
 
 def _no_columns(batch: pa.RecordBatch | pa.Table) -> pa.Table:
-    """A table that has as many rows as the batch, and nothing in them."""
+    """Make a table that has as many rows as the batch, and nothing in them."""
     return pa.table({"": pa.nulls(batch.num_rows)})

@@ -19,7 +19,7 @@ _LEVELS = 8
 _UNDECLARED = Sensitive()
 
 
-class Sharder:
+class ShardRouter:
     """Deals rows out to the shards of a policy; under one secret the same row always goes to the same one.
 
     Args:
@@ -34,7 +34,7 @@ class Sharder:
         self._key = np.frombuffer(digest, dtype="<u8").astype(np.uint64)
         self._by = policy.shard_by
         #: The columns whose values decide, if it is columns.
-        self.fields = policy.shard_by if isinstance(policy.shard_by, tuple) else ()
+        self._fields = policy.shard_by if isinstance(policy.shard_by, tuple) else ()
         widest = [qi.geometry.widest() for qi in policy.quasi_identifiers.values()]
         self._lo = np.array([lo for lo, _ in widest])
         self._hi = np.array([hi for _, hi in widest])
@@ -48,7 +48,7 @@ class Sharder:
         if self._by is ShardBy.LOCALITY:
             return self._near(rows.qi)
         mixed = np.zeros(len(rows), dtype=np.int64)
-        for name in self.fields:
+        for name in self._fields:
             if name in columns:
                 mixed = siphash(mixed ^ _UNDECLARED.codes(columns[name])[0][kept], self._key)
         return self._spread(mixed)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crenel.engine import Kind
-from crenel.transforms._hold.holder import Departure
+from crenel.transforms._hold.shard_holder import Departure
 
 __all__ = ["Counts", "Spread"]
 

@@ -1,4 +1,4 @@
-"""From departures to elements of a pipeline: tagged, stamped, counted."""
+"""PUBLISH: departures become elements of a pipeline, with tags and timestamps, and are counted."""
 
 from __future__ import annotations
 
@@ -19,10 +19,13 @@ from numpy.typing import NDArray
 
 from crenel.engine import Kind, Releases
 from crenel.policy import Policy
-from crenel.transforms._hold.holder import Departure
+from crenel.transforms._hold.shard_holder import Departure
 from crenel.transforms._pack.payloads import Form, alone
+from crenel.transforms._pack.row_options import RowOptions
 from crenel.transforms._publish.counts import Counts
-from crenel.transforms._publish.publisher import Publisher, release_records
+from crenel.transforms._publish.owner_records import OwnerRecords
+from crenel.transforms._publish.publisher import Publisher
+from crenel.transforms._publish.row_order import RowOrder
 from crenel.transforms._publish.timestamps import stamps
 
 NAMESPACE = "crenel"
@@ -37,24 +40,38 @@ _OWN = ("rows", "offsets")
 
 
 class Emitter:
-    """Emits what leaves a holder, and counts it.
+    """Emits released rows, the owner's records of them, and counts.
 
     Args:
-        policy: What is to leave.
-        secret: What the order of releases that leave at once is drawn from.
-        record: What makes records of releases: `dict`, or `beam.Row`.
+        policy: What is to be published.
+        secret: The order of releases that are emitted at once is drawn from it.
+        record: Makes records of releases: `dict`, or `beam.Row`.
+        options: How rows are identified and ordered.
     """
 
-    def __init__(self, policy: Policy, secret: bytes, record: Callable[..., Any] = dict) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        secret: bytes,
+        record: Callable[..., Any] = dict,
+        options: RowOptions = RowOptions(),  # noqa: B008 - frozen
+    ) -> None:
         self._record = record
+        self._owners = OwnerRecords(options.row_number, timed=not options.by_number)
+        self._traces = options.trace
+        self._order_column = options.order_column
+        self._order = RowOrder(secret)
+        self._at_end = options.at_end
+        #: Whether a writer hides the order of all rows, so that there is none to hide here.
+        self._order_is_hidden = options.at_end and options.order_column is not None
         digest = blake2b(secret, digest_size=16, person=b"crenel.emit").digest()
         self._key = np.frombuffer(digest, dtype="<u8").astype(np.uint64)
         self._publisher = Publisher(policy)
         self._ranges = frozenset(policy.quasi_identifiers)
         self._has_deadlines = policy.delay is not None
-        #: Whether rows are to leave in the order in which they came.
+        #: Whether rows are released in the order in which they came.
         self._reorders = bool(getattr(policy.parameters, "reorder", False))
-        #: What moments are rounded up to.
+        #: Moments are rounded up to multiples of it.
         self.tick = policy.tick
         self._rows_of_kind = {
             Kind.CLUSTER: Metrics.counter(NAMESPACE, "published"),
@@ -86,84 +103,124 @@ class Emitter:
         self._counts[window].hold(rows)
 
     def emit(self, departures: Iterable[Departure], shard: int, window: Any, earliest: int) -> Iterator[Any]:
-        """Emit what leaves, as elements of `window` that are not before `earliest`, which is no row's event time."""
+        """Emit departures as elements of `window`, none before `earliest`, which is no row's event time."""
         # Chained, since each generator that hands an element on costs as much as a tenth of making it.
         return chain.from_iterable(self._emitted(departures, shard, window, earliest))
 
     def _emitted(
         self, departures: Iterable[Departure], shard: int, window: Any, earliest: int
     ) -> Iterator[Iterable[Any]]:
-        latest = window.max_timestamp().micros
         for departure in departures:
             self._count(departure, window)
-            at = stamps(departure.releases.moment, earliest, latest, self.tick)
-            if departure.form is Form.ARROW and not self._has_deadlines:
-                at = [max(at)] * len(at)  # nothing would be late: one batch
-            mixed, at = self._mixed(departure, at, shard)
-            yield from self._rows(mixed, at, (window,))
-            yield self._records(mixed, at, shard, (window,))
+            at = self._timestamps(departure, earliest, window.max_timestamp().micros)
+            outputs = self._batches if departure.form is Form.ARROW else self._one_by_one
+            yield from outputs(*self._mixed(departure, at, shard), shard, window)
+
+    def _timestamps(self, departure: Departure, earliest: int, latest: int) -> list[int]:
+        """The timestamp of each release."""
+        if self._at_end:
+            return [latest] * len(departure.releases)
+        at = stamps(departure.releases.moment, earliest, latest, self.tick)
+        if departure.form is Form.ARROW and not self._has_deadlines:
+            return [max(at)] * len(at)  # nothing would be late: one batch
+        return at
 
     def _mixed(self, departure: Departure, at: list[int], shard: int) -> tuple[Departure, list[int]]:
-        """The releases in the order of their stamps, those of one stamp in an order drawn in secret.
+        """Order releases by timestamp, and those of one timestamp in an order drawn in secret.
 
-        As the engine decided on them they would tell more of the time than their stamps do.
+        The order in which the engine decided on them would tell more of the time than their timestamps do.
         """
         releases = departure.releases
-        if self._reorders or len(set(at)) == len(at):
+        if self._reorders or self._order_is_hidden or len(set(at)) == len(at):
             return departure, at
         first = int(departure.number[releases.rows[0]])
         # Another part of the sequence for each row that may be the first. To hash each release costs ten times as much.
         drawn = np.random.Philox(key=self._key, counter=np.array([0, first, shard, 0], dtype=np.uint64))
         order = np.lexsort([np.asarray(drawn.random_raw(len(at))), np.asarray(at)])
-        return replace(departure, releases=_taken(releases, order)), np.take(at, order).tolist()
+        mixed = replace(
+            departure,
+            releases=_taken(releases, order),
+            release=departure.release[order],
+            alone=departure.alone[order],
+        )
+        return mixed, np.take(at, order).tolist()
 
-    def _rows(self, departure: Departure, at: list[int], windows: Any) -> Iterator[Iterable[Any]]:
-        by = self._batches if departure.form is Form.ARROW else self._one_by_one
-        return by(departure, at, windows)
-
-    def _records(self, departure: Departure, at: list[int], shard: int, windows: Any) -> Iterator[Any]:
-        for record, stamp in zip(release_records(departure.releases, shard), at, strict=True):
-            yield _tagged(RELEASES, self._record(**record), stamp, windows)
-
-    def _batches(self, departure: Departure, at: list[int], windows: Any) -> Iterator[Iterable[Any]]:
-        kinds, sizes = departure.releases.kind, departure.releases.sizes
-        published = self._publisher.published_batch(departure)
-        stamped = self._stamped(published, np.where(self._publisher.leaves[kinds], sizes, 0), at)
+    def _batches(self, departure: Departure, at: list[int], shard: int, window: Any) -> Iterator[Iterable[Any]]:
+        kinds, sizes, windows = departure.releases.kind, departure.releases.sizes, (window,)
+        publisher, end = self._publisher, max(at)
+        published = publisher.published_batch(departure)
+        published = self._placed(published, departure, publisher.published_places(departure), shard, window)
+        stamped = self._stamped(published, np.where(publisher.leaves[kinds], sizes, 0), at)
         yield [windowed_value.create(batch, stamp, windows) for batch, stamp in stamped]
-        if not np.any(kinds == Kind.SUPPRESSED):
-            return
-        suppressed = self._publisher.suppressed_batch(departure)
-        stamped = self._stamped(suppressed, np.where(kinds == Kind.SUPPRESSED, sizes, 0), at)
-        yield [_tagged(SUPPRESSED, batch, stamp, windows) for batch, stamp in stamped]
+        if np.any(kinds == Kind.SUPPRESSED):
+            suppressed = publisher.suppressed_batch(departure)
+            suppressed = self._placed(suppressed, departure, publisher.suppressed_places(departure), shard, window)
+            stamped = self._stamped(suppressed, np.where(kinds == Kind.SUPPRESSED, sizes, 0), at)
+            yield [_tagged(SUPPRESSED, batch, stamp, windows) for batch, stamp in stamped]
+        yield [_tagged(RELEASES, self._owners.release_batch(departure, shard), end, windows)]
+        if self._traces:
+            traced = self._owners.trace_batch(departure, shard)
+            traced = self._placed(traced, departure, departure.releases.rows, shard, window)
+            yield [_tagged(TRACE, traced, end, windows)]
 
-    def _one_by_one(self, departure: Departure, at: list[int], windows: Any) -> Iterator[Iterable[Any]]:
+    def _one_by_one(self, departure: Departure, at: list[int], shard: int, window: Any) -> Iterator[Iterable[Any]]:
+        windows, publisher = (window,), self._publisher
         stamp_of = np.repeat(at, departure.releases.sizes)
         kinds = np.repeat(departure.releases.kind, departure.releases.sizes)
-        published: Iterable[Any] = self._publisher.published(departure)
-        suppressed: Iterable[Any] = self._publisher.suppressed(departure)
+        published: Iterable[Any] = publisher.published(departure)
+        suppressed: Iterable[Any] = publisher.suppressed(departure)
+        if self._order_column is not None:
+            published = self._ordered(published, departure, publisher.published_places(departure), shard, window)
+            suppressed = self._ordered(suppressed, departure, publisher.suppressed_places(departure), shard, window)
         if departure.form is Form.ROW:
             published, suppressed = map(self._as_beam_row, published), map(self._as_beam_row, suppressed)
-        leave = stamp_of[self._publisher.leaves[kinds]].tolist()
+        leave = stamp_of[publisher.leaves[kinds]].tolist()
         # Without a step of Python for each row: there are as many stamps as rows.
         yield map(windowed_value.create, published, leave, repeat(windows))
         hidden = stamp_of[kinds == Kind.SUPPRESSED].tolist()
         yield [_tagged(SUPPRESSED, row, stamp, windows) for row, stamp in zip(suppressed, hidden, strict=True)]
+        records = map(self._as_record, self._owners.releases(departure, shard))
+        yield (_tagged(RELEASES, record, stamp, windows) for record, stamp in zip(records, at, strict=True))
+        if self._traces:
+            traced: Iterable[Any] = self._owners.trace(departure, shard)
+            traced = self._ordered(traced, departure, departure.releases.rows, shard, window)
+            yield (_tagged(TRACE, row, stamp, windows) for row, stamp in zip(traced, stamp_of.tolist(), strict=True))
+
+    def _placed(
+        self, batch: pa.RecordBatch, departure: Departure, places: NDArray[np.int64], shard: int, window: Any
+    ) -> pa.RecordBatch:
+        """The batch with the column that a writer orders it by, if there is to be one."""
+        if self._order_column is None:
+            return batch
+        hashes = self._order.hashes(shard, departure.number[places], window)
+        return batch.append_column(self._order_column, pa.array(hashes))
+
+    def _ordered(
+        self, rows: Iterable[dict[str, Any]], departure: Departure, places: NDArray[np.int64], shard: int, window: Any
+    ) -> Iterable[dict[str, Any]]:
+        """The rows with the column that a writer orders them by, if there is to be one."""
+        if self._order_column is None:
+            return rows
+        hashes = self._order.hashes(shard, departure.number[places], window)
+        # Schemas have no unsigned integers, and the order is the same.
+        signed = (hashes ^ np.uint64(1 << 63)).view(np.int64).tolist()
+        return ({**row, str(self._order_column): key} for row, key in zip(rows, signed, strict=True))
 
     def _stamped(
         self, batch: pa.RecordBatch, sizes: NDArray[np.int64], at: list[int]
     ) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """The batch, cut where the next stamp would be after a deadline; `sizes` are its rows of each release."""
+        """Cut the batch where the timestamp changes; `sizes` are its rows of each release."""
         if len(batch) == 0:
             return
         last = np.flatnonzero(np.diff(at, append=_NEVER))
         ends = np.cumsum(sizes)[last].tolist()
         for start, end, stamp in zip([0, *ends], ends, np.take(at, last).tolist(), strict=False):
             if start < end:
-                # What leaves later is not to leave with it, in the memory behind a slice.
+                # With memory of its own: a slice would take rows along that are released later.
                 yield batch if end - start == len(batch) else alone(batch.slice(start, end - start)), stamp
 
     def _as_beam_row(self, row: dict[str, Any]) -> beam.Row:
-        """A published dict as `beam.Row`, its ranges too."""
+        """Make a `beam.Row` of a published dict, and of its ranges."""
         ranges = self._ranges
         return beam.Row(
             **{
@@ -172,6 +229,9 @@ class Emitter:
             }
         )
 
+    def _as_record(self, record: dict[str, Any]) -> Any:
+        return record if self._record is dict else self._record(**record)
+
     def _count(self, departure: Departure, window: Any) -> None:
         self._counts[window].add(departure)
         releases = departure.releases
@@ -179,7 +239,7 @@ class Emitter:
         for kind, rows in enumerate(np.bincount(releases.kind, sizes).tolist()):
             if rows:
                 self._rows_of_kind[Kind(kind)].inc(int(rows))
-        # 0 too, so that the figure is there to be looked at.
+        # Also if it is 0, so that the metric exists.
         self._alone.inc(departure.rows_alone)
         self._releases.inc(len(releases))
         late = np.repeat(releases.moment, sizes) - departure.time[releases.rows]
@@ -191,7 +251,7 @@ class Emitter:
 
 
 def _taken(releases: Releases, order: NDArray[np.intp]) -> Releases:
-    """The releases, each with its rows, in this order."""
+    """Put releases, each with its rows, in this order."""
     sizes = releases.sizes[order]
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     places = np.arange(offsets[-1]) + np.repeat(releases.offsets[:-1][order] - offsets[:-1], sizes)

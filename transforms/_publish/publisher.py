@@ -1,4 +1,4 @@
-"""What rows leave as: the published columns, from boxes and payloads."""
+"""PUBLISH: the columns of released rows, made of boxes and payloads."""
 
 from __future__ import annotations
 
@@ -6,41 +6,25 @@ import math
 from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import chain, islice
-from typing import Any, Optional
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
 from numpy.typing import NDArray
 
 from crenel.engine import Kind, Releases
 from crenel.policy import OnSuppress, Policy
 from crenel.policy.quasi_identifiers import Numeric, QuasiIdentifier, Range
-from crenel.transforms._hold.holder import Departure
+from crenel.transforms._hold.shard_holder import Departure
 from crenel.transforms._pack.payloads import Batch, Objects, own
 from crenel.transforms._pack.perturb import published_as_floats
 
-#: Beam's timestamp of elements that were given none.
-_NO_TIME = MIN_TIMESTAMP.micros
-#: Published values that are kept for the next time, per quasi-identifier.
+#: Published values that are cached, per quasi-identifier.
 _CACHE = 65_536
-#: The kinds by their numbers, as records call them.
-_KINDS = tuple(kind.name.lower() for kind in Kind)
-#: The record of a release: see `release_records`.
-RELEASE_FIELDS = (
-    ("shard", int),
-    ("kind", str),
-    ("rows", int),
-    ("persons", int),
-    ("loss", float),
-    ("moment", Optional[Timestamp]),  # noqa: UP045 - Beam makes no schema of `Timestamp | None`
-    ("arrivals", int),
-    ("group", int),
-)
 
 
 class Publisher:
-    """Turns departures into published rows, in the order in which they leave."""
+    """Turns departures into published rows, in the order in which they are released."""
 
     def __init__(self, policy: Policy) -> None:
         self._names = tuple(policy.quasi_identifiers)
@@ -48,13 +32,13 @@ class Publisher:
         self._kept = (*policy.sensitive, *policy.publish)
         self._floats = published_as_floats(policy)
         self._filled = _filler(len(self._kept))
-        #: By kind, whether rows of such a release leave for everybody.
+        #: By kind, whether the rows of such a release are published.
         self.leaves = np.zeros(len(Kind), dtype=bool)
         self.leaves[[Kind.CLUSTER, Kind.REUSE]] = True
         self.leaves[Kind.SUPPRESSED] = policy.on_suppress is OnSuppress.STAR
 
     def published(self, departure: Departure) -> Iterator[dict[str, Any]]:
-        """The rows that leave for everybody, as dicts; one by one, since a list of them costs more than they do."""
+        """Make the published rows, as dicts; one by one, since a list of them costs more than they do."""
         return chain.from_iterable(self._published(departure))
 
     def _published(self, departure: Departure) -> Iterator[Iterator[dict[str, Any]]]:
@@ -65,13 +49,13 @@ class Publisher:
         boxes = zip(*(column.values(lo[:, d], hi[:, d]) for d, column in enumerate(self._columns)), strict=True)
         for values, size in zip(boxes, releases.sizes[leave].tolist(), strict=True):
             # With all its columns, so that no copy of it must grow.
-            # Its ranges are its own: the cache is not for who reads a row to change.
+            # Its ranges are its own: a user who changes a row must not change the cache.
             own = [dict(value) if isinstance(value, dict) else value for value in values]
             box = dict(zip(self._names, own, strict=True)) | dict.fromkeys(kept)
             yield self._filled(box, kept, islice(rows, size))
 
     def suppressed(self, departure: Departure) -> list[dict[str, Any]]:
-        """The rows that no group was found for, with their exact values: for the owner alone."""
+        """Make the rows that no group was found for, with their exact values: for the owner alone."""
         hidden = _rows_of(departure.releases, departure.releases.kind == Kind.SUPPRESSED)
         suppressed = []
         for point, kept in zip(
@@ -83,7 +67,7 @@ class Publisher:
         return suppressed
 
     def published_batch(self, departure: Departure) -> pa.RecordBatch:
-        """The rows that leave for everybody, as Arrow."""
+        """Make the published rows, as Arrow."""
         releases = departure.releases
         leave = self.leaves[releases.kind]
         release_of = np.repeat(np.flatnonzero(leave), releases.sizes[leave])
@@ -91,16 +75,16 @@ class Publisher:
         return self._batch(departure, releases.lo[release_of], releases.hi[release_of], places)
 
     def published_places(self, departure: Departure) -> NDArray[np.int64]:
-        """Where the rows of `published_batch` are in the departure."""
+        """Find the places of published rows in the departure."""
         return _rows_of(departure.releases, self.leaves[departure.releases.kind])
 
     def suppressed_batch(self, departure: Departure) -> pa.RecordBatch:
-        """The rows that no group was found for, with their exact values: for the owner alone."""
+        """Make the rows that no group was found for, with their exact values: for the owner alone."""
         places = self.suppressed_places(departure)
         return self._batch(departure, departure.qi[places], departure.qi[places], places)
 
     def suppressed_places(self, departure: Departure) -> NDArray[np.int64]:
-        """Where the rows of `suppressed_batch` are in the departure."""
+        """Find the places of suppressed rows in the departure."""
         return _rows_of(departure.releases, departure.releases.kind == Kind.SUPPRESSED)
 
     def _batch(
@@ -126,18 +110,18 @@ class Publisher:
         return pa.RecordBatch.from_pydict(arrays)
 
     def star(self) -> dict[str, Any]:
-        """What a suppressed row is published as, if it is: every quasi-identifier at its widest."""
+        """Make the row that a suppressed row is published as, if it is: every quasi-identifier at its widest."""
         return {name: column.widest() for name, column in zip(self._names, self._columns, strict=True)}
 
     def schema(self, given: pa.Schema) -> pa.Schema:
-        """The schema of published batches, for rows of this one: what a sink wants to know beforehand."""
+        """Tell the schema of published batches, for rows of the given schema: a sink needs it beforehand."""
         types = dict(self.fields())
         types |= {name: given.field(name).type for name in self._kept if name in given.names}
         types |= {name: pa.float64() for name in self._floats if name in given.names}
         return pa.schema(list(types.items()))
 
     def fields(self) -> list[tuple[str, pa.DataType]]:
-        """The quasi-identifiers' published types."""
+        """List the quasi-identifiers and their published types."""
         return [(n, c.type) for n, c in zip(self._names, self._columns, strict=True)]
 
 
@@ -145,9 +129,9 @@ class Publisher:
 def _filler(
     count: int,
 ) -> Callable[[dict[str, Any], tuple[str, ...], Iterator[tuple[Any, ...]]], Iterator[dict[str, Any]]]:
-    """What makes rows of a box and of the values of so many other columns.
+    """Compile a function that makes rows from a box and the values of `count` other columns.
 
-    It is written out for their number, as `dataclasses` does it: a loop over them costs three times as much.
+    Its code is written out for their number, as `dataclasses` does it: a loop costs three times as much.
     """
     names = "".join(f"n{i}, " for i in range(count))
     values = "".join(f"v{i}, " for i in range(count))
@@ -165,12 +149,12 @@ def _filler(
 
 
 def published_schema(policy: Policy, given: pa.Schema) -> pa.Schema:
-    """The schema of published batches, for rows of this one: what a sink wants to know beforehand."""
+    """Tell the schema of published batches, for rows of the given schema: a sink needs it beforehand."""
     return Publisher(policy).schema(given)
 
 
 class _Column:
-    """One quasi-identifier's published values; what was computed once is kept."""
+    """The published values of one quasi-identifier, cached."""
 
     def __init__(self, qi: QuasiIdentifier) -> None:
         self._qi = qi
@@ -180,11 +164,11 @@ class _Column:
         self.type = pa.infer_type([self.value(point, point)])
 
     def widest(self) -> Any:
-        """What stands for the whole domain."""
+        """Publish the whole domain."""
         return self.value(*self._qi.geometry.widest())
 
     def value(self, lo: float, hi: float) -> Any:
-        """What stands for a span: a range is a struct of `lo` and `hi`. None for NaN: it is not published."""
+        """Publish a span: a range becomes a struct of `lo` and `hi`. NaN becomes None: it is not published."""
         if lo != lo:  # noqa: PLR0124 - NaN
             return None
         key = (lo, hi)
@@ -202,7 +186,7 @@ class _Column:
         return [self.value(a, b) for a, b in zip(lo.tolist(), hi.tolist(), strict=True)]
 
     def array(self, lo: NDArray[np.float64], hi: NDArray[np.float64]) -> pa.Array:
-        """The same as Arrow; numbers without a Python object each."""
+        """Publish spans as Arrow; numbers without a Python object each."""
         if type(self._qi) is Numeric:
             unpublished = np.isnan(lo)
             lo, hi = self._qi.ends(lo, hi)
@@ -214,13 +198,13 @@ class _Column:
 
 
 def _ends(ends: NDArray[np.float64]) -> pa.Array:
-    """An end that is nowhere is null."""
+    """Make an infinite end null."""
     nowhere = ~np.isfinite(ends)
     return pa.array(ends, mask=nowhere if nowhere.any() else None)
 
 
 def _distinct(lo: NDArray[np.float64], hi: NDArray[np.float64]) -> tuple[list[tuple[float, float]], NDArray[np.int64]]:
-    """The different spans, and which of them each is; rows of a release lie together, so runs are found first."""
+    """Find the different spans, and which of them each row has; rows of a release lie together, so runs suffice."""
     if len(lo) == 0:
         return [], np.zeros(0, dtype=np.int64)
     both_missing = np.isnan(lo[1:]) & np.isnan(lo[:-1])
@@ -238,27 +222,3 @@ def _objects(departure: Departure) -> Objects:
         message = "published: the rows must have come one by one."
         raise TypeError(message)
     return departure.payload
-
-
-def release_records(releases: Releases, shard: int) -> Iterator[dict[str, Any]]:
-    """One record per release, for the owner: no value of a person, and no box.
-
-    `moment` is the engine's clock at the release: event time, or Beam's timestamp where the policy names no event time.
-    It is None where rows have neither. `arrivals` counts the rows of the shard that had arrived by then, and `group`
-    numbers the release in its shard whose generalization this is: its own, or the reused one.
-    """
-    columns = (releases.kind, releases.sizes, releases.persons, releases.loss)
-    clock = (releases.moment, releases.arrivals, releases.group)
-    for kind, rows, persons, loss, moment, arrivals, group in zip(
-        *(column.tolist() for column in (*columns, *clock)), strict=True
-    ):
-        yield {
-            "shard": shard,
-            "kind": _KINDS[kind],
-            "rows": rows,
-            "persons": persons,
-            "loss": loss,
-            "moment": Timestamp(micros=moment) if moment > _NO_TIME else None,
-            "arrivals": arrivals,
-            "group": group,
-        }

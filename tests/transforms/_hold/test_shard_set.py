@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
@@ -17,12 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crenel.transforms import AnonymizeBounded
-from crenel.transforms._hold import hold_step as hold
 from crenel.transforms._hold import local_runners as local
-from crenel.transforms._hold.holder import Departure, Holder
-from crenel.transforms._hold.shard_set import Left, Shards
-from crenel.transforms._pack.row_pack import UNSAID, Pack, Packer
-from crenel.transforms._publish.publisher import release_records
+from crenel.transforms._hold.shard_holder import Departure, ShardHolder
+from crenel.transforms._hold.shard_set import Left, ShardSet
+from crenel.transforms._pack.row_pack import Packer, RowPack
 from tests.transforms.cells import END, State, Worker, forget, published, rolled_back, short_logs, tagged
 from tests.transforms.streams import SECOND, Stamped, anonymize, policy, rows, run, stream
 from tests.transforms.test_external import expanded
@@ -59,7 +56,7 @@ def alone(now: list[int]) -> dict[int, list[Any]]:
     """What leaves each shard by itself; `now[i]` is told before the pack `i`."""
     found: dict[int, list[Any]] = {}
     for shard in range(POLICY.shards):
-        holder = Holder(POLICY, b"secret", b"%d" % shard)
+        holder = ShardHolder(POLICY, b"secret", b"%d" % shard)
         left: list[Departure] = []
         for at, pack in zip(now, PACKS, strict=True):
             due = holder.next_deadline() if holder.held else None
@@ -80,11 +77,11 @@ def test_a_shard_is_what_it_would_be_alone(data: st.DataObject) -> None:
     steps = data.draw(st.lists(st.integers(0, 120), min_size=len(PACKS), max_size=len(PACKS)))
     stored = data.draw(st.lists(st.booleans(), min_size=len(PACKS), max_size=len(PACKS)))
     now = [int(FIRST * SECOND) + int(at) * SECOND for at in np.cumsum(steps)]
-    shards, found = Shards(POLICY, b"secret"), dict[int, list[Any]]()
+    shards, found = ShardSet(POLICY, b"secret"), dict[int, list[Any]]()
     for at, store, pack in zip(now, stored, PACKS, strict=True):
         if store and len(shards):
             kept = shards.snapshot()
-            shards = Shards(POLICY, b"another secret")
+            shards = ShardSet(POLICY, b"another secret")
             shards.restore(kept)
             shards._secret = b"secret"  # of shards that begin later
         add(found, shards.wake(at))
@@ -95,7 +92,7 @@ def test_a_shard_is_what_it_would_be_alone(data: st.DataObject) -> None:
 
 
 def test_what_is_due_and_when() -> None:
-    shards = Shards(POLICY, b"secret")
+    shards = ShardSet(POLICY, b"secret")
     assert (len(shards), shards.held, shards.next_deadline()) == (0, 0, None)
     for pack in PACKS[:6]:
         shards.push(pack)
@@ -113,9 +110,9 @@ def test_what_is_due_and_when() -> None:
 
 
 def test_a_shard_begins_once() -> None:
-    shards = Shards(POLICY, b"secret")
+    shards = ShardSet(POLICY, b"secret")
     first, second = PACKS[0], PACKS[1]
-    assert Shards.written_under(shards.begin(first))
+    assert ShardSet.written_under(shards.begin(first))
     shards.push(first)
     assert shards.begin(first) == b""
     assert shards.begin(second)
@@ -124,7 +121,7 @@ def test_a_shard_begins_once() -> None:
 # --- In the step ---
 
 
-def through(state: State, given: list[Pack], *, fail: bool = False, restart: bool = False) -> list[Any]:
+def through(state: State, given: list[RowPack], *, fail: bool = False, restart: bool = False) -> list[Any]:
     """The packs under one key; with failures each comes twice, the first time in vain."""
     worker, out = Worker(POLICY), list[Any]()
     for pack in given:
@@ -208,32 +205,6 @@ def test_a_firing_for_nothing_stores_nothing_and_arms_again() -> None:
     state.timer = None
     assert worker.fire(state, at=due - 10 * SECOND) == []
     assert (state.log.items, state.token.value, state.timer) == (before.log.items, before.token.value, due)
-
-
-def test_the_log_of_an_earlier_release_is_read() -> None:
-    """Then a key was a shard: packs did not say theirs, and a firing told the time to rows that were not due, too."""
-    first = replace(next(pack for pack in PACKS if pack.shard == 2), shard=UNSAID)
-    holder = Holder(POLICY, b"secret", b"2")
-    begun = holder.snapshot()
-    holder.push(first)
-    due = holder.next_deadline()
-    assert due is not None
-    now = due - SECOND
-    assert holder.advance(now) == []
-    # Late: due before what it was told, and after all that it has seen.
-    late = replace(first, rows=replace(first.rows, time=first.rows.time - 60 * SECOND))
-    at_once, at_the_end = holder.push(late), holder.flush()
-    assert at_once
-    ops = [b"b" + begun, b"p" + first.to_bytes(), b"a" + str(now).encode()]
-    state = State()
-    state.log.items = [hold._NUMBER.pack(i) + op for i, op in enumerate(ops)]
-    state.token.value = b"of then"
-    worker = Worker(POLICY, secret=b"another")
-    for out, expected in (
-        (worker.push(state, late.to_bytes(), shard=2), at_once),
-        (worker.fire(state, at=END, shard=2), at_the_end),
-    ):
-        assert tagged(out, "releases") == [record for left in expected for record in release_records(left.releases, 2)]
 
 
 # --- In a pipeline ---

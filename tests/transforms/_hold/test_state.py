@@ -12,9 +12,9 @@ from apache_beam.transforms.window import GlobalWindow, IntervalWindow
 from crenel.errors import SnapshotError
 from crenel.transforms._hold import engine_cache as live
 from crenel.transforms._hold import hold_step as hold
-from crenel.transforms._hold.engine_cache import MEMORY, Live, Memory
-from crenel.transforms._hold.shard_set import Shards
-from crenel.transforms._pack.row_pack import Pack
+from crenel.transforms._hold.engine_cache import CACHE, CachedShards, EngineCache
+from crenel.transforms._hold.shard_set import ShardSet
+from crenel.transforms._pack.row_pack import RowPack
 from tests.transforms.cells import State, Worker, forget, packs, published, rolled_back, tagged
 from tests.transforms.streams import SECOND, policy, rows
 
@@ -81,18 +81,18 @@ def test_an_engine_that_fails_leaves_nothing_behind(expected: list[Any], monkeyp
     """It has taken some rows when it raises; the state says that it has not."""
     state, worker = State(), Worker(POLICY)
     out = through(state, [worker], PACKS[:5], end=False)
-    push = Shards.push
+    push = ShardSet.push
 
-    def broken(self: Shards, pack: Pack) -> Any:
+    def broken(self: ShardSet, pack: RowPack) -> Any:
         push(self, pack)
         raise Broken
 
     before = rolled_back(state)
     with monkeypatch.context() as patch:
-        patch.setattr(Shards, "push", broken)
+        patch.setattr(ShardSet, "push", broken)
         with pytest.raises(Broken):
             worker.push(state, PACKS[5])
-    assert len(MEMORY) == 0
+    assert len(CACHE) == 0
     out += through(before, [worker], PACKS[5:])
     assert published(out) == expected
 
@@ -134,10 +134,10 @@ def test_a_key_moves_between_instances(expected: list[Any], workers: int) -> Non
 
 def test_a_key_moves_between_processes(expected: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Each has a memory of its own, in which the key's engine is getting old."""
-    memories = [Memory(), Memory()]
+    memories = [EngineCache(), EngineCache()]
     state, out = State(), []
     for i, pack in enumerate(PACKS):
-        monkeypatch.setattr(hold, "MEMORY", memories[i // 2 % 2])
+        monkeypatch.setattr(hold, "CACHE", memories[i // 2 % 2])
         out += Worker(POLICY).push(state, pack)
     out += Worker(POLICY).fire(state, at=END)
     assert published(out) == expected
@@ -147,7 +147,7 @@ def test_memory_is_used_if_it_is_of_this_state(monkeypatch: pytest.MonkeyPatch) 
     state, worker = State(), Worker(POLICY)
     through(state, [worker], PACKS[:3], end=False)
     before = state.token.value
-    monkeypatch.setattr(hold.Hold, "_rebuilt", None)  # to rebuild would fail
+    monkeypatch.setattr(hold.HoldRows, "_rebuilt", None)  # to rebuild would fail
     worker.push(state, PACKS[3])
     assert state.token.value != before
 
@@ -158,7 +158,7 @@ def test_memory_that_ran_ahead_of_its_state_never_answers(expected: list[Any]) -
     out = through(state, [worker], PACKS[:4], end=False)
     before = rolled_back(state)
     worker.push(state, PACKS[4])
-    (ahead,) = MEMORY._kept.values()
+    (ahead,) = CACHE._kept.values()
     assert ahead.token == state.token.value != before.token.value
     out += through(before, [worker], PACKS[4:])
     assert published(out) == expected
@@ -186,10 +186,10 @@ def test_tokens_are_never_the_same() -> None:
 
 def test_memory_forgets_the_least_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "_MOST", 2)
-    memory = Memory()
+    memory = EngineCache()
     first, second, third = [("uid", key, GlobalWindow()) for key in range(3)]
     for key in (first, second, third):
-        memory.put(key, Live(key, Shards(POLICY, b"secret"), b"token"))
+        memory.put(key, CachedShards(key, ShardSet(POLICY, b"secret"), b"token"))
     assert memory.take(first) is None
     found = memory.take(second)
     assert found is not None
@@ -271,7 +271,7 @@ def test_nothing_is_left_at_the_end_of_time() -> None:
     state = State()
     through(state, [Worker(POLICY)])
     assert state.empty
-    assert len(MEMORY) == 0
+    assert len(CACHE) == 0
 
 
 def test_a_window_that_is_over_keeps_what_late_rows_need() -> None:
@@ -282,7 +282,7 @@ def test_a_window_that_is_over_keeps_what_late_rows_need() -> None:
     worker.fire(state, at=window.max_timestamp().micros, window=window)
     assert state.log.items == []
     assert not state.empty
-    assert len(MEMORY) == 0
+    assert len(CACHE) == 0
     state.timer = None
     late = worker.push(state, PACKS[8], window=window)
     assert late == []
@@ -312,7 +312,7 @@ def test_firing_twice_late_or_out_of_order_does_no_harm(expected: list[Any]) -> 
     for at in (0, END, int(GIVEN[5]["seen"] * SECOND)):
         assert worker.fire(state, at=at) == []
     assert state.empty
-    assert len(MEMORY) == 0
+    assert len(CACHE) == 0
 
 
 def test_the_timer_is_set_only_when_it_changes() -> None:
@@ -344,7 +344,7 @@ def test_a_timer_that_nothing_waits_for_stores_nothing() -> None:
     before = rolled_back(state)
     assert worker.fire(state, at=int(GIVEN[-1]["seen"] * SECOND) + 10**10) == []
     assert (state.log.items, state.token.value) == (before.log.items, before.token.value)
-    assert len(MEMORY) == 1
+    assert len(CACHE) == 1
 
 
 def test_a_late_row_sets_a_timer_that_has_fired_in_vain() -> None:
@@ -436,7 +436,7 @@ def test_other_columns_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(SnapshotError):
         Worker(other, uid="new").push(state, packs(other, given, 25)[3])
     # A pack that was on its way when the pipeline was updated.
-    with pytest.raises(SnapshotError, match="drain the pipeline before these are changed"):
+    with pytest.raises(SnapshotError, match="Drain the pipeline before you change these"):
         Worker(other, uid="new").push(State(), PACKS[0])
 
 
@@ -445,5 +445,5 @@ def test_state_of_no_known_form_is_refused() -> None:
     through(state, [Worker(POLICY)], PACKS[:3], end=False)
     state.snapshot.value = b"\xc3\x01 something else"
     forget()
-    with pytest.raises(SnapshotError, match=r"was not written with held\.1\.avsc"):
+    with pytest.raises(SnapshotError, match=r"was not written with shards\.1\.avsc"):
         Worker(POLICY).push(state, PACKS[3])

@@ -14,7 +14,7 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from crenel.transforms._pack import pack_step as pack
 from crenel.transforms._pack.payloads import shared
-from crenel.transforms._pack.row_pack import Pack, handed
+from crenel.transforms._pack.row_pack import RowPack, handed_over
 from crenel.transforms._publish.counts import Counts
 from tests.transforms.streams import anonymize, policy, rows, run
 
@@ -23,8 +23,8 @@ GLOBAL = (GlobalWindow(),)
 WINDOWS = ([IntervalWindow(0, 10)], [IntervalWindow(10, 20)], [IntervalWindow(0, 10), IntervalWindow(5, 15)])
 
 
-def made(*, overlapping: bool = False, **changes: Any) -> pack.Pack:
-    step = pack.Pack(policy(**changes), b"secret", overlapping=overlapping)
+def made(*, overlapping: bool = False, **changes: Any) -> pack.PackRows:
+    step = pack.PackRows(policy(**changes), b"secret", overlapping=overlapping)
     step.setup()
     step.start_bundle()
     return step
@@ -40,7 +40,7 @@ def only_packs(elements: Iterable[Any]) -> Iterator[Any]:
 
 
 def numbers(elements: list[Any]) -> list[int]:
-    found = [Pack.from_bytes(e.value[1]).payload for e in only_packs(elements)]
+    found = [RowPack.from_bytes(e.value[1]).payload for e in only_packs(elements)]
     return sorted(row[-1] for payload in found for row in payload.rows())
 
 
@@ -84,8 +84,8 @@ def test_a_pack_comes_back_from_bytes() -> None:
     out = list(only_packs(step.finish_bundle()))
     assert sorted({element.value[0] for element in out}) == [0, 1, 2]
     for element in out:
-        one = Pack.from_bytes(element.value[1])
-        two = Pack.from_bytes(one.to_bytes())
+        one = RowPack.from_bytes(element.value[1])
+        two = RowPack.from_bytes(one.to_bytes())
         assert np.array_equal(one.rows.qi, two.rows.qi)
         assert (one.persons, one.space, one.form) == (two.persons, two.space, two.form)
     assert numbers(out) == list(range(100))
@@ -99,17 +99,17 @@ def test_a_pack_is_handed_over_only_while_it_is_emitted(shards: int) -> None:
     emitted = []
     for element in only_packs(step.finish_bundle()):
         data = element.value[1]
-        one, two = handed(data), Pack.from_bytes(data)
+        one, two = handed_over(data), RowPack.from_bytes(data)
         assert one is not None
         assert np.array_equal(one.rows.qi, two.rows.qi)
         assert np.array_equal(one.rows.person, two.rows.person)
         assert list(one.payload.rows()) == list(two.payload.rows())
         # It will be held: the rows of other shards must not be, because of it.
         assert len(one.rows.qi) == len(one.rows.qi if one.rows.qi.base is None else one.rows.qi.base)
-        assert handed(bytes(bytearray(data))) is None  # equal, but sent
+        assert handed_over(bytes(bytearray(data))) is None  # equal, but sent
         emitted.append(data)
     assert len(emitted) == shards
-    assert [handed(data) for data in emitted] == [None] * shards
+    assert [handed_over(data) for data in emitted] == [None] * shards
 
 
 def test_what_can_be_changed_is_not_handed_over() -> None:
@@ -117,8 +117,10 @@ def test_what_can_be_changed_is_not_handed_over() -> None:
     step = made()
     for row in GIVEN:
         step.process(row | {"number": [row["number"]]}, value(row))
-    (data,) = [element.value[1] for element in only_packs(step.finish_bundle()) if handed(element.value[1]) is None]
-    assert len(Pack.from_bytes(data).payload) == len(GIVEN)
+    (data,) = [
+        element.value[1] for element in only_packs(step.finish_bundle()) if handed_over(element.value[1]) is None
+    ]
+    assert len(RowPack.from_bytes(data).payload) == len(GIVEN)
 
 
 @pytest.mark.parametrize("sizes", [(1, 1), (7, 7), (7, 30), (30, 7)])

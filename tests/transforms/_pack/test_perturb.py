@@ -20,9 +20,10 @@ from crenel.errors import SnapshotError
 from crenel.pipelines.cli import main
 from crenel.policy import Policy
 from crenel.transforms import Anonymize, published_schema
-from crenel.transforms._hold.holder import Holder
+from crenel.transforms._hold.shard_holder import ShardHolder
 from crenel.transforms._pack.payloads import Batch, Objects
-from crenel.transforms._pack.row_pack import Pack, Packed, Packer
+from crenel.transforms._pack.row_options import RowOptions
+from crenel.transforms._pack.row_pack import Packed, Packer, RowPack
 
 VALUES = ["flu", "gout", "mumps", "croup"]
 
@@ -123,8 +124,10 @@ def test_times_given_on_the_way_are_not_in_the_noise():
     first = Packer(untimed, b"secret").pack_dicts(given, np.arange(20))
     again = Packer(untimed, b"secret").pack_dicts(given, np.arange(20) + 1000)
     assert noisy(first) == noisy(again)
-    moved = [row | {"at": row["at"] + 5} for row in given]
-    assert noisy(packed(given, own_times=False)) == noisy(packed(moved, own_times=False))
+    numbered = RowOptions(row_number="number", by_number=True)
+    one, two = ([row | {"number": first + i} for i, row in enumerate(given)] for first in (0, 1000))
+    found = [noisy(Packer(untimed, b"secret", numbered).pack_dicts(some, None)) for some in (one, two)]
+    assert found[0] == found[1] == noisy(first)
 
 
 def test_randomized_response_tells_the_truth_as_often_as_it_should():
@@ -203,25 +206,25 @@ def test_rows_that_came_without_noise_never_leave_under_a_policy_with_it():
     """A pipeline that is updated fails rather than publish what it was told to hide."""
     plain = policy(parameters={"beta_sample": 1.0})
     before = packed(rows(20), plain).pack
-    with pytest.raises(SnapshotError, match="drain"):
-        Holder(policy(), b"secret", b"0").push(before)
-    holder = Holder(plain, b"secret", b"0")
+    with pytest.raises(SnapshotError, match="Drain"):
+        ShardHolder(policy(), b"secret", b"0").push(before)
+    holder = ShardHolder(plain, b"secret", b"0")
     holder.push(before)
     with pytest.raises(SnapshotError, match="perturb_sensitive has changed"):
-        Holder(policy(), b"secret", b"0").restore(holder.snapshot())
+        ShardHolder(policy(), b"secret", b"0").restore(holder.snapshot())
 
 
 def test_a_replay_of_the_state_publishes_the_same_values():
     packs = [packed(rows(60)[start : start + 10]).pack.to_bytes() for start in range(0, 60, 10)]
-    holder = Holder(policy(), b"secret", b"0")
+    holder = ShardHolder(policy(), b"secret", b"0")
     for pack in packs[:3]:
-        holder.push(Pack.from_bytes(pack))
+        holder.push(RowPack.from_bytes(pack))
     stored = holder.snapshot()
     tries = []
     for _ in range(2):
-        again = Holder(policy(), b"secret", b"0")
+        again = ShardHolder(policy(), b"secret", b"0")
         again.restore(stored)
-        left = [d for pack in packs[3:] for d in again.push(Pack.from_bytes(pack))] + again.flush()
+        left = [d for pack in packs[3:] for d in again.push(RowPack.from_bytes(pack))] + again.flush()
         tries.append([(d.releases.lo.tolist(), list(d.payload.take(d.releases.rows).rows())) for d in left])
     assert tries[0] == tries[1]
     assert tries[0]

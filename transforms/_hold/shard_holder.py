@@ -1,4 +1,4 @@
-"""An engine together with what leaves as it is of the rows it holds. Nothing here knows of Beam."""
+"""One shard: its engine, and the columns of held rows that are published unchanged. Independent of Beam."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from crenel.policy import OnSuppress, Policy
 from crenel.transforms._pack import payloads
 from crenel.transforms._pack.fingerprints import policy_text, space_mark
 from crenel.transforms._pack.payloads import Form, Payload
-from crenel.transforms._pack.row_pack import Pack
+from crenel.transforms._pack.row_pack import RowPack
 
 _SCHEMAS = avro.Schemas("crenel.transforms._hold", ("held.1.avsc",))
 
-#: Parts are joined when there are more: finding a row among them costs by their number.
+#: More parts than this are joined: the cost of finding a row grows with their number.
 _MOST_PARTS = 32
-#: Rows that have left may be as many as those that are held, and so many more, before they are forgotten.
+#: Released rows stay in memory until they outnumber the held ones by this many.
 _MOST_LEFT = 8192
 
 
 @dataclass(eq=False, repr=False)
 class _Part:
-    """Some of the held rows, in order of arrival; those that have left stay until the parts are joined."""
+    """Some of the held rows, in order of arrival; released rows stay in it until parts are joined."""
 
     number: NDArray[np.int64]
     time: NDArray[np.int64]
     qi: NDArray[np.float64]
     form: Form
     payload: Payload
-    #: Which are still held, and how many.
+    #: Which rows are still held, and how many.
     held: NDArray[np.bool_]
     count: int
 
@@ -51,7 +51,7 @@ class _Part:
         return cls(number, time, qi, form, payload, np.ones(len(number), dtype=bool), len(number))
 
     def release(self, numbers: NDArray[np.int64]) -> _Part:
-        """Let go of the rows of these numbers; return them, in this order."""
+        """Release the rows of these numbers; return them in this order."""
         places = np.searchsorted(self.number, numbers)
         self.held[places] = False
         self.count -= len(places)
@@ -83,37 +83,38 @@ class _Part:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Departure:
-    """Rows that leave: releases, and for each of their rows what the engine does not know."""
+    """Releases, and the columns of their rows that the engine does not know."""
 
-    #: The releases; `rows` are no longer numbers of the engine but places in the columns below.
+    #: The releases. `rows` holds places in the columns below, not the engine's row numbers.
     releases: Releases
-    #: When it arrived: the engine's numbers.
+    #: The number of each release in its shard, from 0.
+    release: NDArray[np.int64]
+    #: The number of each row in its shard, in order of arrival, from 0.
     number: NDArray[np.int64]
     time: NDArray[np.int64]
     qi: NDArray[np.float64]
     form: Form
     payload: Payload
-    #: By release, whether its rows leave for everybody without a crowd: in a release of fewer than k persons, or in
-    #: which a person is twice.
+    #: For each release, whether it publishes rows without a crowd: rows of fewer than k persons, or a person twice.
     alone: NDArray[np.bool_]
 
     def __repr__(self) -> str:
-        """Say how much, never what."""
+        """Show sizes, never values."""
         return f"Departure({self.releases!r})"
 
     @property
     def rows_alone(self) -> int:
-        """How many rows leave without a crowd."""
+        """The number of rows published without a crowd."""
         return int(self.releases.sizes[self.alone].sum())
 
 
-class Holder:
-    """Holds the rows of one shard and window until they leave.
+class ShardHolder:
+    """Holds the rows of one shard and window until they are released.
 
     Args:
-        policy: What is to be guaranteed.
-        secret: What the generators of all engines are seeded from.
-        shard: What tells this engine from the others.
+        policy: The policy to enforce.
+        secret: Seeds the random generators of all engines.
+        shard: Tells this engine from all others.
     """
 
     def __init__(self, policy: Policy, secret: bytes, shard: bytes) -> None:
@@ -121,23 +122,24 @@ class Holder:
         self._engine = engines.create(policy, secret=secret, shard=shard)
         self._persons = b""
         self._arrivals = 0
+        self._releases = 0
         self._parts: list[_Part] = []
 
     def __repr__(self) -> str:
-        """Say how much, never what."""
-        return f"Holder({self._engine!r})"
+        """Show sizes, never values."""
+        return f"ShardHolder({self._engine!r})"
 
     @property
     def held(self) -> int:
-        """Rows that have arrived and not left."""
+        """The number of rows that were not released yet."""
         return self._engine.held
 
-    def push(self, pack: Pack) -> list[Departure]:
-        """Take rows as they arrive; return what became due."""
+    def push(self, pack: RowPack) -> list[Departure]:
+        """Push rows in order of arrival; return what became due."""
         if pack.space and pack.space != space_mark(self._policy):
             message = (
-                "Rows were encoded under other quasi-identifiers or sensitive columns than the policy has now: "
-                "drain the pipeline before these are changed."
+                "Rows were encoded under other quasi-identifiers or sensitive columns than the policy has now. "
+                "Drain the pipeline before you change these."
             )
             raise SnapshotError(message)
         departures = self._compare(pack.persons)
@@ -148,21 +150,21 @@ class Holder:
         return departures + self._depart(self._engine.push(rows))
 
     def _compare(self, persons: bytes) -> list[Departure]:
-        """Let go of rows whose persons cannot be told from those that come: one would be counted twice."""
+        """Release the held rows if their persons cannot be compared with the new ones: one would count twice."""
         departures = self.flush() if self.held and persons != self._persons else []
         self._persons = persons
         return departures
 
     def advance(self, now: int) -> list[Departure]:
-        """Take note that event time has moved on to `now`, in microseconds."""
+        """Advance event time to `now`, in microseconds."""
         return self._depart(self._engine.advance(now))
 
     def flush(self) -> list[Departure]:
-        """Take note that the stream is over."""
+        """Release everything: the stream is over."""
         return self._depart(self._engine.flush())
 
     def next_deadline(self) -> int | None:
-        """When `advance` is next needed."""
+        """The time at which `advance` is next needed."""
         return self._engine.next_deadline()
 
     def _depart(self, releases: Releases) -> list[Departure]:
@@ -170,28 +172,30 @@ class Holder:
         if len(releases):
             forms = {part.form for part in self._parts}
             alone = self._alone(releases)
+            number = np.arange(self._releases, self._releases + len(releases), dtype=np.int64)
+            self._releases += len(releases)
             if len(forms) == 1:
-                departures = [self._departure(releases, alone, forms.pop())]
+                departures = [self._departure(releases, number, alone, forms.pop())]
             else:
-                departures = self._departures_by_form(releases, alone)
+                departures = self._departures_by_form(releases, number, alone)
         self._tidy()
         return departures
 
     def _tidy(self) -> None:
-        """Forget rows that have left, now and then, and keep the parts few."""
+        """Drop released rows now and then, and keep the parts few."""
         self._parts = [part for part in self._parts if part.count]
         sizes = [part.count for part in self._parts]
         if sum(len(part.number) for part in self._parts) > 2 * sum(sizes) + _MOST_LEFT:
             self._join_parts()
         elif len(sizes) > _MOST_PARTS:
-            # Older ones too, but none that has more rows than all after it: a row is then copied a few times in all.
+            # Join older parts too, unless one has more rows than all after it: so each row is copied only a few times.
             start = len(sizes) - _MOST_PARTS // 2
             while start > 0 and sizes[start - 1] <= sum(sizes[start:]):
                 start -= 1
             self._join_parts(start)
 
     def _alone(self, releases: Releases) -> NDArray[np.bool_]:
-        """Which releases publish rows without a crowd."""
+        """Tell which releases publish rows without a crowd."""
         k, sizes, persons = self._policy.k, releases.sizes, releases.persons
         # A release may be a part of its group (reordered rows), and then has fewer rows than the group has persons.
         crowd = (sizes >= k) & (persons >= k) & (persons >= sizes)
@@ -199,17 +203,21 @@ class Holder:
         alone: NDArray[np.bool_] = ((releases.kind == Kind.CLUSTER) & ~crowd) | (releases.kind == Kind.REUSE) | star
         return alone
 
-    def _departures_by_form(self, releases: Releases, alone: NDArray[np.bool_]) -> list[Departure]:
-        """A stream whose rows came in several forms: each leaves in its own."""
+    def _departures_by_form(
+        self, releases: Releases, number: NDArray[np.int64], alone: NDArray[np.bool_]
+    ) -> list[Departure]:
+        """Split releases of rows that came in several forms: each row leaves in its own."""
         departures = []
         form_of: dict[int, Form] = {int(number): part.form for part in self._parts for number in part.number}
         forms = np.array([list(Form).index(form_of[n]) for n in releases.rows.tolist()])
         for place in np.unique(forms).tolist():
             part, left = _only(releases, forms == place)
-            departures.append(self._departure(part, alone[left], list(Form)[place]))
+            departures.append(self._departure(part, number[left], alone[left], list(Form)[place]))
         return departures
 
-    def _departure(self, releases: Releases, alone: NDArray[np.bool_], form: Form) -> Departure:
+    def _departure(
+        self, releases: Releases, number: NDArray[np.int64], alone: NDArray[np.bool_], form: Form
+    ) -> Departure:
         parts = [part for part in self._parts if part.form is form]
         first = np.array([part.number[0] for part in parts])
         part_of = np.searchsorted(first, releases.rows, side="right") - 1
@@ -226,10 +234,10 @@ class Holder:
         places[order] = np.arange(len(order))
         columns = {name: getattr(releases, name) for name in _COLUMNS}
         moved = Releases(rows=places, **columns)
-        return Departure(moved, whole.number, whole.time, whole.qi, form, whole.payload, alone)
+        return Departure(moved, number, whole.number, whole.time, whole.qi, form, whole.payload, alone)
 
     def _join_parts(self, start: int = 0) -> None:
-        """Make one part of all rows of a form that are still held, from the part `start` on."""
+        """Join the held rows of each form into one part, from the part `start` on."""
         joined = self._parts[:start]
         for form in Form:
             kept = [part.kept() for part in self._parts[start:] if part.form is form and part.count]
@@ -238,7 +246,7 @@ class Holder:
         self._parts = joined
 
     def snapshot(self) -> bytes:
-        """All of it, to be stored."""
+        """Write everything, to be stored."""
         self._join_parts()
         return _SCHEMAS.encode(
             {
@@ -246,6 +254,7 @@ class Holder:
                 "engine": self._engine.snapshot(),
                 "persons": self._persons,
                 "arrivals": self._arrivals,
+                "releases": self._releases,
                 "parts": [
                     {
                         "number": avro.packed(part.number),
@@ -261,11 +270,11 @@ class Holder:
 
     @staticmethod
     def written_under(data: bytes) -> str:
-        """The policy of a snapshot, as text."""
+        """Read the policy of a snapshot, as text."""
         return str(_SCHEMAS.decode(data)["policy"])
 
     def restore(self, data: bytes) -> None:
-        """Become the holder that `snapshot` was called on, under this one's policy.
+        """Restore what `snapshot` wrote, under the policy of this holder.
 
         Raises:
             SnapshotError: the policy has other quasi-identifiers, sensitive columns, or another method.
@@ -274,6 +283,7 @@ class Holder:
         self._engine.restore(record["engine"])
         self._persons = record["persons"]
         self._arrivals = record["arrivals"]
+        self._releases = record["releases"]
         self._parts = [_restored(part) for part in record["parts"]]
 
 
@@ -281,7 +291,7 @@ _COLUMNS = ("offsets", "kind", "lo", "hi", "loss", "persons", "moment", "arrival
 
 
 def _only(releases: Releases, chosen: NDArray[np.bool_]) -> tuple[Releases, NDArray[np.int64]]:
-    """The releases with only some of their rows, and which they are; those without any are gone."""
+    """Keep only some rows of the releases, and the releases that still have any; return their places too."""
     release_of = np.repeat(np.arange(len(releases)), releases.sizes)
     sizes = np.bincount(release_of[chosen], minlength=len(releases))
     left = np.flatnonzero(sizes)

@@ -1,0 +1,164 @@
+"""From parts in the scratch folder to finished files: in secret order, formatted, and all of them or none."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from crenel.pipelines.command_errors import CommandError
+from crenel.pipelines.files import readers, secret_order, writers
+from crenel.pipelines.files.formats import COMPRESSIONS, FORMATS, detect
+from crenel.pipelines.files.readers import STANDARD
+from crenel.pipelines.files.scratch import Scratch
+from crenel.policy import Policy
+from crenel.transforms._pack.payloads import conformed, unified
+from crenel.transforms._publish.emitter import PUBLISHED, REJECTED, RELEASES, TRACE
+from crenel.transforms._publish.owner_records import RELEASES_SCHEMA, TRACE_SCHEMA
+from crenel.transforms._publish.publisher import Publisher
+
+__all__ = ["REJECTED_SCHEMA", "ROWS_PER_FILE", "Output", "finish"]
+
+#: The row number of a file's first row is a multiple of this; 2**20 files of as many rows fill what float64 can count.
+ROWS_PER_FILE = 1 << 33
+
+REJECTED_SCHEMA = pa.schema([("row", pa.string()), ("field", pa.string()), ("reason", pa.string())])
+
+
+@dataclass(frozen=True)
+class Output:
+    """A file to write."""
+
+    path: str
+    extension: str
+    compression: str | None = None
+
+    @classmethod
+    def of(cls, path: str, named: str | None = None) -> Output:
+        """Make the output of a path, in the format that its extension or `named` tells.
+
+        Raises:
+            CommandError: it cannot be written.
+        """
+        if path == STANDARD:
+            return cls(path, readers.format_names()[named or "csv"])
+        if named is None:
+            kind = detect(path)
+            extension = next(known for known, form in FORMATS.items() if form is kind.format)
+            compression = kind.compression
+        else:
+            extension = readers.format_names()[named]
+            compression = COMPRESSIONS.get(Path(path).suffix.lower()) if FORMATS[extension].text else None
+        place = Path(path)
+        if place.is_dir():
+            msg = f"{path}: must be a file to write, not a folder."
+            raise CommandError(msg)
+        if not place.parent.is_dir():
+            msg = f"{path}: there is no folder {place.parent} to write it to."
+            raise CommandError(msg)
+        if not os.access(place.parent, os.W_OK):
+            msg = f"{path}: the folder {place.parent} must not be read-only."
+            raise CommandError(msg)
+        return cls(str(place.absolute()), extension, compression)
+
+
+def finish(
+    policy: Policy,
+    outputs: Mapping[str, Output],
+    parts: Mapping[str, Sequence[str]],
+    rows_of_files: Sequence[int],
+    scratch: Scratch,
+) -> None:
+    """Write all outputs under temporary names, then rename them; the published rows last.
+
+    Args:
+        policy: Declares the columns.
+        outputs: The files, by what they hold.
+        parts: The paths of the parts of each output, in order.
+        rows_of_files: The number of rows of each input file.
+        scratch: The folder for temporary files.
+
+    Raises:
+        CommandError: a file cannot be written.
+    """
+    written: list[tuple[str, Output]] = []
+    try:
+        for name, output in outputs.items():
+            written.append((_unfinished(output, scratch), output))
+            try:
+                schema, tables = _contents(policy, name, parts.get(name, ()), scratch)
+                if name == TRACE:
+                    tables = _numbered(tables, rows_of_files)
+                writers.write(written[-1][0], output.extension, output.compression, schema, tables)
+            except OSError as error:
+                msg = f"{Path(output.path).name} cannot be written: {os.strerror(error.errno or 5).lower()}."
+                raise CommandError(msg) from None
+        for path, output in reversed(written):  # the published rows last
+            _rename(path, output, private=output is not outputs[PUBLISHED])
+    finally:
+        for path, _ in written:
+            if os.path.exists(path):
+                os.unlink(path)
+
+
+def _unfinished(output: Output, scratch: Scratch) -> str:
+    if output.path == STANDARD:
+        return scratch.path("output")
+    place = Path(output.path)
+    return str(place.parent / f".{place.name}.{secrets.token_hex(4)}.unfinished")
+
+
+def _rename(path: str, output: Output, *, private: bool) -> None:
+    if output.path == STANDARD:
+        with open(path, "rb") as file:
+            shutil.copyfileobj(file, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+        return
+    if private:  # exact values: for the owner alone
+        os.chmod(path, 0o600)
+    os.replace(path, output.path)
+
+
+def _contents(
+    policy: Policy, name: str, parts: Sequence[str], scratch: Scratch
+) -> tuple[pa.Schema, Iterator[pa.Table]]:
+    schema = {REJECTED: REJECTED_SCHEMA, RELEASES: RELEASES_SCHEMA, TRACE: TRACE_SCHEMA}.get(name)
+    if schema is None:
+        schema = _schema(policy, parts)
+    if name in (REJECTED, RELEASES):
+        return schema, (table for part in parts for table in _tables(part, schema))
+    ordered = schema.append(pa.field(secret_order.ORDER, pa.uint64()))
+    return schema, secret_order.shuffled(parts, scratch.folder, lambda part: _tables(part, ordered))
+
+
+def _numbered(tables: Iterable[pa.Table], rows_of_files: Sequence[int]) -> Iterator[pa.Table]:
+    """Number the rows of a trace through all files, in the order in which these were given, from 0."""
+    before = np.cumsum([0, *rows_of_files])
+    place = TRACE_SCHEMA.get_field_index("row")
+    for table in tables:
+        file, row = np.divmod(table.column(place).to_numpy(), ROWS_PER_FILE)
+        yield table.set_column(place, TRACE_SCHEMA.field(place), pa.chunked_array([before[file] + row]))
+
+
+def _schema(policy: Policy, parts: Iterable[str]) -> pa.Schema:
+    """Unify the schemas of published parts; a column in which no row has a value is text."""
+    kept = [(name, pa.null()) for name in (*policy.sensitive, *policy.publish)]
+    schemas = [pa.schema([*Publisher(policy).fields(), *kept])]
+    for part in parts:
+        with pa.OSFile(part) as file, pa.ipc.open_stream(file) as reading:
+            schemas.append(reading.schema)
+    fields = [(f.name, pa.string() if pa.types.is_null(f.type) else f.type) for f in unified(schemas)]
+    return pa.schema([field for field in fields if field[0] != secret_order.ORDER])
+
+
+def _tables(part: str, schema: pa.Schema) -> Iterator[pa.Table]:
+    with pa.OSFile(part) as file, pa.ipc.open_stream(file) as reading:
+        for batch in reading:
+            yield conformed(pa.Table.from_batches([batch]), schema)

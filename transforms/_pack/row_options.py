@@ -1,0 +1,25 @@
+"""The options of `Anonymize` that concern all of its steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowOptions:
+    """How rows are read, identified and ordered. `Anonymize` documents the options."""
+
+    parse_text: bool = False
+    row_number: str | None = None
+    trace: bool = False
+    order_column: str | None = None
+    #: Whether row numbers are the clock: rows are bounded, and have no event time.
+    by_number: bool = False
+    #: Whether rows are emitted at the end of their window: bounded rows that have no times, or whose order a writer
+    #: hides.
+    at_end: bool = False
+
+    @property
+    def carried(self) -> tuple[str, ...]:
+        """The columns that held rows keep and that are never published."""
+        return (self.row_number,) if self.trace and self.row_number is not None else ()

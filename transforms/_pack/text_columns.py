@@ -1,0 +1,141 @@
+"""Text in columns of numbers and moments, parsed as the policy means it.
+
+Each value is judged by itself: it leads to the same coordinates whatever the format of a file is, and whatever rows are
+beside it in a batch.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from crenel.errors import Rejected
+from crenel.policy import Policy, columns
+from crenel.policy.quasi_identifiers import Datetime, Numeric
+
+__all__ = ["MISSING_NUMBERS", "TextColumns", "named_columns"]
+
+#: Text that stands for a number that is missing.
+MISSING_NUMBERS = frozenset(["NA", "N/A", "NaN", "nan", "NULL", "null"])
+
+_INTEGER = r"^(0|-?[1-9][0-9]{0,17})$"
+_NUMBER = r"^[+-]?(([1-9][0-9]*|0)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+_MOMENT = r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?)?$"
+
+
+class TextColumns:
+    """Parses text in the columns that a policy declares as numbers or moments.
+
+    Args:
+        policy: Declares the columns.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        qis = policy.quasi_identifiers
+        self._numbers = {name for name, qi in qis.items() if isinstance(qi, Numeric)}
+        self._numbers |= {name for name, column in policy.sensitive.items() if column.domain is not None}
+        self._moments = {name for name, qi in qis.items() if isinstance(qi, Datetime)}
+        if policy.event_time is not None and policy.event_time not in qis:
+            self._moments.add(policy.event_time)
+
+    def array(self, name: str, column: pa.Array | pa.ChunkedArray) -> pa.Array:
+        """Parse a column of Arrow; one that holds no text stays as it is, but for dictionaries."""
+        if isinstance(column, pa.ChunkedArray):
+            column = column.combine_chunks()
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+            return column
+        if name in self._numbers:
+            return _numbers(column)
+        return _moments(column) if name in self._moments else column
+
+    def arrays(self, batch: pa.RecordBatch | pa.Table, names: Sequence[str]) -> dict[str, pa.Array]:
+        """Parse columns of a batch. One that the batch lacks is missing in all of its rows: files may differ."""
+        there = set(batch.schema.names)
+        return {
+            name: self.array(name, batch.column(name)) if name in there else pa.nulls(batch.num_rows) for name in names
+        }
+
+    def values(self, name: str, column: Sequence[Any]) -> Sequence[Any]:
+        """Parse the texts among Python objects."""
+        parse = _value if name in self._numbers else _moment if name in self._moments else None
+        if parse is None or str not in set(map(type, column)):
+            return column
+        return [parse(value) if type(value) is str else value for value in column]
+
+
+def named_columns(policy: Policy) -> list[str]:
+    """List the columns of the input that a policy names."""
+    roles = [policy.person, policy.event_time, *policy.quasi_identifiers, *policy.sensitive, *policy.publish]
+    by = policy.shard_by if isinstance(policy.shard_by, tuple) else ()
+    return [name for name in dict.fromkeys([*roles, *by]) if name is not None]
+
+
+def _value(text: str) -> float | int | None:
+    return int(text) if re.match(_INTEGER, text, re.ASCII) else _number(text)
+
+
+def _moment(text: str) -> Any:
+    """Parse a moment; text that is none stays, for the encoder to reject."""
+    micros = _micros(text)
+    return text if micros is None else np.datetime64(micros, "us")
+
+
+def _all(column: pa.Array, pattern: str) -> bool:
+    return pc.all(pc.match_substring_regex(column, pattern), min_count=0).as_py() is not False
+
+
+def _numbers(column: pa.Array) -> pa.Array:
+    """Parse numbers: null where one is missing, infinite where the text is none. NaN would count as missing."""
+    if _all(column, _INTEGER):
+        return column.cast(pa.int64())
+    if _all(column, _NUMBER):
+        try:
+            return column.cast(pa.float64())
+        except pa.ArrowInvalid:  # +1
+            pass
+    distinct = column.dictionary_encode()
+    values = pa.array([_number(text) for text in distinct.dictionary.to_pylist()], pa.float64())
+    return values.take(distinct.indices)
+
+
+def _number(text: str) -> float | None:
+    if not text or text in MISSING_NUMBERS:
+        return None
+    return float(text) if re.fullmatch(_NUMBER, text, re.ASCII) else math.inf
+
+
+def _moments(column: pa.Array) -> pa.Array:
+    """Parse moments (ISO-8601, or seconds since the epoch); text that is none stays, for the encoder to reject."""
+    if _all(column, _MOMENT):
+        try:
+            return column.cast(pa.timestamp("us"))
+        except pa.ArrowInvalid:  # 30 February
+            pass
+    elif _all(column, _NUMBER):
+        return _numbers(column)
+    distinct = column.dictionary_encode()
+    micros = [_micros(text) for text in distinct.dictionary.to_pylist()]
+    if None in micros:
+        texts = [t if m is None else _iso(m) for t, m in zip(distinct.dictionary.to_pylist(), micros, strict=True)]
+        return pa.array(texts, pa.string()).take(distinct.indices)
+    return pa.array(micros, pa.timestamp("us")).take(distinct.indices)
+
+
+def _micros(text: str) -> int | None:
+    value: Any = float(text) if re.fullmatch(_NUMBER, text, re.ASCII) else text
+    try:
+        return int(columns.moment(value))
+    except Rejected:
+        return None
+
+
+def _iso(micros: int) -> str:
+    return str(np.datetime64(micros, "us"))
