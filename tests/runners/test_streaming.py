@@ -27,7 +27,9 @@ from apache_beam.transforms.userstate import (
 from apache_beam.transforms.window import FixedWindows, GlobalWindow, TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
 
+from crenel.engine import Kind
 from crenel.runners import Job, JobFailed, RunnerError, streaming
+from crenel.transforms import Anonymize, Counts
 
 FOREVER = 1 << 60
 #: The end of time, in seconds.
@@ -326,6 +328,49 @@ class Mutable(beam.DoFn):
 def test_state_is_kept_as_it_was_written() -> None:
     run(lambda pipeline: pipeline | beam.Create([(0, 1), (0, 2), (1, 3)]) | beam.ParDo(Mutable()))
     assert SEEN == [[1], [1, 2], [3]]
+
+
+# --- Anonymize ---
+
+
+def test_anonymize_releases_rows_before_their_deadlines_while_the_stream_goes_on() -> None:
+    policy = {
+        "version": 1,
+        "person": "who",
+        "event_time": "at",
+        "quasi_identifiers": {"age": {"type": "numeric", "domain": [0, 99]}},
+        "publish": ["number"],
+        "k": 3,
+        "delay": "16s",
+        "shards": 2,
+        "seed": 1,
+    }
+
+    def row(pair: tuple[str, int]) -> dict[str, Any]:
+        return {"who": pair[1], "age": pair[1] % 7, "at": pair[1], "number": pair[1]}
+
+    def build(pipeline: beam.Pipeline) -> None:
+        numbers = counting(pipeline, ("a", FOREVER, 1))
+        rows = numbers | "Rows" >> beam.Map(row).with_output_types(dict)
+        _ = rows | "Arrive" >> beam.ParDo(See("in"))
+        _ = rows | "Stop" >> beam.Map(lambda row: ("", row["number"] - 267)) | beam.ParDo(StopAt())
+        result = rows | "Anonymize" >> Anonymize(policy)
+        _ = result.published | "Published" >> beam.ParDo(See("out"))
+        _ = result.counts | "Counts" >> beam.ParDo(See("counts"))
+
+    seen = run(build)
+    arrived = 0
+    for kind, element, _ in seen:
+        if kind == "in":
+            arrived = element["number"]
+        elif kind == "out":
+            # Five rows are a bundle, and the watermark is that of the last.
+            assert arrived <= element["number"] + 16 + 5, "a row left after its deadline"
+    published = sorted(element["number"] for kind, element, _ in seen if kind == "out")
+    counts = Counts.of(element for kind, element, _ in seen if kind == "counts")
+    assert counts.rows == arrived + 1 == sum(counts.kinds) == 305
+    assert len(published) == len(set(published)) == counts.kinds[Kind.CLUSTER] + counts.kinds[Kind.REUSE]
+    assert len(published) > 295
 
 
 # --- Errors ---
