@@ -112,7 +112,7 @@ def test_a_dry_run_is_a_streaming_job_with_our_image(google: None) -> None:
     assert {b"example.com/crenel:1" in environment.payload for environment in environments} == {True}
 
 
-def test_what_leaves_is_committed_before_it_is_sent() -> None:
+def test_released_rows_are_committed_before_they_are_sent() -> None:
     steps = json.loads((shape.GOLDEN / "dataflow.1.json").read_text())["steps"]
     for name in ("published", "suppressed", "rejected"):
         assert f"Commit {name}" in steps
@@ -141,7 +141,7 @@ def test_options_of_a_stream() -> None:
         ("--sdk_container_image", [], "needs workers that have crenel: name an image"),
     ],
 )
-def test_what_is_missing_is_a_sentence(without: str, more: list[str], words: str) -> None:
+def test_a_missing_option_is_reported_in_a_sentence(without: str, more: list[str], words: str) -> None:
     flags = [flag for flag in FLAGS if not flag.startswith(without)] + more
     with pytest.raises(RunnerError) as raised:
         dataflow.check(flags)
@@ -149,7 +149,7 @@ def test_what_is_missing_is_a_sentence(without: str, more: list[str], words: str
     assert words in problem
 
 
-def test_all_that_is_missing_is_told_at_once() -> None:
+def test_all_missing_options_are_reported_at_once() -> None:
     with pytest.raises(RunnerError) as raised:
         dataflow.check([])
     assert len(raised.value.problems) >= 4
@@ -202,7 +202,7 @@ def test_pubsub_is_for_dataflow(policy_file: Path, capsys: pytest.CaptureFixture
 # --- Messages ---
 
 
-def test_a_message_that_is_no_row_is_rejected_as_it_came() -> None:
+def test_a_message_that_is_no_row_is_rejected_unchanged() -> None:
     with Pipeline(runner="FnApiRunner") as pipeline:
         given = pipeline | beam.Create([b'{"a": 1}', b"[1]", b"\xff{", b""])
         parsed = given | beam.ParDo(pubsub._Parse()).with_outputs("broken", main="rows")
@@ -214,7 +214,7 @@ def test_a_message_that_is_no_row_is_rejected_as_it_came() -> None:
 # --- The template ---
 
 
-def test_the_template_asks_for_what_its_entry_takes() -> None:
+def test_the_template_has_the_parameters_of_its_entry_point() -> None:
     told = json.loads((TEMPLATE / "metadata.json").read_text())
     assert told["streaming"] is True
     # A row that is published twice must be published the same: never at least once.
@@ -236,7 +236,7 @@ def test_the_image_is_of_the_beam_that_the_tests_run_on() -> None:
     assert copied is not None and (ROOT / copied[1]).is_file()
 
 
-def test_the_entry_submits_and_exits(google: None, policy_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_entry_point_submits_and_exits(google: None, policy_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from apache_beam.options.pipeline_options import GoogleCloudOptions
 
     monkeypatch.setattr(GoogleCloudOptions, "_warn_if_soft_delete_policy_enabled", lambda *_: None)
@@ -248,7 +248,7 @@ def test_the_entry_submits_and_exits(google: None, policy_file: Path, monkeypatc
     assert template([f"--policy={policy_file}", *own, *FLAGS]) == 0
 
 
-def test_the_entry_tells_mistakes_in_sentences(policy_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_entry_point_reports_mistakes_in_sentences(policy_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own = ["--input=projects/no-such-project/topics/published", "--output=projects/no-such-project/topics/published"]
     assert template([f"--policy={policy_file}", *own, *FLAGS]) == 2
     assert capsys.readouterr().err.startswith("crenel: --input must be pubsub://projects/PROJECT/subscriptions/NAME")

@@ -106,14 +106,14 @@ def test_rows_of_the_future_are_ahead_of_the_clock(mock: Any) -> None:
     at.close()
 
 
-def test_without_a_field_the_record_has_the_time(mock: Any) -> None:
+def test_without_an_event_time_column_the_time_of_the_message_counts(mock: Any) -> None:
     at = reading(mock, "stamps", rows(1), Clock(), event_time=None)
     (row,) = to_the_end(at)
     assert row.time == 1_500_000_000_000_000
     at.close()
 
 
-def test_what_is_no_row_is_kept_for_the_owner_and_moves_no_clock(mock: Any) -> None:
+def test_a_message_that_is_no_row_is_kept_for_the_owner_and_moves_no_clock(mock: Any) -> None:
     at = reading(mock, "broken", [b"{", b"\xff", b"3"], Clock())
     found = to_the_end(at)
     assert all(isinstance(what, Refused) for what in found)
@@ -131,7 +131,7 @@ def test_a_row_whose_time_cannot_be_read_is_left_for_the_encoder_to_reject(mock:
     at.close()
 
 
-def test_what_was_deleted_before_it_was_read_is_told(mock: Any) -> None:
+def test_records_that_were_deleted_before_they_were_read_are_an_error(mock: Any) -> None:
     at = reading(mock, "deleted", rows(1), Clock())
     to_the_end(at)
     late = PartitionReader(Topic(servers=mock[1], name="deleted"), policy(), 0, 100, Clock())
@@ -142,7 +142,7 @@ def test_what_was_deleted_before_it_was_read_is_told(mock: Any) -> None:
 
 
 def test_a_broker_that_does_not_answer_is_not_silence() -> None:
-    """Its partitions may have rows, of any time."""
+    """Its partitions may have rows of any time."""
     clock = Clock()
     producer = confluent_kafka.Producer({"bootstrap.servers": "x", "test.mock.num.brokers": 1, "log_level": 0})
     broker = next(iter(producer.list_topics(timeout=10).brokers.values()))

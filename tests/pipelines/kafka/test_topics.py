@@ -1,4 +1,4 @@
-"""URLs of topics."""
+"""URLs of topics, and requests made of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ POLICY = Policy.from_dict(
 )
 
 
-def test_a_url_says_all() -> None:
+def test_options_of_a_url() -> None:
     topic = Topic.of("kafka://a:1,b:2/visits?until=end&idle=2m&start=latest&client.id=me", read=True)
     assert (topic.servers, topic.name, topic.until, topic.idle, topic.start) == (
         "a:1,b:2",
@@ -34,7 +34,7 @@ def test_a_url_says_all() -> None:
     assert topic.settings == (("client.id", "me"),)
 
 
-def test_passwords_come_from_a_file_and_are_in_no_repr(tmp_path: Path) -> None:
+def test_passwords_come_from_a_file_and_appear_in_no_repr(tmp_path: Path) -> None:
     (tmp_path / "client").write_text("# mine\nsecurity.protocol = SASL_SSL\nsasl.password=hush=hush\n")
     topic = Topic.of(f"kafka://a:1/visits?config={tmp_path / 'client'}")
     assert dict(topic.settings) == {"security.protocol": "SASL_SSL", "sasl.password": "hush=hush"}
@@ -59,7 +59,7 @@ def test_passwords_come_from_a_file_and_are_in_no_repr(tmp_path: Path) -> None:
         ("kafka://a:1/visits?config=/not/there", "cannot be read"),
     ],
 )
-def test_a_mistake_is_told_in_a_sentence(url: str, said: str) -> None:
+def test_a_mistake_is_reported_in_a_sentence(url: str, said: str) -> None:
     with pytest.raises(CommandError) as raised:
         Topic.of(url, read=True)
     assert said in str(raised.value)
@@ -78,7 +78,7 @@ def test_a_mistake_is_told_in_a_sentence(url: str, said: str) -> None:
         (["kafka://a:1/a"], {"published": "kafka://a:1/b?format=avro&schema=/not/there"}, True, "if --input is Avro"),
     ],
 )
-def test_what_cannot_be_done_is_refused_before_a_broker_is_asked(
+def test_an_impossible_request_is_refused_before_a_broker_is_asked(
     inputs: list[str], outputs: dict[str, str], local: bool, said: str
 ) -> None:
     with pytest.raises(CommandError, match=said):
