@@ -34,7 +34,7 @@ from benchmarks import plain
 from benchmarks.tables import finish, rounded, table
 from benchmarks.transform import GROUP, PACK, Bench, Scale
 from crenel.pipelines.command_errors import CommandError
-from crenel.runners.flink import options, runs
+from crenel.runners.flink import flink_run, options
 from crenel.runners.flink.cluster import Cluster, until
 from crenel.runners.flink.job_server import JobServer
 from crenel.transforms import Anonymize
@@ -153,7 +153,7 @@ def main(given: Sequence[str] | None = None) -> int:
     said = parser.parse_args(sys.argv[1:] if given is None else given)
     logging.disable(logging.WARNING)
     try:
-        runs.check([])
+        flink_run.check([])
     except CommandError as error:
         print(f"skipped: {error}")
         finish({"benchmark": "flink", "skipped": str(error)})
