@@ -131,13 +131,17 @@ def parameter(
     return made
 
 
-@cache
 def declared(parameters: type) -> Mapping[str, Parameter]:
     """Return what is declared about each field of a `Parameters` class.
 
     Raises:
         TypeError: a field was not made by `parameter`.
     """
+    return _declared(parameters)
+
+
+@cache
+def _declared(parameters: type) -> Mapping[str, Parameter]:
     found = {}
     for field in dataclasses.fields(parameters):
         if _KEY not in field.metadata:

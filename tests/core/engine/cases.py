@@ -39,7 +39,7 @@ MOST_DRAWN = 25
 
 
 def judged(case: Case, oracle: Any) -> list[Any]:
-    """The same by an oracle, which is given the rows as tuples."""
+    """Return what an oracle releases, which is given the rows as tuples."""
     columns = (case.rows.qi, case.rows.person, case.rows.sensitive, case.rows.time)
     listed = list(zip(*(column.tolist() for column in columns), strict=True))
     releases: list[Any] = []
@@ -51,7 +51,7 @@ def judged(case: Case, oracle: Any) -> list[Any]:
 
 
 def promised(policy: Policy) -> dict[str, Any]:
-    """A policy in the plain words of an oracle, but for the method's parameters."""
+    """Return a policy in the plain terms of an oracle, without the method's parameters."""
     columns = policy.quasi_identifiers.values()
     return {
         "geometries": [qi.geometry for qi in columns],
@@ -66,7 +66,7 @@ def promised(policy: Policy) -> dict[str, Any]:
     }
 
 
-# -- quasi-identifiers, each with the coordinates its rows may have ------------------------------
+# --- Quasi-identifiers, each with the coordinates its rows may have ---
 
 RAGGED = Hierarchy.from_mapping(
     {"a": ["a1", "a2", "a3"], "b": {"b1": ["b11", "b12"], "b2": ["b21", "b22", "b23"]}, "c": None}
@@ -133,7 +133,7 @@ def _datetime(draw: st.DrawFn) -> tuple[Any, st.SearchStrategy[float]]:
 
 @st.composite
 def _stepped(draw: st.DrawFn) -> tuple[Any, st.SearchStrategy[float]]:
-    """A quasi-identifier with a step, whose coordinates are cells: one of them, two, a few, or many."""
+    """A quasi-identifier with a step, whose coordinates are cells: one, two, a few, or many."""
     weight = draw(_weights)
     qi = draw(
         st.sampled_from(
@@ -173,11 +173,11 @@ def _sensitive(draw: st.DrawFn, least: int, binned: bool) -> tuple[Sensitive, li
     return Sensitive(domain=(0, 10), bins=size, ordered=True), list(range(size))
 
 
-# -- policies and rows ---------------------------------------------------------------------------
+# --- Policies and rows ---
 
 
 class Setting(NamedTuple):
-    """What a method's parameters may depend on."""
+    """What the parameters of a method may depend on."""
 
     k: int
     #: Whether there is a delay in event time.
@@ -198,29 +198,24 @@ def cases(
     declared: bool = False,
     binned: bool = True,
     on_suppress: st.SearchStrategy[OnSuppress] = st.sampled_from(OnSuppress),  # noqa: B008 - it draws anew
-    holes: bool = False,
     timed: bool = False,
     counted: bool = False,
 ) -> Case:
-    """A case.
+    """Draw a stream and its policy.
 
-    Parameters
-    ----------
-    diverse, close
-        Whether the policy promises l, and t.
-    reorder
-        Whether the policy asks for the rows in their own order.
-    method, parameters
-        The method's name, and its parameters if they are not those of `castle`: a strategy, or what makes one of the
-        rest of the policy.
-    declared, binned
-        Whether all domains are declared, and whether sensitive columns may be looked at in bins.
-    on_suppress
-        What becomes of rows without company.
-    holes
-        Whether rows may lack quasi-identifiers.
-    timed, counted
-        Whether the method needs `delay`, and `delay_rows`.
+    Args:
+        draw: Given by Hypothesis.
+        diverse: Whether the policy asks for l.
+        close: Whether the policy asks for t.
+        reorder: Whether the policy asks for the order of the input.
+        method: The name of the method.
+        parameters: Its parameters if they are not those of `castle`: a strategy, or a function that makes one from
+            the rest of the policy.
+        declared: Whether all domains are declared.
+        binned: Whether sensitive columns may be compared in bins.
+        on_suppress: What happens to rows without company.
+        timed: Whether the method needs `delay`.
+        counted: Whether the method needs `delay_rows`.
     """
     # Half of the cases are lively: nothing about them is so unusual that no row would be reused.
     lively = draw(st.booleans())
@@ -251,7 +246,7 @@ def cases(
     )
     n = draw(st.integers(MOST_ROWS // 2, MOST_ROWS) if lively else st.integers(0, MOST_ROWS))
     rows = draw(_rows([values for _, values in columns], [codes for _, codes in sensitive], n))
-    if holes:
+    if find(method).takes_holes:
         rows = replace(rows, qi=draw(_with_holes(rows.qi)))
     return Case(
         policy=policy,
@@ -277,7 +272,7 @@ def sdgs_cases() -> st.SearchStrategy[Case]:
 
 
 def _mostly(usual: Any, *others: Any) -> st.SearchStrategy[Any]:
-    """The usual value half of the time: if all is unusual at once, hardly any row is published."""
+    """The usual value half of the time: if everything is unusual at once, hardly a row is published."""
     return st.sampled_from([*[usual] * len(others), *others])
 
 
@@ -413,7 +408,8 @@ def _rows(
     pools = [draw(st.lists(values, min_size=1, max_size=most)) for values in columns]
     kinds = [draw(st.sampled_from([*[values] * 9, values[:1]])) for values in codes]
     persons = draw(_mostly(10, 4, 1000, 1))
-    steps = draw(_mostly(*STEPS))
+    # Steps that go back twice as often as others: few rows are late otherwise.
+    steps = draw(_mostly(*STEPS, *(steps for steps in STEPS if min(steps) < 0)))
     # How many of ten rows are in one of a few places; the others are anywhere.
     gathered = draw(_mostly(7, 9, 10, 0))
     # Longer streams take more draws than Hypothesis allows, and it would silently give them up.
@@ -433,7 +429,7 @@ def _rows(
 
 @st.composite
 def _with_holes(draw: st.DrawFn, qi: np.ndarray) -> np.ndarray:
-    """A few patterns of what is missing, of which each row has one: sets of their own hardly ever meet again."""
+    """Give each row one of a few patterns of missing values: more patterns would hardly ever meet again."""
     patterns = draw(st.lists(st.lists(st.booleans(), min_size=qi.shape[1], max_size=qi.shape[1]), max_size=3))
     choices = np.array([[False] * qi.shape[1], *patterns])
     picked = np.random.default_rng(draw(st.integers(0, 2**32))).integers(0, len(choices), len(qi))
@@ -453,7 +449,7 @@ def partition_parameters(draw: st.DrawFn) -> PartitionParameters:
 
 @st.composite
 def _moves(draw: st.DrawFn, rows: Rows) -> tuple[tuple[int, int], ...]:
-    """Watermarks about the times of the rows near them, behind and ahead."""
+    """Watermarks near the times of the rows around them, behind and ahead."""
     moves = draw(
         st.lists(
             st.tuples(st.integers(0, len(rows)), st.sampled_from([-50, -1, 0, 1, 30, 500])),
@@ -467,6 +463,6 @@ def _moves(draw: st.DrawFn, rows: Rows) -> tuple[tuple[int, int], ...]:
 
 
 def in_bursts(case: Case, every: int) -> Case:
-    """The same stream, its event times rounded down to a multiple: many rows have one deadline."""
+    """Return the same stream with event times rounded down to a multiple, so that many rows have one deadline."""
     time = case.rows.time
     return replace(case, rows=replace(case.rows, time=time - time % every))

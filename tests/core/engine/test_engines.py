@@ -36,7 +36,7 @@ from tests.core.engine.cases import (
     sdgs_cases,
 )
 
-PARTITION: dict[str, Any] = {"method": "partition", "parameters": partition_parameters(), "holes": True}
+PARTITION: dict[str, Any] = {"method": "partition", "parameters": partition_parameters()}
 
 
 @dataclass(frozen=True)

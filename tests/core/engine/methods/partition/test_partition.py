@@ -24,7 +24,7 @@ from tests.core.engine.methods.castle.castle_oracle import OracleRelease
 from tests.core.engine.methods.partition.partition_oracle import PartitionOracle
 
 NAN = float("nan")
-CASES: dict[str, Any] = {"method": "partition", "parameters": partition_parameters(), "holes": True}
+CASES: dict[str, Any] = {"method": "partition", "parameters": partition_parameters()}
 
 
 # -- the oracle ----------------------------------------------------------------------------------
