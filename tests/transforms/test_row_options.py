@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import apache_beam as beam
@@ -13,7 +14,7 @@ from apache_beam.utils.timestamp import Timestamp
 
 from crenel.policy import PolicyError
 from crenel.transforms import Anonymize, AnonymizeBounded
-from tests.transforms.streams import Left, Outcome, Stamped, as_dict, check, policy, rows, run
+from tests.transforms.streams import Outcome, Stamped, as_dicts, check, policy, rows, run
 
 GIVEN = [{**row, "place": 1_000 + i} for i, row in enumerate(rows(300))]
 BOTH = pytest.mark.parametrize("transform", [Anonymize, AnonymizeBounded])
@@ -33,13 +34,8 @@ def in_forms(given: list[dict[str, Any]]) -> dict[str, list[Any]]:
     }
 
 
-def listed(left: list[Left]) -> list[dict[str, Any]]:
-    found = [l.value.to_pylist() if isinstance(l.value, pa.RecordBatch) else [as_dict(l.value)] for l in left]
-    return [row for some in found for row in some]
-
-
 def numbers(out: Outcome) -> list[int]:
-    return sorted(int(row["number"]) for row in listed(out.published))
+    return sorted(int(row["number"]) for row in as_dicts(out.published))
 
 
 # --- Text ---
@@ -51,8 +47,8 @@ def test_text_is_parsed_as_the_policy_means_it(transform: Any, form: str) -> Non
     plain = run(in_forms(GIVEN)[form], transform(policy()))
     text = run(in_forms([as_text(row) for row in GIVEN])[form], transform(policy(), parse_text=True))
     key = lambda row: int(row["number"])  # noqa: E731
-    expected = [{**row, "number": str(row["number"])} for row in sorted(listed(plain.published), key=key)]
-    assert sorted(listed(text.published), key=key) == expected
+    expected = [{**row, "number": str(row["number"])} for row in sorted(as_dicts(plain.published), key=key)]
+    assert sorted(as_dicts(text.published), key=key) == expected
     assert not text.rejected
     if form != "arrow":  # numbers of one kind and another are told apart there, too
         refused = run(in_forms([as_text(row) for row in GIVEN])[form], transform(policy()))
@@ -91,11 +87,11 @@ def test_rows_are_taken_in_the_order_of_their_numbers(form: str) -> None:
     of = policy(event_time=None, delay=None, delay_rows=50)
     there = run(in_forms(GIVEN)[form], AnonymizeBounded(of, row_number="place"))
     back = run(in_forms(GIVEN[::-1])[form], AnonymizeBounded(of, row_number="place"))
-    assert sorted(map(str, listed(there.published))) == sorted(map(str, listed(back.published)))
-    assert {record["moment"] for record in listed(there.releases)} == {None}
+    assert sorted(map(str, as_dicts(there.published))) == sorted(map(str, as_dicts(back.published)))
+    assert {record["moment"] for record in as_dicts(there.releases)} == {None}
     end = GlobalWindow().max_timestamp()
     assert {left.timestamp // 1000 for left in there.published} == {end.micros // 1000}
-    assert all("place" not in row for row in listed(there.published))
+    assert all("place" not in row for row in as_dicts(there.published))
     if form == "dict":
         check(of, GIVEN, there.published, there.suppressed)
 
@@ -122,7 +118,7 @@ def test_a_row_without_a_number_is_an_error(place: Any) -> None:
 def test_the_trace_tells_which_row_left_in_which_release(transform: Any, form: str) -> None:
     of = policy(shards=2, on_suppress="drop")
     out = run(in_forms(GIVEN)[form], transform(of, row_number="place", trace=True))
-    trace, releases = listed(out.trace), listed(out.releases)
+    trace, releases = as_dicts(out.trace), as_dicts(out.releases)
     assert all(list(record) == TRACE for record in trace)
     assert sorted(record["row"] for record in trace) == [row["place"] for row in GIVEN]
     published = {record["row"] for record in trace if record["kind"] in ("cluster", "reuse")}
@@ -161,15 +157,15 @@ def test_a_column_of_the_policy_is_no_number_and_no_order(option: str) -> None:
 @pytest.mark.parametrize("form", ["dict", "row", "arrow"])
 def test_the_order_is_of_the_secret_alone(transform: Any, form: str) -> None:
     out = run(in_forms(GIVEN)[form], transform(policy(shards=3, on_suppress="drop"), order_column="order"))
-    ordered = sorted([*listed(out.published), *listed(out.suppressed)], key=lambda row: row["order"])
+    ordered = sorted([*as_dicts(out.published), *as_dicts(out.suppressed)], key=lambda row: row["order"])
     assert len({row["order"] for row in ordered}) == len(GIVEN)
     places = [row["number"] for row in ordered]
     again = run(in_forms(GIVEN)[form], transform(policy(shards=3, on_suppress="drop", seed=8), order_column="order"))
-    other = sorted([*listed(again.published), *listed(again.suppressed)], key=lambda row: row["order"])
+    other = sorted([*as_dicts(again.published), *as_dicts(again.suppressed)], key=lambda row: row["order"])
     assert sorted(places) == list(range(300))
     # A row says nothing of its neighbour: about half of the pairs are in order.
     for found in (places, [row["number"] for row in other]):
-        assert 100 < sum(a < b for a, b in zip(found, found[1:], strict=False)) < 200
+        assert 100 < sum(a < b for a, b in pairwise(found)) < 200
     assert places != [row["number"] for row in other]
 
 
@@ -178,7 +174,7 @@ def test_forms_agree_on_the_order() -> None:
     for given in in_forms(GIVEN).values():
         out = run(given, AnonymizeBounded(policy(), row_number="place", trace=True, order_column="order"))
         for found, name in ((out.published, "number"), (out.trace, "row")):
-            orders.append([row[name] % 1_000 for row in sorted(listed(found), key=lambda row: row["order"])])
+            orders.append([row[name] % 1_000 for row in sorted(as_dicts(found), key=lambda row: row["order"])])
     assert all(order == orders[0] for order in orders)
     assert len(orders[0]) == 300
 
@@ -186,7 +182,7 @@ def test_forms_agree_on_the_order() -> None:
 def test_timestamps_do_not_undo_the_order() -> None:
     out = run(Stamped(GIVEN), AnonymizeBounded(policy(), order_column="order"), window=FixedWindows(1_000))
     assert all(left.timestamp // 1000 == left.window.max_timestamp().micros // 1000 for left in out.published)
-    hashes = [row["order"] for row in listed(out.published)]
+    hashes = [row["order"] for row in as_dicts(out.published)]
     assert len(set(hashes)) == len(hashes) == 300
     stream = run(Stamped(GIVEN), Anonymize(policy(), order_column="order"))
     assert len({left.timestamp for left in stream.published}) > 10
