@@ -1,10 +1,12 @@
 """Beam transforms: the engines of `crenel.engine`, inside a pipeline.
 
-The guarantee, the unit of privacy (a person) and what is not protected are those of the package
-`crenel`. This layer adds what a stream needs around an engine: encoding of rows, sharding by key,
-state and event-time timers. It decides nothing about privacy on its own.
+The guarantee, the unit of privacy (a person) and the limits of protection are those of the package `crenel`. This layer
+adds what a stream needs around an engine: encoding of rows, sharding by key, state and event-time timers. It decides
+nothing about privacy on its own.
 
-Labels of steps are part of the interface: savepoints and ``--update`` find their state by them.
+    read -> PACK (encode, shard, pack) -> HOLD (one engine per shard) -> PUBLISH (decode, mix) -> write
+
+Labels of steps are part of the interface: savepoints and `--update` find their state by them.
 """
 
 from __future__ import annotations

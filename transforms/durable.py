@@ -1,13 +1,13 @@
 """DURABLE: elements go on only when a checkpoint has them.
 
-A sink that is no part of the runner's checkpoints may be given an element, and after a failure,
-from the replay, another in its place: a row under two generalizations, which can be intersected.
-So what is to be sent waits here, in state. What is sent twice is then sent identical.
+A sink outside of the runner's checkpoints may be given an element, and after a failure, from the replay, another in its
+place: a row under two generalizations, which an attacker can intersect. So elements for such a sink wait here, in
+state. An element that is sent twice is then sent identical.
 
-A runner tells a step that a checkpoint is complete by finalizing bundles. Flink does so for all
-bundles that are over by then, those after the checkpoint's barrier too: to have been finalized
-proves nothing yet. But a probe that is sent after one was confirmed is confirmed by a later
-checkpoint, and its barrier came after all that was written before the first. See `CONFIRMATIONS`.
+A runner tells a step that a checkpoint is complete by finalizing bundles. Flink finalizes all bundles that are over by
+then, also those after the checkpoint's barrier: so one finalization proves nothing. But a probe that is sent after a
+first one was confirmed is confirmed by a later checkpoint, whose barrier came after everything that was written before
+the first. See `CONFIRMATIONS`.
 """
 
 from __future__ import annotations
@@ -39,38 +39,38 @@ from crenel.transforms._hold.local_runners import is_local
 
 __all__ = ["CONFIRMATIONS", "Durable"]
 
-#: Confirmations, each by another checkpoint, that an element waits for. The first may be of a checkpoint whose barrier
-#: came before the element. The second is of one whose barrier came after the first confirmation, unless that was on
-#: its way for longer than until the next barrier; the third, unless it was for a whole checkpoint longer.
+#: Confirmations, each by another checkpoint, that an element waits for. The first may come from a checkpoint whose
+#: barrier came before the element. The second comes from one whose barrier came after the first confirmation, unless
+#: this took longer than until the next barrier to arrive; the third, unless it took a whole checkpoint longer.
 CONFIRMATIONS = 3
 
 _SENT, _PROBES = "sent", "probes"
-#: A pack's number in the bag, so that sorting bytes sorts packs.
+#: The number of a pack in the bag, so that sorting bytes sorts packs.
 _NUMBER = struct.Struct(">Q")
-#: Elements of one pack.
+#: The most elements of a pack.
 _MOST = 500
-#: Seconds after which a probe is sent once more: a failure may have swallowed it.
+#: Seconds after which a probe is sent again: a failure may have lost it.
 _PATIENCE = 60.0
 _GLOBAL = (GlobalWindow(),)
-#: The token of a book that is being written: no state has it.
+#: The token of a ledger that is being changed: no state has it.
 _OPEN = b""
 
 
 class Durable(beam.PTransform):
-    """Hold elements back until checkpoints have them.
+    """Holds elements back until checkpoints have them.
 
-    The elements come out in the global window, in random order, each as it went in: one that was let through before a
-    failure, and again after it, is the same element. They wait for three checkpoints; without checkpoints they wait for
-    the end. When the watermark is at the end of time (the input is over, or the runner drains the pipeline) all of them
-    leave, durable or not. Beam's local runners have no checkpoints, and replay nothing: there they pass.
+    The elements are emitted in the global window, in random order, unchanged: an element that is emitted before a
+    failure, and again after it, is the same. Elements wait for three checkpoints; without checkpoints they wait for the
+    end. When the watermark reaches the end of time (the input is over, or the runner drains the pipeline) all of them
+    are emitted, durable or not. Beam's local runners have no checkpoints, and replay nothing: there elements pass.
 
-    On Flink, leave `num_concurrent_checkpoints` at 1 and `load_balance_bundles` off: with keys that change processes
+    On Flink, leave `num_concurrent_checkpoints` at 1 and `load_balance_bundles` off: while keys move between processes
     nothing is ever confirmed.
 
     Args:
-        keys: How many boxes there are: what works side by side.
-        confirmations: How many checkpoints elements wait for.
-        period: Seconds between two looks at what was confirmed, while something waits.
+        keys: The number of keys, which runners may process side by side.
+        confirmations: The number of checkpoints that elements wait for.
+        period: Seconds between two checks of what was confirmed, while elements wait.
     """
 
     def __init__(self, *, keys: int = 8, confirmations: int = CONFIRMATIONS, period: float = 1.0) -> None:
@@ -80,7 +80,7 @@ class Durable(beam.PTransform):
         self._period = period
 
     def expand(self, elements: pvalue.PCollection) -> pvalue.PCollection:
-        """Gather, keep, let go."""
+        """Gather elements, keep them, emit them."""
         coder = IterableCoder(coders.get_coder(elements.element_type or Any))
         # Local runners replay nothing, and leave timers of processing time pending at the end.
         is_here = is_local(elements.pipeline)
@@ -106,7 +106,7 @@ class Durable(beam.PTransform):
 class Gather(beam.DoFn):
     """Packs elements within a bundle, so that Beam's cost per element is paid per pack.
 
-    Packs go to boxes at random, and a pack's elements are in random order: as they came they would tell shards.
+    Packs get random keys, and the elements of a pack are in random order: their own order would tell their shards.
     """
 
     def __init__(self, coder: Coder, keys: int) -> None:
@@ -114,7 +114,7 @@ class Gather(beam.DoFn):
         self._keys = keys
 
     def start_bundle(self) -> None:
-        """Begin without elements: what a failed bundle left is not this one's."""
+        """Begin without elements: a bundle that failed leaves none."""
         self._elements: list[Any] = []
         self._latest = GlobalWindow().start.micros
 
@@ -125,7 +125,7 @@ class Gather(beam.DoFn):
         return self.finish_bundle() if len(self._elements) >= _MOST else None
 
     def finish_bundle(self) -> Iterator[Any]:
-        """Let go of the pack."""
+        """Emit the pack."""
         if self._elements:
             random.SystemRandom().shuffle(self._elements)
             pack = secrets.randbelow(self._keys), self._coder.encode(self._elements)
@@ -134,19 +134,19 @@ class Gather(beam.DoFn):
 
 
 @dataclass(eq=False)
-class Book:
-    """What a process knows of one key's packs, and that no state can know: which of them a checkpoint has."""
+class Ledger:
+    """The ledger of one key: which of its packs a checkpoint has. A process knows it, and no state can."""
 
     #: The number of the next pack.
     next: int
-    #: As the state has it, if nobody else has touched it. A bundle that fails leaves it open, and it is not used again.
+    #: The token in the state, if nobody else has changed that. A bundle that fails leaves `_OPEN`, which fits no state.
     token: bytes = _OPEN
-    #: Tells this book from others of the same key.
+    #: Tells this ledger from others of the same key.
     name: str = field(default_factory=lambda: secrets.token_hex(8))
-    #: Confirmations so far; the probe of this number is on its way since `probed`.
+    #: Confirmations so far; the probe of this number has been on its way since `probed`.
     confirmed: int = 0
     probed: float | None = None
-    #: With how many confirmations packs were written: those, and the number of the next then.
+    #: For each number of confirmations under which packs were written: it, and the number of the next pack then.
     marks: deque[tuple[int, int]] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
@@ -154,7 +154,7 @@ class Book:
             self.marks.append((0, self.next))
 
     def write(self) -> int:
-        """The number of a pack that is written now."""
+        """Number a pack that is written now."""
         number = self.next
         self.next += 1
         if self.marks and self.marks[-1][0] == self.confirmed:
@@ -163,65 +163,66 @@ class Book:
         return number
 
     def durable(self, confirmations: int) -> int:
-        """The number below which all packs are in a checkpoint that is complete."""
+        """Return the number below which all packs are in a complete checkpoint."""
         below = 0
         while self.marks and self.marks[0][0] + confirmations <= self.confirmed:
             below = self.marks.popleft()[1]
         return below
 
     def confirm(self, probe: int) -> None:
-        """A probe's bundle was finalized. One that was sent twice counts once."""
+        """Note that the bundle of a probe was finalized. A probe that was sent twice counts once."""
         if probe == self.confirmed:
             self.confirmed += 1
             self.probed = None
 
 
-class Books:
-    """The books of this process, by transform and key."""
+class Ledgers:
+    """The ledgers of this process, by transform and key."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._books: dict[tuple[str, int], Book] = {}
+        self._ledgers: dict[tuple[str, int], Ledger] = {}
 
-    def open(self, key: tuple[str, int], token: bytes | None, next_number: Callable[[], int]) -> Book:
-        """The book, if it is up to date; a new one otherwise, in which nothing is confirmed.
+    def open(self, key: tuple[str, int], token: bytes | None, next_number: Callable[[], int]) -> Ledger:
+        """Return the ledger if it fits the state, else a new one, in which nothing is confirmed.
 
-        Packs of a state that was restored are in a checkpoint, and could go at once. But nothing tells them from those
-        of a key that has come from another process; so all of them wait once more.
+        Packs of restored state are in a checkpoint, and could be emitted at once. But nothing tells them from those of
+        a key that came from another process; so all of them wait once more.
         """
         with self._lock:
-            book = self._books.get(key)
-            if book is None or token is None or book.token != token:
-                book = self._books[key] = Book(next_number())
-            book.token = _OPEN
-            return book
+            ledger = self._ledgers.get(key)
+            if ledger is None or token is None or ledger.token != token:
+                ledger = self._ledgers[key] = Ledger(next_number())
+            ledger.token = _OPEN
+            return ledger
 
     def forget(self, key: tuple[str, int]) -> None:
-        """There is nothing left to be known."""
+        """Drop the ledger of a key that has no packs left."""
         with self._lock:
-            self._books.pop(key, None)
+            self._ledgers.pop(key, None)
 
     def confirm(self, key: tuple[str, int], name: str, probe: int) -> None:
-        """Write a confirmation down, if it is for the book of today."""
+        """Note a confirmation, if it is for the current ledger."""
         with self._lock:
-            book = self._books.get(key)
-            if book is not None and book.name == name:
-                book.confirm(probe)
+            ledger = self._ledgers.get(key)
+            if ledger is not None and ledger.name == name:
+                ledger.confirm(probe)
 
 
-BOOKS = Books()
+LEDGERS = Ledgers()
 
 
 class Probe(beam.DoFn):
-    """Asks to be told when the bundle that it is in is final. A timer cannot ask for it, and so sends a probe here.
+    """Registers for the finalization of its bundle. A timer cannot do that, so it sends a probe here.
 
-    Runners fuse it with the outbox. If one does not, nothing is confirmed, or later: nothing leaves early.
+    Runners fuse this step with the outbox. If one does not, confirmations come later or never: no element is emitted
+    early.
     """
 
     def process(self, element: tuple[str, int, str, int], finalizer: Any = beam.DoFn.BundleFinalizerParam) -> list[Any]:
-        """Take a probe."""
+        """Register a probe."""
         uid, key, name, number = element
-        finalizer.register(partial(BOOKS.confirm, (uid, key), name, number))
+        finalizer.register(partial(LEDGERS.confirm, (uid, key), name, number))
         return []
 
 
@@ -229,9 +230,9 @@ class Outbox(beam.DoFn):
     """Keeps packs until they are confirmed.
 
     Args:
-        uid: What tells this transform from others in the same process.
-        confirmations: How many checkpoints packs wait for.
-        period: Seconds between two looks.
+        uid: Tells this transform from others in the same process.
+        confirmations: The number of checkpoints that packs wait for.
+        period: Seconds between two checks.
         clock: Tells the time, in seconds.
     """
 
@@ -254,15 +255,15 @@ class Outbox(beam.DoFn):
         look: Any = beam.DoFn.TimerParam(LOOK),
         end: Any = beam.DoFn.TimerParam(END),
     ) -> Iterator[Any]:
-        """Take a pack."""
+        """Keep a pack."""
         key, pack = element
-        if token.read() is None:  # the first since it was empty
+        if token.read() is None:  # the first pack since the key was empty
             look.set(self._next_look())
             end.set(GlobalWindow().max_timestamp())
-        book = self._book(key, waiting, token)
-        waiting.add(_NUMBER.pack(book.write()) + pack)
-        self._turn(book, token)
-        yield from self._probe(key, book)
+        ledger = self._ledger(key, waiting, token)
+        waiting.add(_NUMBER.pack(ledger.write()) + pack)
+        self._turn(ledger, token)
+        yield from self._probe(key, ledger)
 
     @on_timer(LOOK)
     def on_look(
@@ -272,18 +273,18 @@ class Outbox(beam.DoFn):
         token: Any = beam.DoFn.StateParam(TOKEN),
         look: Any = beam.DoFn.TimerParam(LOOK),
     ) -> Iterator[Any]:
-        """Let go of what is durable."""
-        book = self._book(key, waiting, token)
-        below = book.durable(self._confirmations)
+        """Emit the packs that are durable."""
+        ledger = self._ledger(key, waiting, token)
+        below = ledger.durable(self._confirmations)
         if below:
-            yield from self._let_go(waiting, below)
-        if below == book.next:
+            yield from self._emit(waiting, below)
+        if below == ledger.next:
             token.clear()
-            BOOKS.forget((self._uid, key))
+            LEDGERS.forget((self._uid, key))
             return
         look.set(self._next_look())
-        self._turn(book, token)
-        yield from self._probe(key, book)
+        self._turn(ledger, token)
+        yield from self._probe(key, ledger)
 
     @on_timer(END)
     def on_end(
@@ -292,13 +293,13 @@ class Outbox(beam.DoFn):
         waiting: Any = beam.DoFn.StateParam(WAITING),
         token: Any = beam.DoFn.StateParam(TOKEN),
     ) -> Iterator[Any]:
-        """Let go of everything: at the end of time no timer of the clock fires any more (Flink)."""
-        yield from self._let_go(waiting, self._book(key, waiting, token).next)
+        """Emit everything: at the end of time, timers of processing time fire no more (Flink)."""
+        yield from self._emit(waiting, self._ledger(key, waiting, token).next)
         token.clear()
-        BOOKS.forget((self._uid, key))
+        LEDGERS.forget((self._uid, key))
 
-    def _let_go(self, waiting: Any, below: int) -> Iterator[bytes]:
-        packs = sorted(waiting.read())  # a bag promises no order; each pack begins with its number
+    def _emit(self, waiting: Any, below: int) -> Iterator[bytes]:
+        packs = sorted(waiting.read())  # a bag has no order; each pack begins with its number
         waiting.clear()
         for pack in packs:
             if _NUMBER.unpack_from(pack)[0] < below:
@@ -306,23 +307,23 @@ class Outbox(beam.DoFn):
             else:
                 waiting.add(pack)
 
-    def _book(self, key: int, waiting: Any, token: Any) -> Book:
+    def _ledger(self, key: int, waiting: Any, token: Any) -> Ledger:
         def next_number() -> int:
             return max((_NUMBER.unpack_from(pack)[0] for pack in waiting.read()), default=-1) + 1
 
-        return BOOKS.open((self._uid, key), token.read(), next_number)
+        return LEDGERS.open((self._uid, key), token.read(), next_number)
 
-    def _turn(self, book: Book, token: Any) -> None:
-        """Mark the state, so that a book that is not of this state is known."""
-        book.token = secrets.token_bytes(8)
-        token.write(book.token)
+    def _turn(self, ledger: Ledger, token: Any) -> None:
+        """Write a new token, so that a ledger that does not fit the state is noticed."""
+        ledger.token = secrets.token_bytes(8)
+        token.write(ledger.token)
 
-    def _probe(self, key: int, book: Book) -> Iterator[Any]:
+    def _probe(self, key: int, ledger: Ledger) -> Iterator[Any]:
         """Send the next probe, unless it is on its way."""
         now = self._clock()
-        if book.probed is None or now - book.probed > _PATIENCE:
-            book.probed = now
-            yield TaggedOutput(_PROBES, (self._uid, key, book.name, book.confirmed))
+        if ledger.probed is None or now - ledger.probed > _PATIENCE:
+            ledger.probed = now
+            yield TaggedOutput(_PROBES, (self._uid, key, ledger.name, ledger.confirmed))
 
     def _next_look(self) -> Timestamp:
         return Timestamp(micros=int((self._clock() + self._period) * 1e6))

@@ -1,6 +1,6 @@
 """`Anonymize` for pipelines that are not written in Python: Beam YAML, Java, Go.
 
-There a transform is named by text, configured by plain values, and has its results in a dict. See `docs/beam-yaml.md`.
+There, text names a transform, plain values configure it, and its outputs are in a dict. See `docs/beam-yaml.md`.
 """
 
 from __future__ import annotations
@@ -25,26 +25,27 @@ _RESULTS = (PUBLISHED, SUPPRESSED, REJECTED, RELEASES)
 class Anonymize(beam.PTransform):
     """Publishes rows so that each is indistinguishable from those of at least k persons, before its deadline.
 
-    Rows must have a schema. What leaves has one too: a number leaves as a row of `lo` and `hi`, a category as text.
+    Rows must have a schema. Published rows have one too: a number is published as a row of `lo` and `hi`, a category as
+    text.
 
     Args:
-        policy: What is identifying, what must stay hidden, and how long a row may wait: the path of a policy file, its
-            text (of more than one line), or its content.
-        outputs: The results that are wanted, by name: published, suppressed, rejected, releases; a list, or text with
-            commas. The default is published alone. Of several, each is the transform's output of that name.
+        policy: Which columns identify a person, which must stay hidden, and how long a row may wait: the path of a
+            policy file, its text (of more than one line), or its content.
+        outputs: The outputs that are wanted, by name: published, suppressed, rejected, releases; a list, or text with
+            commas. The default is published alone. With several, each is the output of that name.
         error_handling: As for other transforms of Beam YAML: `output` names an output for rows that do not fit.
-        overlapping_windows: Whether to take rows that lie in several windows, and are published once for each.
+        overlapping_windows: Whether to take rows that lie in several windows; they are published once for each.
     """
 
     def __init__(self, policy, outputs=None, error_handling=None, overlapping_windows=False) -> None:  # type: ignore[no-untyped-def]
-        # Without annotations: Beam makes a schema of them, and knows none for "one of these".
+        # Without annotations: Beam makes a schema of them, and has none for a union.
         super().__init__()
         self._policy: Policy = _policy(policy)
         self._outputs: dict[str, str] = _outputs(outputs, error_handling)
         self._overlapping = bool(overlapping_windows)
 
     def expand(self, rows: pvalue.PCollection) -> dict[str, pvalue.PCollection]:
-        """Give the results that are wanted, by their names."""
+        """Return the outputs that are wanted, by their names."""
         results = rows | transforms.Anonymize(self._policy, overlapping_windows=self._overlapping)
         return {name: getattr(results, result) for name, result in self._outputs.items()}
 
@@ -60,7 +61,7 @@ def _policy(given: Any) -> Policy:
 
 
 def _outputs(wanted: Sequence[str] | str | None, error_handling: Mapping[str, Any] | None) -> dict[str, str]:
-    """The names of outputs, and what each is."""
+    """Map the names of outputs to what they are."""
     if isinstance(wanted, str):
         wanted = [name.strip() for name in wanted.split(",")]
     names = [PUBLISHED] if wanted is None else list(wanted)

@@ -6,12 +6,12 @@
     assert_that(published, is_anonymous(policy))
     assert_that(published, is_k_anonymous(5, ["age", "zipcode"], star=star_of(policy)), label="k alone")
 
-They look at what was published and at nothing else, so they also tell what a step *after* `Anonymize` undid: rows that
-were filtered, sampled or joined. Published rows do not say whose they are. A group of k rows is therefore necessary and
-not enough: the same person may be in it twice. Where a test knows persons, let the policy of the test publish a column
-that tells them apart, and name it as `person`.
+They look at published rows alone, so they also notice what a step *after* `Anonymize` undid by filtering, sampling or
+joining rows. Published rows do not say whose they are. So a group of k rows is necessary, but not enough: it may hold
+the same person twice. If a test knows the persons, let its policy publish a column that tells them apart, and name that
+column as `person`.
 
-Rows are dicts, `beam.Row`, NamedTuples or Arrow RecordBatches. A failed assertion tells numbers, never a value.
+Rows are dicts, `beam.Row`, NamedTuples or Arrow RecordBatches. A failed assertion shows numbers, never a value.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ __all__ = ["is_anonymous", "is_k_anonymous", "is_l_diverse", "names_only", "star
 def is_k_anonymous(
     k: int, quasi_identifiers: Iterable[str], *, person: str | None = None, star: Mapping[str, Any] | None = None
 ) -> _Groups:
-    """Every published row is one of at least k that look the same.
+    """Check that every published row is one of at least k that look the same.
 
     Args:
         k: The least number of rows in a group; of persons, if `person` is given.
         quasi_identifiers: The columns that make rows look the same or not.
         person: A column that tells persons apart, where a test publishes one.
-        star: What suppressed rows are published as (see `star_of`). They match everybody, and are not counted.
+        star: The row that suppressed rows are published as (see `star_of`). It matches everybody, and is not counted.
     """
     return _Groups("k", k, tuple(quasi_identifiers), person, star)
 
@@ -46,20 +46,20 @@ def is_k_anonymous(
 def is_l_diverse(
     l: int, quasi_identifiers: Iterable[str], sensitive: str, *, star: Mapping[str, Any] | None = None
 ) -> _Groups:
-    """Rows that look the same have at least l different values of a sensitive column."""
+    """Check that rows which look the same have at least l different values of a sensitive column."""
     return _Groups("l", l, tuple(quasi_identifiers), sensitive, star)
 
 
 def names_only(columns: Iterable[str]) -> _Columns:
-    """Published rows have these columns, and no other."""
+    """Check that published rows have these columns, and no other."""
     return _Columns(tuple(columns))
 
 
 def is_anonymous(policy: Policy, *, person: str | None = None) -> _All:
-    """All that can be told of published rows: k, l, and that no column leaves which the policy does not name.
+    """Check all that published rows can show: k, l, and that they have only columns which the policy names.
 
     Args:
-        policy: The policy they were published under; suppressed rows are known by it.
+        policy: The policy under which they were published; it tells suppressed rows from others.
         person: A column that tells persons apart, where the policy of a test publishes one.
     """
     names = tuple(policy.quasi_identifiers)
@@ -72,7 +72,7 @@ def is_anonymous(policy: Policy, *, person: str | None = None) -> _All:
 
 
 def star_of(policy: Policy) -> dict[str, Any] | None:
-    """What suppressed rows are published as; None if they are not published."""
+    """Return the row that suppressed rows are published as; None if they are not published."""
     return Publisher(policy).star() if policy.on_suppress is OnSuppress.STAR else None
 
 
@@ -105,7 +105,7 @@ class _Groups:
 
 
 class _Columns:
-    """Compares the columns of rows with those that may leave."""
+    """Compares the columns of rows with those that may be published."""
 
     def __init__(self, columns: tuple[str, ...]) -> None:
         self._columns = columns
@@ -123,7 +123,7 @@ class _Columns:
 
 
 class _All:
-    """One matcher after another."""
+    """Applies one matcher after another."""
 
     def __init__(self, matchers: Sequence[_Columns | _Groups]) -> None:
         self._matchers = matchers
@@ -155,7 +155,7 @@ def _value(row: Mapping[str, Any], column: str) -> Any:
 
 
 def _frozen(value: Any) -> Any:
-    """A published value, whatever its kind, as something that can be compared and counted: a range as a pair."""
+    """Make a published value hashable, so that it can be compared and counted: a range becomes a pair."""
     if hasattr(value, "_asdict"):
         value = value._asdict()
     if isinstance(value, Mapping):

@@ -210,10 +210,9 @@ def _launched(
     shards: int,
 ) -> int:
     def build(pipeline: beam.Pipeline) -> None:
+        # If there are several, `Create` reshuffles them, so that workers share them.
         files = pipeline | "Files" >> beam.Create(list(sources))
-        # Each file on a worker of its own.
-        spread = files | "Spread" >> beam.Reshuffle()
-        read = spread | "Read" >> with_outputs(_ReadFile(scratch), _ReadFile.FILES, main="rows")
+        read = files | "Read" >> with_outputs(_ReadFile(scratch), _ReadFile.FILES, main="rows")
         rows, records = read["rows"], [read[_ReadFile.FILES]]
         rows.element_type = pa.RecordBatch
         result: Anonymized = rows | "Anonymize" >> anonymize

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import apache_beam as beam
 import numpy as np
+import pyarrow as pa
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.test_pipeline import TestPipeline
 from apache_beam.testing.test_stream import TestStream
@@ -219,6 +220,12 @@ def as_dict(value: Any) -> dict[str, Any]:
     """A published row of any kind as a dict, its ranges too."""
     plain = value if isinstance(value, dict) else value._asdict()
     return {name: as_dict(inner) if hasattr(inner, "_asdict") else inner for name, inner in plain.items()}
+
+
+def as_dicts(left: Iterable[Left]) -> list[dict[str, Any]]:
+    """Elements of any kind, batches too, as dicts."""
+    found = [one.value.to_pylist() if isinstance(one.value, pa.RecordBatch) else [as_dict(one.value)] for one in left]
+    return [row for some in found for row in some]
 
 
 def span(name: str, value: Any) -> tuple[float, float]:

@@ -126,7 +126,7 @@ class Flink:
         self.state, self.written = copy.deepcopy(self.complete)
         self.bundle, self.over, self.pending, self.notifications = Finalizer(), [], None, 0
         if not process_survives:
-            outbox.BOOKS.forget((self.step._uid, KEY))
+            outbox.LEDGERS.forget((self.step._uid, KEY))
 
     def durable(self) -> set[bytes]:
         return self.complete[1]
@@ -202,7 +202,7 @@ def test_a_key_that_comes_from_another_process_waits_once_more() -> None:
     flink.checkpoint()
     flink.look()
     flink.finish()
-    outbox.BOOKS.forget((flink.step._uid, KEY))
+    outbox.LEDGERS.forget((flink.step._uid, KEY))
     for _ in range(CONFIRMATIONS - 1):
         flink.checkpoint()
         flink.look()

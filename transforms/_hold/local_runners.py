@@ -1,4 +1,4 @@
-"""What is special about Beam's local runners: stale state, bundles that Prism splits, keys that are never parallel."""
+"""Peculiarities of local runners: stale state, bundles that Prism splits, keys that never run side by side."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _LOCAL = (
 
 
 def warn_of_stale_state(pipeline: Any) -> None:
-    """Warn whoever runs a stateful step on the local runner with several workers and a cache of state.
+    """Warn users who run a stateful step on the local runner with several workers and a cache of state.
 
-    All workers share one cache token there (Beam 2.77), so that a key which moves to another worker and back is
-    answered from what that worker remembers: rows are lost or published twice. Only processes without a cache are safe.
+    All workers share one cache token there (Beam 2.77). So a key that moves to another worker and back is answered from
+    a stale cache, and rows are lost or published twice. Only processes without a cache are safe.
     """
     options = pipeline.options
     direct = options.view_as(DirectOptions)
@@ -38,8 +38,8 @@ def warn_of_stale_state(pipeline: Any) -> None:
 def keep_keys_whole(pipeline: Any) -> None:
     """Ask Prism not to split bundles of a stateful step.
 
-    It splits a bundle that is slow, and then takes the key for free although the first part still works on it (Beam
-    2.77): two bundles of one key run at once, and what the one writes to the state is lost. Beam's `DirectRunner` may
+    Prism splits a bundle that is slow, and then takes its key for free although the first part still works on it (Beam
+    2.77): two bundles of one key run at once, and the state that one of them writes is lost. Beam's `DirectRunner` may
     choose Prism, too.
     """
     if type(pipeline.runner).__module__.startswith((_PRISM, *_LOCAL)):
@@ -54,15 +54,15 @@ def _has_cache(options: Any) -> bool:
 
 
 def is_local(pipeline: Any) -> bool:
-    """Whether it runs on one of Beam's local runners, as far as it is known when it is built."""
+    """Tell whether a local runner runs the pipeline, as far as it is known when the pipeline is built."""
     return type(pipeline.runner).__module__.startswith(_LOCAL)
 
 
 def is_run_here(rows: Any) -> bool:
-    """Whether rows are of a pipeline that a local runner runs, which works on one key of a stateful step at a time.
+    """Tell whether rows are of a pipeline that a local runner runs: it works on one key of a stateful step at a time.
 
-    A pipeline that is only expanded, for one in another language, has Beam's default runner too. Its input was made by
-    steps that are not its own.
+    A pipeline that is only expanded, for one in another language, has Beam's default runner too. But its input comes
+    from steps that are not its own: there is no root above them.
     """
     step = rows.producer
     while step is not None and step.parent is not None:

@@ -1,7 +1,8 @@
-"""What state and packs were written under.
+"""Fingerprints of the policy and the key under which state and packs were written.
 
-A pipeline can be updated while rows are held and packs are on their way. What was written says under which policy, and
-under which key persons were hashed: a row never leaves by rules, or is counted by a hash, that are not its own.
+A pipeline can be updated while it holds rows and while packs are on their way. State and packs say under which policy
+they were written, and under which key persons were hashed: so a row is never released by the rules of another policy,
+nor counted by a hash of another key.
 """
 
 from __future__ import annotations
@@ -18,35 +19,35 @@ _SIZE = 8
 
 
 def persons_mark(policy: Policy, secret: bytes) -> bytes:
-    """Tells hashes of persons that can be compared from those that cannot."""
+    """Mark hashes of persons: only those with one mark can be compared."""
     return _digest(secret + b"\0" + policy.person.encode())
 
 
 def space_mark(policy: Policy) -> bytes:
-    """Tells encoded rows of one meaning from those of another: same quasi-identifiers, sensitive columns, and noise."""
+    """Mark encoded rows: one mark means the same quasi-identifiers, sensitive columns, and noise."""
     return _space(_ById(policy))
 
 
 def policy_text(policy: Policy) -> str:
-    """The policy, to be stored with what was written under it."""
+    """Write the policy, to be stored with what is written under it."""
     return _text(_ById(policy))
 
 
 def policy_of(text: str) -> Policy:
-    """The policy that state was written under.
+    """Read the policy that state was written under.
 
     Raises:
-        SnapshotError: it had a type of quasi-identifier that is not registered, and so could not be stored.
+        SnapshotError: it has a type of quasi-identifier that is not registered, and so could not be stored.
     """
     try:
         return Policy.from_dict(json.loads(text))
     except (PolicyError, ValueError):
-        message = "The state was written under another policy, one that cannot be read back: drain the pipeline first."
+        message = "The state was written under another policy, which cannot be read back. Drain the pipeline first."
         raise SnapshotError(message) from None
 
 
 class _ById:
-    """A policy as the key of a cache: comparing hierarchies would cost more than what is cached."""
+    """A policy as the key of a cache, by identity: comparing hierarchies would cost more than the cache saves."""
 
     __slots__ = ("policy",)
 
@@ -70,7 +71,6 @@ def _text(key: _ById) -> str:
 
 @lru_cache(maxsize=32)
 def _space(key: _ById) -> bytes:
-    # Only where there is some, so that what was marked before there could be is known again.
     noise = dict(key.policy.parameter("perturb_sensitive", {}))
     try:
         said: dict[str, Any] = key.policy.to_dict()

@@ -1,7 +1,7 @@
-"""What leaves as it is: the sensitive and the published columns of rows, opaque to the engine.
+"""Payloads: the columns of rows that are published unchanged, opaque to the engine.
 
 Rows that came as Arrow stay Arrow and are never touched one by one; all others are Python objects, so that a Decimal
-leaves as a Decimal.
+is published as a Decimal.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-#: Types whose values nobody can change.
+#: Types whose values are immutable.
 _FROZEN = frozenset({type(None), bool, int, float, str, bytes})
 
 
-#: Values by which a column is judged to have few different ones.
+#: The size of the sample that tells whether a column has few different values.
 _SAMPLE = 100
 
 
 class Form(Enum):
-    """What rows came as, and leave as."""
+    """The form in which rows came, and in which they are published."""
 
     DICT = "dict"
     ROW = "row"
@@ -36,7 +36,7 @@ class Form(Enum):
 
 
 class Payload(ABC):
-    """The columns of some rows that leave as they are."""
+    """The columns of some rows that are published unchanged."""
 
     @abstractmethod
     def __len__(self) -> int:
@@ -48,40 +48,40 @@ class Payload(ABC):
 
     @abstractmethod
     def slice(self, start: int, stop: int) -> Payload:
-        """The rows from `start` up to, not including, `stop`."""
+        """Slice rows."""
 
     @abstractmethod
     def join(self, others: Sequence[Payload]) -> Payload:
-        """Put the rows of others of the same form behind these."""
+        """Append the rows of others of the same form."""
 
     @abstractmethod
     def column(self, name: str) -> Any:
-        """One of the columns."""
+        """Return a column."""
 
     @abstractmethod
     def with_column(self, name: str, values: Any) -> Payload:
-        """The same rows with other values in a column that they have."""
+        """Replace the values of a column."""
 
     @abstractmethod
     def to_bytes(self) -> bytes:
-        """Write them for a pack or a snapshot."""
+        """Write the rows for a pack or a snapshot."""
 
     @property
     @abstractmethod
     def can_be_kept(self) -> bool:
-        """Whether they can be held as they came: nobody can change them, and they keep nothing else alive."""
+        """Whether the rows can be held without a copy: nobody can change them, and they keep nothing else alive."""
 
     def __repr__(self) -> str:
-        """Say how much, never what."""
+        """Show sizes, never values."""
         return f"{type(self).__name__}({len(self)} rows)"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Objects(Payload):
-    """Columns of Python objects. Were there a tuple for each row, Python's garbage collector would count them all."""
+    """Columns of Python objects. A tuple for each row would cost Python's garbage collector time for each."""
 
     columns: tuple[Sequence[Any], ...]
-    #: What the columns are. State may be older than the policy: a value never leaves under another's name.
+    #: The names of the columns. State may be older than the policy: a value is never published under another's name.
     names: tuple[str, ...]
     count: int
 
@@ -95,12 +95,12 @@ class Objects(Payload):
         return Objects(tuple(list(map(c.__getitem__, chosen)) for c in self.columns), self.names, len(chosen))
 
     def slice(self, start: int, stop: int) -> Objects:
-        """The rows from `start` up to, not including, `stop`."""
+        """Slice rows."""
         there = range(self.count)[start:stop]
         return Objects(tuple(column[start:stop] for column in self.columns), self.names, len(there))
 
     def join(self, others: Sequence[Payload]) -> Objects:
-        """Put the rows of others behind these."""
+        """Append the rows of others."""
         every = [self]
         for other in others:
             if not isinstance(other, Objects):
@@ -113,7 +113,7 @@ class Objects(Payload):
         return Objects(joined, names, sum(map(len, every)))
 
     def under(self, names: tuple[str, ...]) -> Objects:
-        """The rows with these columns, in this order; None where they have no such column."""
+        """Select columns, in this order; None where the rows have no such column."""
         if names == self.names:
             return self
         known = dict(zip(self.names, self.columns, strict=True))
@@ -121,20 +121,20 @@ class Objects(Payload):
         return Objects(columns, names, self.count)
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
-        """The rows one by one."""
+        """Iterate over the rows."""
         return zip(*self.columns, strict=True) if self.columns else repeat((), self.count)
 
     def column(self, name: str) -> Sequence[Any]:
-        """One of the columns."""
+        """Return a column."""
         return self.columns[self.names.index(name)]
 
     def with_column(self, name: str, values: Any) -> Objects:
-        """The same rows with other values in a column that they have."""
+        """Replace the values of a column."""
         place = self.names.index(name)
         return Objects((*self.columns[:place], values, *self.columns[place + 1 :]), self.names, self.count)
 
     def to_bytes(self) -> bytes:
-        """Pickle them."""
+        """Pickle the columns."""
         return pickle.dumps((self.names, self.columns, self.count), protocol=5)
 
     @classmethod
@@ -145,7 +145,7 @@ class Objects(Payload):
 
     @property
     def can_be_kept(self) -> bool:
-        """Whether all values are of types whose values stay as they are."""
+        """Whether all values are immutable."""
         return all(_FROZEN.issuperset(set(map(type, column))) for column in self.columns)
 
 
@@ -164,11 +164,11 @@ class Batch(Payload):
         return Batch(self.table.take(pa.array(indices)))
 
     def slice(self, start: int, stop: int) -> Batch:
-        """The rows from `start` up to, not including, `stop`; they share memory with these."""
+        """Slice rows; they share memory with these."""
         return Batch(self.table.slice(start, stop - start))
 
     def join(self, others: Sequence[Payload]) -> Batch:
-        """Put the rows of others behind these."""
+        """Append the rows of others."""
         tables = [self.table, *(other.table for other in others if isinstance(other, Batch))]
         if len(tables) != len(others) + 1:
             message = "rows of different forms cannot be joined."
@@ -176,11 +176,11 @@ class Batch(Payload):
         return Batch(concat(tables).combine_chunks())
 
     def column(self, name: str) -> pa.ChunkedArray:
-        """One of the columns."""
+        """Return a column."""
         return self.table.column(name)
 
     def with_column(self, name: str, values: Any) -> Batch:
-        """The same rows with other values in a column that they have."""
+        """Replace the values of a column."""
         return Batch(self.table.set_column(self.table.schema.get_field_index(name), name, values))
 
     def to_bytes(self) -> bytes:
@@ -192,14 +192,14 @@ class Batch(Payload):
 
     @property
     def can_be_kept(self) -> bool:
-        """Not so: a slice keeps the whole. And what was written is read without a step for each row."""
+        """Never: a slice keeps the whole batch alive, and reading one back costs nothing for each row."""
         return False
 
 
 def shared(column: Sequence[Any]) -> Sequence[Any]:
-    """The column with one object for all texts that are equal, if it looks as if there were few of them.
+    """Use one object for all equal texts of a column, if a sample shows that it has few different ones.
 
-    To choose, copy and write rows is to touch their values, and few are always in the processor's cache.
+    Choosing, copying and writing rows touches their values, and few values stay in the processor's cache.
     """
     sample = column[:_SAMPLE]
     if set(map(type, column)) != {str} or 2 * len(set(sample)) > len(sample):
@@ -209,10 +209,10 @@ def shared(column: Sequence[Any]) -> Sequence[Any]:
 
 
 def concat(tables: Sequence[pa.Table]) -> pa.Table:
-    """The rows of all tables under one schema: files of one stream need not agree on their types.
+    """Join tables under one schema: files of one input need not agree on their types.
 
-    Where one has integers, another floats, all are floats; where their types have nothing in common, all are text. What
-    a table has no column for is null there.
+    Integers and floats become floats; types that have nothing in common become text. A column that a table lacks is
+    null there.
     """
     if all(table.schema.equals(tables[0].schema) for table in tables):
         return pa.concat_tables(tables)
@@ -221,7 +221,7 @@ def concat(tables: Sequence[pa.Table]) -> pa.Table:
 
 
 def unified(schemas: Sequence[pa.Schema]) -> pa.Schema:
-    """One schema for all; the columns are in the order in which they first appear."""
+    """Unify schemas; columns are in the order in which they first appear."""
     types: dict[str, pa.DataType] = {}
     for schema in dict.fromkeys(schema.remove_metadata() for schema in schemas):
         for field in schema:
@@ -230,7 +230,7 @@ def unified(schemas: Sequence[pa.Schema]) -> pa.Schema:
 
 
 def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The table under a schema that `unified` made."""
+    """Cast a table to a schema that `unified` made."""
     there = set(table.schema.names)
     columns = [
         _cast(table.column(field.name), field.type) if field.name in there else pa.nulls(table.num_rows, field.type)
@@ -240,7 +240,7 @@ def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """The type without dictionaries, as far as it is made of lists and structs."""
+    """Replace dictionaries in a type by their values, inside lists and structs too."""
     if pa.types.is_dictionary(kind):
         return _plain(kind.value_type)
     if pa.types.is_struct(kind):
@@ -270,16 +270,16 @@ def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
 
 
 def alone(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch with memory of its own: what lies beyond it, if it is a slice, does not leave with it."""
+    """Copy a batch into memory of its own: a slice would take the rows beside it along."""
     copied = batch.take(pa.array(np.arange(batch.num_rows)))
     return pa.RecordBatch.from_arrays([own(column) for column in copied.columns], schema=copied.schema)
 
 
 def own(column: pa.Array) -> pa.Array:
-    """The column with dictionaries of the values that its rows have, wherever in its type there is one.
+    """Reduce every dictionary of a column, nested ones too, to the values that its rows have.
 
-    Arrow keeps a dictionary whole when it chooses rows. The values are in the order in which the rows have them; those
-    of an ordered dictionary, whose order means something, stay in that.
+    Arrow keeps a dictionary whole when it chooses rows, and would publish values of other rows with it. The values are
+    put in the order in which rows have them; those of an ordered dictionary, whose order means something, stay in it.
     """
     kind = column.type
     if not _has_dictionary(kind):
@@ -294,7 +294,7 @@ def own(column: pa.Array) -> pa.Array:
         offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32() if pa.types.is_list(kind) else None)
         made = pa.ListArray if pa.types.is_list(kind) else pa.LargeListArray
         return made.from_arrays(offsets, own(column.flatten()), type=kind, mask=column.is_null())
-    # Rarer ones one by one.
+    # Rarer types, one value at a time.
     return pa.array(column.to_pylist(), kind)
 
 

@@ -1,9 +1,8 @@
-"""Noise on sensitive columns, before rows are packed: nothing behind this step knows their own values.
+"""Noise on sensitive columns, added before rows are packed: no later step knows the true values.
 
-The noise of a row follows from the pipeline's secret and from what the row holds: person, event time where it is a
-column, quasi-identifiers, sensitive values. So a bundle that is tried again, a source that delivers twice, and a row
-that lies in several windows all give the same value again: were it drawn anew, the mean of the copies would tell the
-truth.
+The noise of a row follows from the pipeline's secret and from the row's contents: person, event time if it is a column,
+quasi-identifiers, sensitive values. So a bundle that is retried, a source that delivers twice, and a row that lies in
+several windows all give the same noisy value again. If it were drawn anew, the mean of the copies would tell the truth.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ Ints = NDArray[np.int64]
 
 
 class Perturber:
-    """Perturbs the sensitive columns that a policy says so of.
+    """Perturbs the sensitive columns that a policy names for it.
 
     Args:
-        policy: Which, and by how much.
-        secret: What the noise follows from; it travels with the pipeline.
-        by_time: Whether the rows' times are their own, and not given to them on the way.
+        policy: Which columns, and by how much.
+        secret: The noise follows from it. It travels with the pipeline.
+        by_time: Whether the rows' times are columns of their own, and not given to them on the way.
     """
 
     def __init__(self, policy: Policy, secret: bytes, *, by_time: bool) -> None:
         self._by_time = by_time
         self._secret = hashlib.blake2b(secret, digest_size=32).digest()
         self._places = {name: place for place, name in enumerate(policy.sensitive)}
-        #: For each column what it is, its budget, and two keys: of what is drawn first, and second.
+        #: For each column its declaration, its budget, and the keys of its two draws.
         self._columns = {
             name: (policy.sensitive[name], budget, self._key(f"1 {name}"), self._key(f"2 {name}"))
             for name, budget in perturbed(policy).items()
@@ -50,7 +49,7 @@ class Perturber:
         return bool(self._columns)
 
     def apply(self, rows: Rows, payload: Payload) -> tuple[Rows, Payload]:
-        """The rows with noise, in their codes and in what leaves of them."""
+        """Add noise to rows, in their codes and in their payload."""
         digest = self._digest(rows)
         sensitive = rows.sensitive.copy()
         for name, (column, budget, *keys) in self._columns.items():
@@ -72,7 +71,7 @@ class Perturber:
         return np.frombuffer(named, dtype="<u8").astype(np.uint64)
 
     def _digest(self, rows: Rows) -> Ints:
-        """What tells rows apart, keyed: a chain over as many words of each."""
+        """Hash the contents of each row, keyed: a chain over the words of the row."""
         digest = siphash(rows.person, self._row_key)
         time = [rows.time] if self._by_time else []
         # With 0.0 added, -0.0 is 0.0.
@@ -82,17 +81,18 @@ class Perturber:
 
 
 def perturbed(policy: Policy) -> dict[str, float]:
-    """The sensitive columns that leave with noise, and their budgets."""
+    """Return the sensitive columns that are published with noise, and their budgets."""
     return dict(policy.parameter("perturb_sensitive", {}))
 
 
 def published_as_floats(policy: Policy) -> list[str]:
-    """The columns of numbers among them: with noise a number is no integer any more."""
+    """List the perturbed columns of numbers: with noise, an integer becomes a float."""
     return [name for name in perturbed(policy) if policy.sensitive[name].domain is not None]
 
 
 def _drawn(digest: Ints, value: Ints, keys: list[NDArray[np.uint64]]) -> list[NDArray[np.uint64]]:
-    # With the value: two rows alike but for it would otherwise differ by what they truly differ by.
+    # With the value in it: the noise of two rows that differ only in the value must differ, too, or their difference
+    # would be the true one.
     return [siphash(siphash(digest ^ value, key) ^ digest, key).view(np.uint64) for key in keys]
 
 
@@ -109,7 +109,7 @@ def _like_numbers(payload: Payload, numbers: NDArray[np.float64]) -> Any:
 
 
 def _like_values(payload: Payload, name: str, column: Sensitive, codes: Ints) -> Any:
-    """The declared values of codes, of the type of what came: nothing tells those that were changed from the others."""
+    """Give the values of codes the type of the original ones: nothing tells changed values from the others."""
     values = column.values or ()
     if isinstance(payload, Objects):
         return [_like(old, values[code]) for old, code in zip(payload.column(name), codes.tolist(), strict=True)]

@@ -1,4 +1,4 @@
-"""Which shard a row goes to."""
+"""Sharding: which shard a row goes to."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from crenel.encoding.rows import Rows
 from crenel.policy import Policy, ShardBy
 from crenel.policy.sensitive import Sensitive
 
-#: Cuts of each quasi-identifier that locality looks at.
+#: How often locality halves the domain of each quasi-identifier.
 _LEVELS = 8
 _UNDECLARED = Sensitive()
 
 
 class ShardRouter:
-    """Deals rows out to the shards of a policy; under one secret the same row always goes to the same one.
+    """Routes rows to the shards of a policy; under one secret the same row always goes to the same shard.
 
     Args:
-        policy: Into how many shards, and by what.
-        secret: What keys the hashes of columns. The hash of a person has a key of its own. `locality` has none: it cuts
-            the declared domains into equal parts, which anybody can do.
+        policy: The number of shards, and the rule.
+        secret: Keys the hashes of columns. The hash of a person has a key of its own. `locality` needs none: it cuts
+            the declared domains into equal parts.
     """
 
     def __init__(self, policy: Policy, secret: bytes) -> None:
@@ -33,14 +33,14 @@ class ShardRouter:
         digest = blake2b(secret, digest_size=16, person=b"crenel.shard").digest()
         self._key = np.frombuffer(digest, dtype="<u8").astype(np.uint64)
         self._by = policy.shard_by
-        #: The columns whose values decide, if it is columns.
+        #: The columns that decide, if the rule is by columns.
         self._fields = policy.shard_by if isinstance(policy.shard_by, tuple) else ()
         widest = [qi.geometry.widest() for qi in policy.quasi_identifiers.values()]
         self._lo = np.array([lo for lo, _ in widest])
         self._hi = np.array([hi for _, hi in widest])
 
     def shards(self, rows: Rows, columns: Mapping[str, Any], kept: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The shard of each row; `columns` are those of the input, of which `kept` became rows."""
+        """Find the shard of each row; `columns` are those of the input, of which the places `kept` became rows."""
         if self._shards == 1:
             return np.zeros(len(rows), dtype=np.int64)
         if self._by is ShardBy.PERSON:
@@ -54,14 +54,14 @@ class ShardRouter:
         return self._spread(mixed)
 
     def _spread(self, hashes: NDArray[np.int64]) -> NDArray[np.int64]:
-        # The high bits: those of a sum of products are the better mixed ones.
+        # The high bits of a product are mixed best.
         mixed = hashes.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         return ((mixed >> np.uint64(33)) % np.uint64(self._shards)).astype(np.int64)
 
     def _near(self, qi: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Equal parts of a Z-order curve through the space, the first quasi-identifier's cuts first.
+        """Cut a Z-order curve through the space into equal parts; the first quasi-identifier has the first bit.
 
-        A missing coordinate is at the domain's beginning: rows that lack the same ones stay near each other.
+        A missing coordinate counts as the start of its domain: rows that lack the same ones stay near each other.
         """
         width = np.where(self._hi > self._lo, self._hi - self._lo, 1.0)
         cell = np.nan_to_num(np.clip((qi - self._lo) / width, 0.0, 1.0), nan=0.0)

@@ -243,9 +243,12 @@ class Emitter:
         self._alone.inc(departure.rows_alone)
         self._releases.inc(len(releases))
         late = np.repeat(releases.moment, sizes) - departure.time[releases.rows]
-        for i in np.flatnonzero(releases.kind == Kind.CLUSTER).tolist():
-            self._size.update(int(sizes[i]))
-            self._loss.update(int(releases.loss[i] * _MILLIONTH))
+        clusters = releases.kind == Kind.CLUSTER
+        for size, loss in zip(
+            sizes[clusters].tolist(), (releases.loss[clusters] * _MILLIONTH).astype(np.int64).tolist(), strict=True
+        ):
+            self._size.update(size)
+            self._loss.update(loss)
         if len(late):
             self._delay.update(max(int(late.max()) // 1000, 0))
 

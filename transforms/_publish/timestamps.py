@@ -1,7 +1,7 @@
-"""The timestamps that published rows leave with.
+"""The timestamps of published rows.
 
-A row leaves with the moment of its release, never with its own event time. The moment itself is rounded up: with
-`delay_rows` it is the event time of the row whose arrival made others leave.
+A row is emitted with the moment of its release, never with its own event time. The moment is rounded up, too: with
+`delay_rows` it is the event time of the row whose arrival caused the release.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ _EARLIEST, _LATEST = int(MIN_TIMESTAMP.micros), int(MAX_TIMESTAMP.micros)
 
 
 def rounded(time: int, tick: int) -> int:
-    """The next multiple of a tick."""
+    """Round up to a multiple of a tick."""
     return -(-time // tick) * tick
 
 
 def stamps(moment: NDArray[np.int64], earliest: int, latest: int, tick: int) -> list[int]:
-    """When releases leave, in microseconds.
+    """Compute the timestamps of releases, in microseconds.
 
     Args:
         moment: The engine's clock at each release.
-        earliest: Before it they would be late. No row's event time: it is taken as it is.
+        earliest: The least timestamp that is not late. It is no row's event time, and is not rounded.
         latest: The end of the window.
-        tick: What moments are rounded up to.
+        tick: Moments are rounded up to multiples of it.
     """
     first = max(earliest, MIN_TIMESTAMP.micros)
     return [min(max(rounded(at, tick), first), latest) for at in moment.tolist()]

@@ -124,8 +124,8 @@ def test_times_given_on_the_way_are_not_in_the_noise():
     first = Packer(untimed, b"secret").pack_dicts(given, np.arange(20))
     again = Packer(untimed, b"secret").pack_dicts(given, np.arange(20) + 1000)
     assert noisy(first) == noisy(again)
-    numbered = RowOptions(row_number="number", by_number=True)
-    one, two = ([row | {"number": first + i} for i, row in enumerate(given)] for first in (0, 1000))
+    numbered = RowOptions(row_number="place", by_number=True)
+    one, two = ([row | {"place": first + i} for i, row in enumerate(given)] for first in (0, 1000))
     found = [noisy(Packer(untimed, b"secret", numbered).pack_dicts(some, None)) for some in (one, two)]
     assert found[0] == found[1] == noisy(first)
 
