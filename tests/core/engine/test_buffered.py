@@ -126,8 +126,8 @@ def test_a_stronger_guarantee_forgets_what_was_published_under_the_weaker(change
     again, stronger = case.engine(), long_case(1, method="faanst-passive", parameters=None, **changes).engine()
     again.restore(engine.snapshot())
     stronger.restore(engine.snapshot())
-    assert len(again._pool._boxes) > 0
-    assert len(stronger._pool._boxes) == 0
+    assert again._numbers["reusable"][0] > 0
+    assert stronger._numbers["reusable"][0] == 0
     assert stronger.held == engine.held
 
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from crenel.encoding.rows import Rows
 from crenel.engine import Kind, Releases, SnapshotError
-from crenel.engine.kernels import common
+from crenel.engine.kernels.generator import Random
 from crenel.engine.methods.rtree import chain_sampling as chain
-from crenel.engine.methods.rtree.rtree_engine import room_for_chains
+from crenel.engine.methods.rtree.rtree_engine import empty_chains
 from crenel.errors import PolicyError
 from crenel.policy import Policy
 from crenel.policy.durations import parse_duration
@@ -226,7 +226,7 @@ def test_alpha_0_weighs_all_leaves_as_the_basic_method_does() -> None:
 
 
 @numba.njit
-def take(chains: chain.Chains, random: common.Random, numbers: np.ndarray, point: np.ndarray, number: int) -> None:
+def take(chains: chain.Chains, random: Random, numbers: np.ndarray, point: np.ndarray, number: int) -> None:
     chain.sample_row(chains, random, numbers, point, number)
 
 
@@ -234,9 +234,9 @@ def take(chains: chain.Chains, random: common.Random, numbers: np.ndarray, point
 def test_chains_sample_the_window_uniformly(window: int) -> None:
     """Each row of the window as often as another, within 5 deviations, at moments that share no row."""
     size, seen, moments = 400, np.zeros(window), 0
-    chains = room_for_chains(size, window, 1)
+    chains = empty_chains(size, window, 1)
     numbers = np.zeros(1, dtype=[("draws", "i8")])
-    random = common.Random(np.arange(8, dtype=np.uint32), np.zeros(16, dtype=np.uint32))
+    random = Random(np.arange(8, dtype=np.uint32), np.zeros(16, dtype=np.uint32))
     for number in range(400):
         take(chains, random, numbers, np.array([float(number)]), number)
         age = number - chains.heads[0].astype(int)
