@@ -10,7 +10,7 @@ WAIT = "compiling the engine, once: up to a minute"
 
 def is_compiled(method: str = "bastion") -> bool:
     """Return whether an engine of this method can start at once."""
-    from crenel.engine import _METHODS  # here, since it imports numba
+    from crenel.engine import _METHODS, Engine  # here, since it imports numba
 
     engine = _METHODS[method]
-    return engine.is_compiled() if isinstance(engine, type) else True
+    return engine.is_compiled() if isinstance(engine, type) and issubclass(engine, Engine) else True
