@@ -91,7 +91,7 @@ def test_an_engine_that_grows_publishes_the_same(promise: str, data: st.DataObje
     """The engine begins with little space and grows repeatedly, whatever it holds then."""
     case = data.draw(PROMISES[promise], label="case")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(castle, "_ROOM", 1)
+        patch.setattr(castle, "_FIRST_ROWS", 1)
         patch.setattr(castle.Castle, "chunk", data.draw(st.integers(1, 3), label="rows at once"))
         published = as_oracle(run(case))
     assert published == oracle_run(case)
