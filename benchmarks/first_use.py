@@ -225,7 +225,7 @@ class Bench:
             folder = Path(name)
             for needed in ("home", "temporary"):
                 (folder / needed).mkdir()
-            yield Place(_installed(copy, folder / "site", cold=self.scale.cold), folder)
+            yield Place(install(copy, folder / "site", cold=self.scale.cold), folder)
 
     def _told(self, title: str, figures: dict[str, Any], compared: Sequence[str]) -> dict[str, Any]:
         """Print the figures, with ratios to the other copy if there is one; return them rounded."""
@@ -246,7 +246,7 @@ class Bench:
         return figures
 
 
-def _installed(copy: Copy, site: Path, *, cold: bool) -> Copy:
+def install(copy: Copy, site: Path, *, cold: bool) -> Copy:
     """Copy the installed package, without what numba compiled for it if it is to be cold."""
     places: Mapping[str, str] = json.loads(run([sys.executable, "-c", _PLACES], copy.environment()).out)
     unwanted = shutil.ignore_patterns(*(["*.nbi", "*.nbc"] if cold else []))

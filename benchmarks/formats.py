@@ -62,6 +62,7 @@ class Scale:
     delta: int = 10_000
     shards: int = 8
     repetitions: int = 3
+    persons: tuple[str, ...] = tuple(PERSONS)
 
 
 # --- The files ---
@@ -154,7 +155,7 @@ class Bench:
             self._run(Case(), copy, self.scale.few)
 
     def inputs(self) -> dict[str, Any]:
-        cases = {f"{source}, {persons}": Case(source, persons) for persons in PERSONS for source in FORMATS}
+        cases = {f"{source}, {persons}": Case(source, persons) for persons in self.scale.persons for source in FORMATS}
         bases = {name: f"parquet, {case.persons}" for name, case in cases.items()}
         return self._compare("By format of the input and type of person", cases, "Parquet", bases, (NET, PEAK))
 
@@ -285,7 +286,7 @@ def main(given: Sequence[str] | None = None) -> int:
     chosen = said.only.split(",") if said.only else list(PARTS)
     if not set(chosen) <= set(PARTS):
         parser.error(f"--only must be some of {', '.join(PARTS)}, not {said.only}")
-    usual = Scale(rows=2_000, few=200, k=5, delta=100, repetitions=1) if said.quick else Scale()
+    usual = Scale(rows=2_000, few=200, k=5, delta=100, repetitions=1, persons=("int",)) if said.quick else Scale()
     scale = replace(usual, rows=said.rows or usual.rows, repetitions=said.repetitions or usual.repetitions)
     if scale.rows < 10 * scale.few:
         parser.error(f"--rows must be at least {10 * scale.few:,}, not {scale.rows:,}")
