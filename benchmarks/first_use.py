@@ -49,8 +49,6 @@ METHODS = (
     "rtree-density",
     "rtree-full",
 )
-#: What a policy must say for a method, beside its name.
-_PARAMETERS: dict[str, dict[str, Any]] = {}
 _ROWS = 100
 #: Beginnings of the names of variables that could lead a child to a cache or to settings of this machine.
 _HIDDEN = ("NUMBA_", "CRENEL_", "XDG_", "PYTEST_")
@@ -172,7 +170,8 @@ class Bench:
                     "compiled again": max(one["compiled"] for one in warm),
                     "modules": warm[0]["modules"],
                 }
-                print(f"  methods: {method}, {copy.name}", file=sys.stderr)
+                # A run of all methods is long: whoever stops it keeps these.
+                print(f"  {method}, {copy.name}: {json.dumps(figures[method][copy.name])}", file=sys.stderr, flush=True)
         return self._told("First use of a method, 100 rows", figures, ("cold, processor s", "warm, processor s"))
 
     def tests(self) -> dict[str, Any]:
@@ -186,7 +185,7 @@ class Bench:
                     spent = place.python(*command)
                     told = {"s": spent.wall, "processor s": spent.cpu, "result": _last_line(spent.out)}
                     figures.setdefault(state, {})[copy.name] = told
-            print(f"  tests: {copy.name}", file=sys.stderr)
+            print(f"  tests, {copy.name}: {json.dumps({n: f[copy.name] for n, f in figures.items()})}", file=sys.stderr)
         return self._told("A file of three tests, 50 rows each", figures, ("processor s",))
 
     def read_only(self) -> dict[str, Any]:
@@ -264,7 +263,6 @@ def _policy(method: str) -> dict[str, Any]:
         "delay_rows": 50,
         "method": method,
         "seed": 0,
-        **({"parameters": _PARAMETERS[method]} if method in _PARAMETERS else {}),
     }
 
 
