@@ -255,20 +255,21 @@ def install(copy: Copy, site: Path, *, cold: bool) -> Copy:
 
 
 def _policy(method: str) -> dict[str, Any]:
+    timed = method == "adaptive-window"  # its windows are spans of time
     return {
         "version": 1,
         "person": "person",
         "quasi_identifiers": {name: {"type": "numeric", "domain": [0, 100]} for name in ("age", "hours")},
         "k": 5,
-        "delay_rows": 50,
+        **({"event_time": "at", "delay": "50s"} if timed else {"delay_rows": 50}),
         "method": method,
         "seed": 0,
     }
 
 
 def _csv() -> str:
-    lines = [f"p{i},{20 + 7 * i % 60},{11 * i % 90}" for i in range(_ROWS)]
-    return "\n".join(["person,age,hours", *lines, ""])
+    lines = [f"p{i},{20 + 7 * i % 60},{11 * i % 90},2026-01-01T00:{i // 60:02}:{i % 60:02}Z" for i in range(_ROWS)]
+    return "\n".join(["person,age,hours,at", *lines, ""])
 
 
 def _last_line(text: str) -> str:
