@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test fetch flink-test kafka-test prism-test dataflow-test lint format bench clean
+.PHONY: help demo test fetch flink-test kafka-test prism-test dataflow-test lint format docs bench clean
 
 help: ## Show this help
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile
@@ -28,7 +28,7 @@ flink-test: $(VENV)/dev ## Run the tests on a Flink cluster of their own (Java 1
 	$(BIN)/python -m pytest -m "flink and not kafka" --durations=10 tests/runners/flink $(PYTEST_ARGS)
 
 kafka-test: $(VENV)/dev ## Run the tests with a broker of Kafka, one of them on Flink (needs Java and Maven)
-	$(BIN)/python -m pytest -m kafka --durations=10 tests/pipelines/kafka $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m kafka --durations=10 tests/pipelines/kafka tests/examples $(PYTEST_ARGS)
 
 # What needs a runner's own timers, windows and bundles.
 PRISM_TESTS := tests/runners/test_prism.py $(addprefix tests/transforms/test_,windows.py promises.py)
@@ -44,12 +44,18 @@ prism-test: $(VENV)/prism ## Run the transform's tests on Prism, which is built 
 dataflow-test: $(VENV)/dataflow ## Build a job for Dataflow, without Dataflow
 	CRENEL_REQUIRE_DATAFLOW=1 $(BIN)/python -m pytest tests/runners/test_dataflow.py $(PYTEST_ARGS)
 
-# Type and layer checks read an installed copy: in the tree, folders are not where imports say.
+# Type checks, layer checks and the API reference read an installed copy: in the tree, folders are not where imports say.
+define installed-copy
+rm -rf build
+$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --target build/types .
+@# Python would take this for an installed crenel, and find the methods of today in it for ever.
+rm -rf crenel.egg-info
+endef
+
 lint: $(VENV)/dev ## Check style, types and layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	rm -rf build
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --target build/types .
+	$(installed-copy)
 	$(BIN)/mypy
 	PYTHONPATH=build/types $(BIN)/lint-imports
 
@@ -57,16 +63,24 @@ format: $(VENV)/dev ## Format the code, and fix what can be fixed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(VENV)/docs ## Build the site of the documentation into site/; a broken link is an error
+	$(installed-copy)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 bench: $(VENV)/benchmarks ## Measure speed and loss (BENCH_ARGS=... adds options)
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 clean: ## Remove the virtual environment and all that was built
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache .import_linter_cache
+	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .ruff_cache .mypy_cache .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp is touched last, so that an interrupted installation is done again.
 $(VENV)/dev: pyproject.toml $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+$(VENV)/docs: $(VENV)/dev
+	$(BIN)/python -m pip install --quiet --editable '.[dev,docs]'
 	@touch $@
 
 $(VENV)/benchmarks: $(VENV)/dev

@@ -1,3 +1,3 @@
-"""Speed against the limit, and the papers' experiments. `README.md` here says how to run them."""
+"""Benchmarks of speed, memory and loss, and the experiments of the papers. `README.md` here says how to run them."""
 
 from __future__ import annotations

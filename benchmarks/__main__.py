@@ -1,4 +1,4 @@
-"""Runs one of the benchmarks (`python -m benchmarks scale [options]`), or all."""
+"""Runs one benchmark (`python -m benchmarks scale [options]`), or all of them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> int:
     if any(not argument.startswith("-") for argument in arguments[:1]):
         print(f"benchmarks: the first word must be one of {', '.join(ALL)}.", file=sys.stderr)
         return 2
-    # What only one of them knows is given to that one, by its name.
+    # Options of a single benchmark are passed only if it is named.
     return max(run(arguments) for run in ALL.values())
 
 

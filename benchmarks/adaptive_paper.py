@@ -1,10 +1,10 @@
 """The experiment of the adaptive buffer paper (Sakpere and Kayem, section 4): how many rows expire.
 
     python -m benchmarks.adaptive_paper             all of it; half a minute of processor time
-    python -m benchmarks.adaptive_paper --quick     small, to see that it runs
+    python -m benchmarks.adaptive_paper --quick     small, as a smoke test
 
-Crime reports are generated as the paper describes them; every run is audited, and a breach ends it.
-`docs/papers/adaptive-buffer.md` says what the paper leaves open and what was chosen.
+Crime reports are generated as the paper describes them. Every run is audited, and a broken promise ends it.
+`docs/papers/adaptive-buffer.md` lists what the paper leaves open and what was chosen.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from crenel.policy.quasi_identifiers import Categorical, Numeric
 ROWS, RUNS, KS = 1_000, 10, (2, 3, 4)
 MS = 1_000
 
-#: The taxonomy of the paper's figure 2, with other crimes of the same kinds.
+#: The taxonomy of the paper's figure 2, with more crimes of the same kinds.
 CRIMES = Hierarchy.from_mapping(
     {
         "Violent Crime": ["Murder", "Rape", "Robbery", "Assault", "Kidnapping"],
@@ -38,13 +38,13 @@ CRIMES = Hierarchy.from_mapping(
 )
 AGES = (15, 80)
 
-#: Each stream's phases: how many rows, and the least and most milliseconds between two of them.
+#: The phases of each stream: the number of rows, and the least and the most milliseconds between two rows.
 STREAMS = {
     "gaps of 1 to 800 ms": [(ROWS, 1, 800)],
     "bursts and silences": [(30, 1, 100), (10, 600, 800), (20, 1, 800), (1, 10_000, 60_000)],
 }
 
-#: The rows of FAANST's buffer, as in the paper.
+#: The number of rows in FAANST's buffer, as in the paper.
 MU = 8
 METHODS: dict[str, dict[str, Any]] = {
     "adaptive-window": {"method": "adaptive-window", "parameters": {"min_delay": "2s", "reuse": "best"}},
@@ -54,12 +54,12 @@ METHODS: dict[str, dict[str, Any]] = {
     "mondrian": {"method": "mondrian", "parameters": {}},
     "castle": {"method": "castle", "parameters": {}},
 }
-#: What the paper says, on the mean of its k: expired rows, in percent.
+#: The paper's results, as the mean over its values of k: expired rows in percent.
 PAPER = {"adaptive-window": 1.95, "others": 12.7}
 
 
 def reports(phases: Sequence[tuple[int, int, int]], rows: int, seed: int) -> Rows:
-    """Crime reports, each by a person of its own; the phases follow one another until there are enough."""
+    """Generate crime reports, each by its own person. The phases repeat until there are enough rows."""
     draw = np.random.default_rng(seed)
     gaps: list[int] = []
     while len(gaps) < rows:
@@ -89,7 +89,7 @@ def policy(k: int, seed: int, method: dict[str, Any]) -> Policy:
 def measure(
     phases: Sequence[tuple[int, int, int]], method: dict[str, Any], k: int, rows: int, runs: int
 ) -> dict[str, float]:
-    """Means of the runs: percent of the rows that expired, and that left by reuse; loss; and seconds waited."""
+    """Return means over the runs: percent of rows expired, percent reused, loss, and seconds waited."""
     done = []
     for seed in range(runs):
         given = reports(phases, rows, seed)
@@ -101,7 +101,7 @@ def measure(
 
 
 def thresholds(rows: int, runs: int) -> list[list[float]]:
-    """What becomes of rows by the threshold, which the paper varied from 0.4 to 0.6: k = 3, on the first stream."""
+    """Measure by the threshold, which the paper varied from 0.4 to 0.6, with k = 3 on the first stream."""
     phases = next(iter(STREAMS.values()))
     lines = []
     for threshold in (0.1, 0.4, 0.5, 0.6, 0.9):
@@ -115,7 +115,7 @@ def thresholds(rows: int, runs: int) -> list[list[float]]:
 
 
 def us_per_row(method: dict[str, Any], rows: int = 50_000) -> float:
-    """Processor time in a busy shard: 10,000 rows a second, 500 a push."""
+    """Measure the processor time in a busy shard: 10,000 rows per second, 500 rows per push."""
     given = reports([(rows, 0, 0)], rows, 0)
     given.time[:] = np.arange(rows) * 100
     how = dict(method)

@@ -1,8 +1,8 @@
-"""What each attack achieves: against deliberately weak streams, and against some methods.
+"""What each attack achieves, against deliberately weak streams and against some methods.
 
 python -m benchmarks.attacks             the tables of docs/attacks.md, in about two minutes
-python -m benchmarks.attacks --reuse     that of docs/bastion.md: what reuse tells, by eta
-python -m benchmarks.attacks --quick     a tenth of the rows, to see that it runs
+python -m benchmarks.attacks --reuse     the table of docs/bastion.md on what reuse reveals, by eta
+python -m benchmarks.attacks --quick     a tenth of the rows, as a smoke test
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ import numpy as np
 from benchmarks import datasets
 from benchmarks.runs import push_all
 from benchmarks.tables import finish, rounded, table
+from crenel.audit import Published, audit
 from crenel.audit.attacks import (
-    Seen,
+    Observation,
     boundary,
     ends,
     homogeneity,
@@ -32,7 +33,6 @@ from crenel.audit.attacks import (
     posterior,
     shrinking,
 )
-from crenel.audit.guarantees import Published, audit
 from crenel.encoding.rows import Rows
 from crenel.engine import Kind, Releases
 from crenel.policy import Policy, Sensitive
@@ -42,9 +42,9 @@ OUTERMOST = "outermost: times chance, values as they are"
 DEALS = 20
 QUASI_IDENTIFIERS = ("age", "fnlwgt", "hours_per_week", "education", "marital_status", "native_country")
 K, L, DELTA, ROWS, PERSONS = 10, 2, 1_000, 10_000, 3_000
-#: What the default policy says, and what is asked for by name; the papers' methods have their papers' rule of reuse.
-DEFAULT: dict[str, Any] = {"method": "bastion", "parameters": {"reuse": False}, "on_suppress": "drop"}
-REUSING: dict[str, Any] = {"method": "bastion", "parameters": {"reuse": True}, "on_suppress": "star"}
+#: The default policy, and variants of it. The papers' methods reuse boxes as their papers say.
+DEFAULT: dict[str, Any] = {"method": "bastion", "parameters": {"reuse": "off"}, "on_suppress": "drop"}
+REUSING: dict[str, Any] = {"method": "bastion", "parameters": {"reuse": "weighted"}, "on_suppress": "star"}
 METHODS: dict[str, dict[str, Any]] = {
     "bastion (default)": DEFAULT,
     "bastion, reuse and star": REUSING,
@@ -53,28 +53,28 @@ METHODS: dict[str, dict[str, Any]] = {
     "mondrian": {"method": "mondrian"},
     "partition": {"method": "partition"},
 }
-#: For the table of what reuse tells.
+#: The methods of the table on what reuse reveals.
 REUSE_CASES = (datasets.NUMERIC, ("age", "education", "marital_status", "native_country"))
 REUSE_TARGETS = 300
 REUSES: dict[str, dict[str, Any]] = {
     "castle": {},
-    **{f"bastion, eta {eta:g}": {"reuse": True, "eta": eta} for eta in (0.0, 1.0, 2.0, 4.6)},
-    "bastion, reuse: false": {"reuse": False},
+    **{f"bastion, eta {eta:g}": {"reuse": "weighted", "eta": eta} for eta in (0.0, 1.0, 2.0, 4.6)},
+    "bastion, reuse: off": {"reuse": "off"},
 }
-#: Targets of attacks that look at each of them.
+#: How many targets an attack tries if it examines each of them.
 TARGETS = 1_000
-#: The observer of time: how well he knows it, and a thin stream for him, its rides, victims and delays.
+#: The observer: how precisely it knows the arrival, and a thin stream with its rides, victims and delays.
 KNOWN, RIDES, VICTIMS, DELAYS = 0.1, 12_000, 3_000, ("10m", "2h")
 OBSERVED: dict[str, dict[str, Any]] = {
     "bastion (default)": DEFAULT,
-    "bastion, star": {"method": "bastion", "parameters": {"reuse": False}, "on_suppress": "star"},
+    "bastion, star": {"method": "bastion", "parameters": {"reuse": "off"}, "on_suppress": "star"},
     "bastion, reuse and star": REUSING,
     "castle": METHODS["castle"],
 }
 
 
 class Stream:
-    """Rows, what a method published of them, and what is seen of that."""
+    """Rows, the releases of a method, and what an attacker observes of them."""
 
     def __init__(self, of: datasets.Stream, rows: Rows, method: str, seed: int = 1, **changes: Any) -> None:
         said: dict[str, Any] = {
@@ -91,8 +91,8 @@ class Stream:
         self.policy = Policy(**said | changes)
         self.rows = rows
         self.releases: Releases = push_all(self.policy, rows)
-        self.seen = Seen.of(self.policy, rows, self.releases)
-        #: What was promised, which a weak stream does not keep.
+        self.seen = Observation.of(self.policy, rows, self.releases)
+        #: The promised k, which a weak stream does not keep.
         self.promised = Policy(**said)
 
 
@@ -115,7 +115,7 @@ def shrunk(stream: Stream) -> dict[str, float]:
 
 
 def in_a_crowd(stream: Stream) -> dict[str, float]:
-    """What holds, or does not, against who knows times."""
+    """Attack with the knowledge of times."""
     report = audit(stream.policy, stream.rows, stream.releases)
     told = posterior(stream.policy, stream.rows, stream.releases)
     timed = observer(stream.policy, stream.rows, stream.releases, known=KNOWN, most=TARGETS)
@@ -130,7 +130,7 @@ def in_a_crowd(stream: Stream) -> dict[str, float]:
 
 
 def odd_one(made: Iterable[tuple[Policy, Rows, Any]]) -> tuple[float, float]:
-    """How much better than chance the guess of the outermost member is; in all groups, and in those of more than k."""
+    """Return how many times better than chance the guess of the outermost member is, in all and in larger groups."""
     found = [of for of in (outermost(policy, rows, releases) for policy, rows, releases in made) if of is not None]
     ratios = []
     for right, expected in (("right", "expected"), ("larger_right", "larger_expected")):
@@ -140,7 +140,7 @@ def odd_one(made: Iterable[tuple[Policy, Rows, Any]]) -> tuple[float, float]:
 
 
 def odd_ones(make: Callable[..., Stream], method: str, stream: Stream, plain: Stream, deals: int) -> dict[str, float]:
-    """The same with values as they are, and dealt at random: then values and places have nothing in common."""
+    """Compute the same with the true values, and with values dealt at random, independent of the coordinates."""
     rows = stream.rows
     values = [np.random.default_rng(deal).permutation(rows.sensitive) for deal in range(deals)]
     dealt = [make(replace(rows, sensitive=one), method) for one in values]
@@ -178,7 +178,7 @@ def ended(stream: Stream) -> float:
 
 
 def nearest_and_a_new_value(rows: Rows, width: Any) -> Published:
-    """A weak publisher: a row and those nearest to it, and then the nearest that brings a new value if need be."""
+    """A weak publisher: a row and its nearest neighbours, and then the nearest row with a new value if needed."""
     groups: list[list[int]] = []
     for start in range(0, len(rows), DELTA):
         held = list(range(start, min(start + DELTA, len(rows))))
@@ -199,19 +199,19 @@ def nearest_and_a_new_value(rows: Rows, width: Any) -> Published:
     )
 
 
-def as_they_came(seen: Seen) -> Seen:
+def as_they_came(seen: Observation) -> Observation:
     parts = np.split(seen.rows, np.flatnonzero(np.diff(seen.release)) + 1)
     return replace(seen, rows=np.concatenate([np.sort(part) for part in parts]))
 
 
 def several(of: datasets.Stream, rows: Rows) -> Rows:
-    """Three rows of each of some persons, who differ in their values, in random order."""
+    """Draw three rows of each of some persons, with different values, in random order."""
     chosen = np.random.default_rng(0).permutation(np.repeat(np.arange(min(PERSONS, len(rows))), 3))
     return replace(rows.take(chosen), person=chosen)
 
 
 def figures_of(make: Callable[..., Stream], rows: Rows, repeated: Rows, method: str) -> dict[str, float]:
-    """What comes of all attacks on one method."""
+    """Run all attacks on one method."""
     stream, again = make(rows, method), make(rows, method, seed=2)
     persons = make(repeated, method)
     link, shrink = linked(stream), shrunk(stream)
@@ -244,11 +244,11 @@ def figures_of(make: Callable[..., Stream], rows: Rows, repeated: Rows, method: 
 
 
 def weak_figures(make: Callable[..., Stream], rows: Rows) -> dict[str, float]:
-    """Each attack against a stream that is weak in just this."""
+    """Run each attack on a stream that is weak against just this attack."""
     default, reusing = "bastion (default)", "bastion, reuse and star"
     careless = linked(make(rows, default, k=3, l=None))
     plain = make(rows, default, l=None)
-    greedy = shrunk(make(rows, reusing, parameters={"reuse": True, "eta": 20.0}))
+    greedy = shrunk(make(rows, reusing, parameters={"reuse": "weighted", "eta": 20.0}))
     twice = plain.seen.then(make(rows, "castle", seed=2, l=None, on_suppress="drop").seen)
     seen_twice = intersection(plain.promised, twice, rows)
     thin = make(rows, reusing, l=None, delay_rows=2 * K)
@@ -275,7 +275,7 @@ def weak_figures(make: Callable[..., Stream], rows: Rows) -> dict[str, float]:
 
 
 def observed(quick: bool) -> dict[str, dict[str, float]]:
-    """What who knows the time finds in a thin stream: taxi rides as they ended."""
+    """Attack a thin stream with the knowledge of times: taxi rides in the order they ended."""
     of = datasets.taxi(rows=RIDES // 10 if quick else RIDES, timed=True)
     figures = {}
     for delay in DELAYS:
@@ -300,7 +300,7 @@ def observed(quick: bool) -> dict[str, dict[str, float]]:
 
 
 def reuse(quick: bool) -> int:
-    """What the choice of a box tells, by eta, beside what it costs in loss."""
+    """Measure what the choice of a box reveals, by eta, and what it costs in loss."""
     figures: dict[str, Any] = {"quick": quick, "k": K, "delta": DELTA}
     lines = []
     for names in REUSE_CASES:
@@ -333,8 +333,8 @@ def reuse(quick: bool) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.attacks", description=__doc__, allow_abbrev=False)
     parser.add_argument("--quick", action="store_true", help="a tenth of the rows; figures mean nothing")
-    parser.add_argument("--reuse", action="store_true", help="what the choice of a box to reuse tells, by eta")
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), help="some of them")
+    parser.add_argument("--reuse", action="store_true", help="what the choice of a reused box reveals, by eta")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), help="only these methods")
     options = parser.parse_args(arguments)
     if options.reuse:
         return reuse(options.quick)

@@ -1,11 +1,11 @@
-"""The audit of a million rows: seconds and memory, by what it is given.
+"""The time and memory of auditing a million rows, by the evidence.
 
     python -m benchmarks.audit            about two minutes
-    python -m benchmarks.audit --quick    small, to see that it runs
+    python -m benchmarks.audit --quick    small, as a smoke test
 
-Rows are generated, published by `crenel run`, and audited by `crenel audit`, each audit a process of its own, so that
-its figures are its own: seconds, those of the processor, and the greatest memory in use. A person has two rows on
-average, so that what the input alone can show is not settled at once.
+Rows are generated, published by `crenel run`, and audited by `crenel audit`. Each audit runs in its own process, so
+that its time, processor time and peak memory are its own. A person has two rows on average, so that the bounds from the
+input alone take some work.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ k: 20
 l: 2
 delay_rows: 5000
 method: bastion
-parameters: {reuse: true}
+parameters: {reuse: weighted}
 on_suppress: star
 seed: 1
 """
 _JOBS = ("clerk", "boss", "editor", "farmer", "miner", "fisher", "pilot")
 _BATCH = 50_000
 
-#: What each level is given besides.
+#: The extra evidence of each level.
 LEVELS = {
     "published": [],
     "input": ["--input", "in.parquet"],
     "trace": ["--input", "in.parquet", "--trace", "trace.parquet", "--releases", "releases.parquet"],
 }
 
-#: Runs the command, and says what it took.
+#: Runs the command, and prints the time and memory it took.
 _MEASURED = """\
 import json, resource, sys, time
 from crenel.pipelines.cli import main

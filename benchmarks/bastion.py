@@ -1,13 +1,13 @@
-"""What `bastion` loses, how long rows wait, and what it costs, beside `castle` and Mondrian.
+"""The loss, delay and cost of `bastion`, compared with `castle` and Mondrian.
 
     python -m benchmarks.bastion                  the tables of docs/bastion.md
     python -m benchmarks.bastion --only taxi,l    some of the cases
     python -m benchmarks.bastion --only others    streams that its constants were not chosen on
-    python -m benchmarks.bastion --skip 503       without the first rows: how much hangs on where a stream begins
-    python -m benchmarks.bastion --quick          a tenth of everything, to see that it runs
+    python -m benchmarks.bastion --skip 503       without the first rows: how much depends on where a stream begins
+    python -m benchmarks.bastion --quick          a tenth of everything, as a smoke test
 
-`castle` reuses as its paper does, `bastion` does not, as by default. Every run is audited, and a breach ends it. Losses
-are means of several seeds, times the least of them, in turns.
+`castle` reuses boxes as in its paper; `bastion` does not, which is its default. Every run is audited, and a broken
+promise ends it. Losses are means over several seeds. Times are the least of several runs in turn.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from benchmarks.methods import measured
 from benchmarks.runs import PACK, push_all
 from benchmarks.tables import finish, rounded, table
 from crenel.encoding.rows import Rows
-from crenel.engine import create
+from crenel.engine import create_engine
 from crenel.policy import Policy, Sensitive
 
 
 @dataclass(frozen=True)
 class Case:
-    """A stream, what is promised, and what is aimed at."""
+    """A stream, its promises, and the aims."""
 
     name: str
     stream: Callable[[], Stream]
     k: int
     delta: int
-    #: The most loss, where a figure was given.
+    #: The largest loss to aim for, if there is one.
     loss: float | None = None
     l: int | None = None
 
@@ -53,13 +53,13 @@ def _repeated() -> Stream:
 
 
 def _diverse() -> Stream:
-    """Adult with the income as a sensitive column: two values, one of a quarter of the rows."""
+    """Load Adult with income as a sensitive column: two values, one of them in a quarter of the rows."""
     stream = datasets.adult(NUMERIC, extra=("income",))
     return replace(stream, rows=replace(stream.rows, sensitive=stream.extra["income"].reshape(-1, 1)))
 
 
 def _from(stream: Stream, first: int, rows: int) -> Stream:
-    """Some of the rows."""
+    """Return some of the rows."""
     return replace(stream, rows=stream.rows.slice(first, min(first + rows, len(stream.rows))))
 
 
@@ -87,7 +87,7 @@ OTHERS = {
     "normal": Case("3 normal", lambda: datasets.spread("normal", rows=30_000), 20, 1_000),
     "uniform": Case("3 uniform", lambda: datasets.spread("uniform", rows=30_000), 50, 2_000),
 }
-#: The most loss, delay and time to castle's, memory to the rows' own.
+#: The aims: the largest delay and time relative to castle, and the largest memory relative to the rows.
 LOSS, DELAY, TIME, MEMORY = 0.82, 1.2, 2.0, 1.5
 
 
@@ -112,10 +112,10 @@ def policy_of(
 
 
 def memory(policy: Policy, stream: Stream) -> dict[str, float]:
-    """What engines allocate for the first `delta` rows, which they hold all, to these rows' own bytes.
+    """Measure what engines allocate for the first `delta` rows, all of which they hold, relative to the rows' bytes.
 
-    Two of them, in a thread of their own: the first finds no room to compute in that others have made. Only boxes that
-    are remembered, of which there are none yet, are not in it.
+    Two engines run in a thread of their own, because the first finds no scratch space that others have made. Remembered
+    boxes are not counted: there are none yet.
     """
     rows = stream.rows.slice(0, policy.delay_rows or 0)
     own = sum(column.nbytes for column in (rows.qi, rows.person, rows.sensitive, rows.time))
@@ -125,12 +125,12 @@ def memory(policy: Policy, stream: Stream) -> dict[str, float]:
 
 
 def _allocated(policy: Policy, rows: Rows) -> tuple[int, int]:
-    """The bytes of one engine that holds the rows, and of two."""
+    """Return the bytes of one engine that holds the rows, and of two."""
     engines, used = [], []
     gc.collect()
     tracemalloc.start()
     for _ in range(2):
-        engines.append(create(policy))
+        engines.append(create_engine(policy))
         for start in range(0, len(rows), PACK):
             engines[-1].push(rows.slice(start, min(start + PACK, len(rows))))
         gc.collect()
@@ -145,7 +145,7 @@ def figures_of(case: Case, seeds: int, part: int, skip: int = 0) -> dict[str, fl
     if part > 1:
         case = replace(case, k=max(case.k // part, 2))
         stream = stream.first(len(stream.rows) // part)
-    for method in ("castle", "bastion"):  # compiles
+    for method in ("castle", "bastion"):  # compile first
         push_all(policy_of(case, stream, method, delta), stream.first(delta + 500).rows)
     runs: dict[str, list[dict[str, float]]] = {"castle": [], "bastion": []}
     for seed in range(seeds):
@@ -156,7 +156,7 @@ def figures_of(case: Case, seeds: int, part: int, skip: int = 0) -> dict[str, fl
         for method, found in runs.items()
         for name in found[0]
     }
-    reusing = policy_of(case, stream, "bastion", delta, parameters={"reuse": True})
+    reusing = policy_of(case, stream, "bastion", delta, parameters={"reuse": "weighted"})
     figures["reusing loss"] = measured(stream, reusing)["loss"]
     for name, window in (("windows", delta), ("all", len(stream.rows))):
         figures[f"mondrian {name}"] = measured(stream, policy_of(case, stream, "mondrian", window))["loss"]

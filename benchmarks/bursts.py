@@ -1,11 +1,11 @@
-"""What methods lose on streams that come in bursts of one timestamp, with and without l.
+"""The loss of methods on streams that arrive in bursts of one timestamp, with and without l.
 
     python -m benchmarks.bursts                      the table of docs/bastion.md
     python -m benchmarks.bursts --only taxi          some of the streams
-    python -m benchmarks.bursts --quick              a tenth of the rows, to see that it runs
+    python -m benchmarks.bursts --quick              a tenth of the rows, as a smoke test
 
-A burst has 50 to 5,000 rows, and all of them are due at one moment. Either each burst is alone within its delay, or
-five of them are held at a time. Mondrian and castle have the same deadlines. Every run is audited.
+A burst has 50 to 5,000 rows, all due at one moment. Either each burst is alone within its delay, or five bursts are
+held at a time. Mondrian and castle have the same deadlines. Every run is audited.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from crenel.policy import Policy, Sensitive
 
 MINUTE = 60_000_000
 DELAY = 60 * MINUTE
-#: Minutes between bursts: each alone, or five within a delay.
+#: Minutes between bursts: each burst alone, or five within a delay.
 GAPS = {"alone": 180, "five": 12}
 METHODS = ("castle", "mondrian", "bastion")
 
 
 @dataclass(frozen=True)
 class Case:
-    """A stream, and what is promised."""
+    """A stream and its promises."""
 
     stream: Callable[[], Stream]
     k: int
@@ -43,7 +43,7 @@ class Case:
 
 
 def _sensitive(names: Sequence[str], column: str) -> Stream:
-    """Adult with a sensitive column beside the quasi-identifiers."""
+    """Load Adult with a sensitive column besides the quasi-identifiers."""
     stream = datasets.adult(names, extra=(column,))
     return replace(stream, rows=replace(stream.rows, sensitive=stream.extra[column].reshape(-1, 1)))
 
@@ -63,7 +63,7 @@ CASES = {
 
 
 def in_bursts(stream: Stream, minutes: int, seed: int) -> Stream:
-    """The rows in their order, 50 to 5,000 at a time (the logarithm is uniform), all at one moment."""
+    """Give the rows the times of bursts of 50 to 5,000 rows (uniform in the logarithm), in their order."""
     random = np.random.default_rng(seed)
     sizes: list[int] = []
     while sum(sizes) < len(stream.rows):
@@ -94,7 +94,7 @@ def figures_of(case: Case, gap: str, seeds: int, part: int) -> dict[str, float]:
         runs = []
         for seed in range(seeds):
             stream = in_bursts(whole, GAPS[gap], seed)
-            if seed == 0:  # compiles
+            if seed == 0:  # compile first
                 measured(stream.first(1_000), policy_of(case, stream, method, seed))
             runs.append(measured(stream, policy_of(case, stream, method, seed)))
         figures |= {f"{method} {name}": fmean(run[name] for run in runs) for name in ("loss", "suppressed")}
@@ -105,7 +105,7 @@ def figures_of(case: Case, gap: str, seeds: int, part: int) -> dict[str, float]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.bursts", description=__doc__, allow_abbrev=False)
     parser.add_argument("--quick", action="store_true", help="a tenth of the rows; figures mean nothing")
-    parser.add_argument("--only", default=None, help="streams whose name has this in it")
+    parser.add_argument("--only", default=None, help="only streams whose name contains this")
     parser.add_argument("--seeds", type=int, default=3, help="runs of which the mean is reported")
     options = parser.parse_args(arguments)
     seeds, part = (1, 10) if options.quick else (options.seeds, 1)

@@ -1,11 +1,11 @@
-"""The experiments of the CASTLE paper (TDSC 2011, section 5), and figures to compare Adult with.
+"""The experiments of the CASTLE paper (TDSC 2011, section 5), and reference losses for Adult.
 
     python -m benchmarks.castle_paper                   all of it, into docs/papers/
     python -m benchmarks.castle_paper --figures 4,8     some figures only (0: the references)
-    python -m benchmarks.castle_paper --quick           small, to see that it runs; writes nothing
+    python -m benchmarks.castle_paper --quick           small, as a smoke test; writes nothing
 
-Every run is audited, and a breach ends it. `docs/papers/castle.md` says what the paper leaves open
-and what was chosen; the tables in it are written by this program, between their markers.
+Every run is audited, and a broken promise ends it. `docs/papers/castle.md` lists what the paper leaves open and what
+was chosen. This program writes the tables in it, between their markers.
 """
 
 from __future__ import annotations
@@ -34,13 +34,12 @@ from crenel.audit.queries import Axis, Boxes, workload_error
 PAGE = "castle.md"
 SEEDS = 5
 ALPHAS = (0.0, 0.5, 1.0, 1.5, 2.0)
-#: The quasi-identifiers of the query workload, "the first n" again: the paper's without
-#: capital_gain and capital_loss, so that the first four are the four numeric ones that it uses in
-#: section 5.3; and the same without fnlwgt, which is skewed, too.
+#: The quasi-identifiers of the query workload, "the first n" again: the paper's without capital_gain and capital_loss,
+#: so that the first four are the four numeric ones of section 5.3; and the same without fnlwgt, which is skewed too.
 QUERIED = tuple(name for name in ADULT if name not in ("capital_gain", "capital_loss", "occupation"))
 EVEN = tuple(name for name in QUERIED if name != "fnlwgt")
 SENSITIVE = "occupation"
-#: Other choices that the paper's words allow, for how much hangs on them.
+#: Other choices that the paper's wording allows, to see how much depends on them.
 CHOICES = (
     QUERIED[:4],
     EVEN[:2],
@@ -54,7 +53,7 @@ CHOICES_SENSITIVE = ("occupation", "income", "race", "marital_status")
 
 
 class Reference(NamedTuple):
-    """A loss that others have computed, on the 30,162 rows, as the mean of several seeds."""
+    """A loss that others have computed on the 30,162 rows, as the mean of several seeds."""
 
     name: str
     quasi_identifiers: tuple[str, ...]
@@ -71,13 +70,13 @@ REFERENCES = (
     Reference("10 QIs", ADULT, 10, 1_000, 0.263),
     Reference("age and 3 categories", FOUR, 50, 5_000, 0.222),
 )
-#: How far from a reference the mean of five seeds may be.
+#: How far the mean of five seeds may be from a reference.
 TOLERANCE = 0.05
 
 
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """One plot: a value (the mean of the seeds) for each x, line by line."""
+    """One plot: for each line, a value (the mean over the seeds) for each x."""
 
     title: str
     x_label: str
@@ -85,12 +84,12 @@ class Panel:
     y_label: str
     lines: dict[str, list[float]] = field(default_factory=dict)
     spread: dict[str, list[float]] = field(default_factory=dict)
-    #: Of any point, the largest share of the rows that were suppressed.
+    #: The largest share of suppressed rows of any point.
     suppressed: list[float] = field(default_factory=list)
 
     def add(self, line: str, values: Sequence[float], suppressed: Sequence[float]) -> None:
         self.lines.setdefault(line, []).append(fmean(values))
-        # An error without bound (no row answers the queries) has no spread.
+        # An infinite error (no row answers the queries) has no spread.
         spread = pstdev(values) if math.isfinite(sum(values)) else 0.0
         self.spread.setdefault(line, []).append(spread)
         self.suppressed.append(fmean(suppressed))
@@ -107,7 +106,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Scale:
-    """How much of an experiment is done: all, or (quick) a tenth of each size."""
+    """How much of an experiment to run: all, or (quick) a tenth of each size."""
 
     seeds: int = SEEDS
     part: int = 1
@@ -131,17 +130,17 @@ def adult(names: tuple[str, ...], rows: int) -> Stream:
 
 
 class Experiments:
-    """The figures of the paper, at a scale."""
+    """The figures of the paper, at some scale."""
 
     def __init__(self, scale: Scale) -> None:
         self.scale = scale
-        #: Where a figure does not vary them.
+        #: The defaults of k and delta, for figures that do not vary them.
         self.k, self.delta = scale.size(100), scale.size(10_000)
 
     def runs(
         self, stream: Stream | Callable[[int], Stream], *, k: int, delta: int, **parameters: int
     ) -> list[tuple[Stream, Run]]:
-        """A run for each seed; a function makes a stream for each, too."""
+        """Run once per seed; a function makes a new stream for each seed."""
         done = []
         for seed in range(self.scale.seeds):
             this = self.scale.stream(stream(seed) if callable(stream) else stream)
@@ -154,7 +153,7 @@ class Experiments:
         panel.add(line, [r.loss for r in done], [r.suppressed for r in done])
 
     def figure_4(self) -> list[Panel]:
-        """Loss over beta and mu: 10 QIs, k = 100, delta = 10,000."""
+        """Plot the loss over beta and mu: 10 QIs, k = 100, delta = 10,000."""
         betas, panels = self.scale.points([10, 25, 50, 75, 100, 200]), []
         for letter, rows in (("a", SFU), ("b", UCI)):
             stream = adult(ADULT, rows)
@@ -167,7 +166,7 @@ class Experiments:
         return panels
 
     def figure_5(self) -> list[Panel]:
-        """Loss over the number of QIs and over k: delta = 10,000."""
+        """Plot the loss over the number of QIs and over k: delta = 10,000."""
         sizes = self.scale.points([1, 2, 3, 4, 5, 6, 7, 8, 9, 10])
         ks = self.scale.sizes([10, 25, 50, 100, 200, 400])
         by_size = Panel(f"(a) k = {self.k}", "QIs", sizes, "average loss")
@@ -182,7 +181,7 @@ class Experiments:
         return [by_size, by_k]
 
     def figure_6(self) -> list[Panel]:
-        """Loss on power-law data over delta: 30,000 rows, 6 QIs of 1,000 values each."""
+        """Plot the loss on power-law data over delta: 30,000 rows, 6 QIs of 1,000 values each."""
         deltas = self.scale.sizes([2_000, 4_000, 6_000, 8_000, 10_000])
         panels = []
         for letter, k in zip("abcd", map(self.scale.size, (100, 400, 700, 1_000)), strict=True):
@@ -194,7 +193,7 @@ class Experiments:
         return panels
 
     def figure_7(self) -> list[Panel]:
-        """Loss with several rows per person: UCI-Adult, delta = 10,000 rows."""
+        """Plot the loss with several rows per person: UCI-Adult, delta = 10,000 rows."""
         sizes = self.scale.points([2, 4, 6, 8, 10])
         ks = self.scale.sizes([25, 50, 100, 200, 400])
         by_size = Panel(f"(a) k = {self.k}", "QIs", sizes, "average loss")
@@ -212,7 +211,7 @@ class Experiments:
         return [by_size, by_k, by_k_persons]
 
     def figure_8(self) -> list[Panel]:
-        """Error of the query workload over delta, k, the number of QIs and the selectivity."""
+        """Plot the error of the query workload over delta, k, the number of QIs and the selectivity."""
         deltas = self.scale.sizes([1_000, 2_500, 5_000, 10_000, 15_000])
         ks = self.scale.sizes([25, 50, 100, 200, 400])
         sizes = self.scale.points([1, 2, 3, 4, 5, 6, 7])
@@ -236,7 +235,7 @@ class Experiments:
         return [by_delta, by_k, by_size, by_theta]
 
     def choices(self) -> list[list[Any]]:
-        """The error of the query workload on UCI-Adult by QIs and sensitive column, in percent."""
+        """Measure the error of the query workload on UCI-Adult by QIs and sensitive column, in percent."""
         rows = []
         for names in CHOICES:
             stream = adult(names, UCI)
@@ -264,7 +263,7 @@ class Experiments:
         delta: int | None = None,
         thetas: Sequence[float] = (0.1,),
     ) -> None:
-        """The error of the query workload, for each selectivity; a window is delta rows."""
+        """Measure the error of the query workload for each selectivity; a window is delta rows."""
         window = delta or self.delta
         if size > len(stream.quasi_identifiers):
             panel.add(line, [math.nan], [0.0])
@@ -309,7 +308,7 @@ class Experiments:
 
 
 def _finite(value: float) -> float | None:
-    """What JSON can hold."""
+    """Return the value if JSON can represent it, else None."""
     return rounded(value) if math.isfinite(value) else None
 
 
@@ -346,7 +345,7 @@ def plot(number: int, caption: str, panels: Sequence[Panel], path: Path) -> None
     from matplotlib import pyplot as plt
     from PIL import Image
 
-    # Okabe and Ito's colours, told apart by everybody; markers tell the lines apart in grey.
+    # The colours of Okabe and Ito work for colour-blind readers. Markers distinguish the lines in grey.
     colours = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00"]
     markers = ["o", "s", "^", "D", "v"]
     columns = 3 if len(panels) == 3 else 2
@@ -378,10 +377,10 @@ def plot(number: int, caption: str, panels: Sequence[Panel], path: Path) -> None
         if number == 8:
             axis.axhline(13.0, color="#666666", linestyle="--", linewidth=1, label="13%, the paper's bound")
     if number != 4:
-        # Once all lines are there: the panels share the axis.
+        # After all lines are drawn, because the panels share the axis.
         axes[0, 0].set_ylim(bottom=0.0)
     figure.suptitle(f"Figure {number}. {caption}", fontsize=10)
-    # The lines are the same in all panels.
+    # All panels have the same lines.
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="lower center", ncols=len(labels), fontsize=9, frameon=False)
     figure.tight_layout(rect=(0.0, 0.25 / size[1], 1.0, 1.0))
@@ -389,12 +388,12 @@ def plot(number: int, caption: str, panels: Sequence[Panel], path: Path) -> None
     drawn = io.BytesIO()
     figure.savefig(drawn, dpi=110)
     plt.close(figure)
-    # A palette is all that lines need. Of 64 colours, one of few pixels had become another.
+    # A palette is enough for lines. With 64 colours, a colour of few pixels had turned into another.
     Image.open(drawn).convert("RGB").quantize(256).save(path, optimize=True)
 
 
 def write(page: Path, name: str, text: str) -> None:
-    """Put text between its markers in the page; a page or markers that lack are made."""
+    """Put text between its markers in the page, and create the page or the markers if they are missing."""
     begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
     content = page.read_text("utf-8") if page.exists() else ""
     block = f"{begin}\n{text}\n{end}"
@@ -408,7 +407,7 @@ def write(page: Path, name: str, text: str) -> None:
 
 
 def describe(number: int, panels: Sequence[Panel], scale: Scale) -> str:
-    """The tables of a figure, and how sure they are."""
+    """Return the tables of a figure, and their precision."""
     spread = max(max(values) for panel in panels for values in panel.spread.values())
     suppressed = max(max(panel.suppressed) for panel in panels)
     unit = "points" if number == 8 else "of loss"
@@ -423,10 +422,10 @@ def arguments(given: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.castle_paper", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("--figures", default="0,4,5,6,7,8", help="which, by their numbers; 0: the references")
+    parser.add_argument("--figures", default="0,4,5,6,7,8", help="the numbers of the figures; 0: the references")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="runs for each point")
-    parser.add_argument("--quick", action="store_true", help="small; nothing is written")
-    parser.add_argument("--out", type=Path, help="where to write, instead of docs/papers")
+    parser.add_argument("--quick", action="store_true", help="small; writes nothing")
+    parser.add_argument("--out", type=Path, help="the folder to write to, instead of docs/papers")
     said = parser.parse_args(given)
     said.numbers = [int(number) for number in said.figures.split(",")]
     if not set(said.numbers) <= {0, 4, 5, 6, 7, 8}:

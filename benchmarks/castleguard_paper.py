@@ -1,11 +1,11 @@
-"""The experiments of the CASTLEGUARD paper (section VI), on its own two sets of data.
+"""The experiments of the CASTLEGUARD paper (section VI), on its own two data sets.
 
     python -m benchmarks.castleguard_paper                 all of it, into docs/papers/
     python -m benchmarks.castleguard_paper --only loss     some only: loss, quality
-    python -m benchmarks.castleguard_paper --quick         small, to see that it runs; writes nothing
+    python -m benchmarks.castleguard_paper --quick         small, as a smoke test; writes nothing
 
-Every run is audited, and a breach ends it. `docs/papers/castleguard.md` says what the paper leaves open, what was
-chosen, and what its figures are made of; the tables in it are written by this program, between their markers.
+Every run is audited, and a broken promise ends it. `docs/papers/castleguard.md` lists what the paper leaves open, what
+was chosen, and what its figures are made of. This program writes the tables in it, between their markers.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from benchmarks import datasets
 from benchmarks.castle_paper import write
 from benchmarks.runs import BrokenPromiseError
 from benchmarks.tables import finish, rounded, table
-from crenel.audit.guarantees import audit
+from crenel.audit import audit
 from crenel.encoding.rows import Rows
-from crenel.engine import Kind, Releases, create
+from crenel.engine import Kind, Releases, create_engine
+from crenel.engine.methods.castleguard import CastleGuardParameters
 from crenel.engine.methods.castleguard.castleguard_engine import CastleGuard
 from crenel.policy import Policy, Sensitive
-from crenel.policy.parameters import CastleGuardParameters
 from crenel.policy.quasi_identifiers import Numeric
 
 PAGE = "castleguard.md"
@@ -43,7 +43,7 @@ BS = (5, 10, 25, 50, 100, 200, 300)
 MUS = (10, 50, 100, 200)
 BETAS = (0.25, 0.5, 0.75, 1.0)
 PHIS = (1.0, 10.0, 100.0, 1000.0)
-#: As the authors' code has them.
+#: As in the authors' code.
 NEIGHBOURS = tuple(range(10, 51, 5))
 LAYERS = (256, 64, 256)
 FOLDS = 10
@@ -54,7 +54,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is done."""
+    """How much to run."""
 
     seeds: int = 5
     quick: bool = False
@@ -68,13 +68,13 @@ class Scale:
 
     @property
     def networks(self) -> int:
-        """Networks trained for each point: each takes longer than all else together."""
+        """The number of networks trained for each point. Each takes longer than everything else together."""
         return 1 if self.quick else 5
 
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """A table as the paper uses it."""
+    """A table, as the paper uses it."""
 
     qi: Floats
     person: Ints
@@ -110,7 +110,7 @@ def read(name: str) -> dict[str, Floats]:
 def policy(data: Data, *, k: int, delta: int, seed: int, **parameters: Any) -> Policy:
     return Policy(
         person="person",
-        # No domains: the paper's ranges are those encountered.
+        # Declare no domains: the paper's ranges are those encountered.
         quasi_identifiers={f"q{d}": Numeric() for d in range(data.qi.shape[1])},
         sensitive={"label": Sensitive()},
         k=k,
@@ -124,12 +124,12 @@ def policy(data: Data, *, k: int, delta: int, seed: int, **parameters: Any) -> P
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What a stream became."""
+    """The result of a stream."""
 
     releases: Releases
     #: Mean over the rows in groups.
     loss: float
-    #: Mean over the clusters that are open before the stream ends: what the authors' code reports.
+    #: Mean over the clusters that are open before the stream ends. The authors' code reports this.
     open_loss: float
     #: Shares of the rows.
     published: float
@@ -137,8 +137,8 @@ class Run:
 
 
 def run(policy: Policy, rows: Rows) -> Run:
-    """Run the whole stream, and audit what came out."""
-    engine = create(policy)
+    """Run the whole stream, and audit the result."""
+    engine = create_engine(policy)
     assert isinstance(engine, CastleGuard)
     first = engine.push(rows)
     open_loss = loss_of_open_clusters(engine)
@@ -158,7 +158,7 @@ def run(policy: Policy, rows: Rows) -> Run:
 
 
 def loss_of_open_clusters(engine: CastleGuard) -> float:
-    """The mean loss of the clusters that are held."""
+    """Return the mean loss of the open clusters."""
     held = engine._held()
     if not len(held["cluster"]):
         return 0.0
@@ -239,7 +239,7 @@ def grid(corner: str, rows: Sequence[Any], columns: Sequence[str], value: Callab
 
 
 def published(chosen: Ints, *, seed: int, beta_sample: float, phi: float) -> tuple[Floats, Ints]:
-    """The rows as an analyst sees them: the two ends of each range, and the label."""
+    """Return the rows as an analyst sees them: the two ends of each range, and the label."""
     data = pima()
     of = policy(data, k=7, delta=100, seed=seed, beta=25, mu=100, beta_sample=beta_sample, phi=phi)
     rows = data.rows(chosen)
@@ -251,22 +251,22 @@ def published(chosen: Ints, *, seed: int, beta_sample: float, phi: float) -> tup
 
 
 def as_published(qi: Floats) -> Floats:
-    """Rows that were not anonymized, in the same form."""
+    """Return rows that were not anonymized in the same form."""
     return np.hstack([qi, qi])
 
 
 @dataclass
 class Quality:
-    """What classifiers made of one setting."""
+    """The accuracy of classifiers in one setting."""
 
-    #: Trained on what was published, tried on rows as they are.
+    #: Trained on the published rows, tested on the original rows.
     knn: float
     network: float
     auc: float
     #: The network again, on the centres of ranges instead of their ends.
     centres: float
     centres_auc: float
-    #: As the authors' code computes it: trained and tried on what was published, and compared with other rows' labels.
+    #: As in the authors' code: trained and tested on the published rows, and compared with the labels of other rows.
     knn_theirs: float
     published: float
 
@@ -279,7 +279,7 @@ def neighbours(train: Floats, labels: Ints, test: Floats) -> list[Ints]:
 
 
 def knn_accuracy(make: Callable[[Ints], tuple[Floats, Ints]]) -> float:
-    """Of ten folds: trained on what `make` gives of the others, tried on the rows of the fold as they are."""
+    """Cross-validate in ten folds: train on what `make` returns for the others, test on the fold's original rows."""
     data, parts = pima(), np.array_split(np.arange(len(pima().label)), FOLDS)
     right = []
     for part in parts:
@@ -290,7 +290,7 @@ def knn_accuracy(make: Callable[[Ints], tuple[Floats, Ints]]) -> float:
 
 
 def knn_theirs(features: Floats, labels: Ints) -> float:
-    """As the authors' code judges: predictions for a fold, compared with the first labels of the others."""
+    """Judge as the authors' code does: compare the predictions for a fold with the first labels of the others."""
     found = []
     for part in np.array_split(np.arange(len(labels)), FOLDS):
         others = np.setdiff1d(np.arange(len(labels)), part)
@@ -300,7 +300,7 @@ def knn_theirs(features: Floats, labels: Ints) -> float:
 
 
 def centres(features: Floats) -> Floats:
-    """The middle of each range, of its two ends."""
+    """Return the middle of each range."""
     half = features.shape[1] // 2
     return (features[:, :half] + features[:, half:]) / 2
 
@@ -308,7 +308,7 @@ def centres(features: Floats) -> Floats:
 def network(
     train: Floats, labels: Ints, test: Ints, view: Callable[[Floats], Floats], *, seed: int, epochs: int
 ) -> tuple[float, float]:
-    """Accuracy and area under the curve of the authors' network, on rows as they are; `view` makes features."""
+    """Return accuracy and area under the curve of the authors' network on original rows; `view` makes features."""
     from sklearn.metrics import roc_auc_score
     from sklearn.neural_network import MLPClassifier
 
@@ -317,7 +317,7 @@ def network(
         return float(np.mean(data.label[test] == (labels[0] if len(labels) else 0))), 0.5
     model = MLPClassifier(LAYERS, batch_size=min(64, len(labels)), max_iter=epochs, random_state=seed)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it could be trained for longer
+        warnings.simplefilter("ignore")  # it warns that training could go on
         model.fit(view(train), labels)
     features = view(as_published(data.qi[test]))
     accuracy = float(np.mean(model.predict(features) == data.label[test]))
@@ -325,7 +325,7 @@ def network(
 
 
 def split(seed: int) -> tuple[Ints, Ints]:
-    """Seven tenths to train on, in their order, and three tenths to try."""
+    """Split into seven tenths for training, in their order, and three tenths for testing."""
     shuffled = np.random.default_rng(seed).permutation(len(pima().label))
     cut = len(shuffled) * 7 // 10
     return np.sort(shuffled[:cut]), np.sort(shuffled[cut:])
@@ -369,7 +369,7 @@ def quality(scale: Scale) -> tuple[str, dict[str, Any]]:
     names = ("knn", "network", "auc", "centres", "centres_auc", "knn_theirs")
     best = {name: max(getattr(q, name) for q in found.values()) for name in names}
     said = (
-        f"Who always says the commoner label is right in {100 * always:.1f}% of the rows. The best of each column: "
+        f"Always predicting the more frequent label is right in {100 * always:.1f}% of the rows. Best per column: "
         f"k-NN {100 * best['knn']:.1f}%, network {100 * best['network']:.1f}% (AUC {best['auc']:.3f}), on centres "
         f"{100 * best['centres']:.1f}% (AUC {best['centres_auc']:.3f}), k-NN as theirs "
         f"{100 * best['knn_theirs']:.1f}%. Means over {scale.seeds} seeds, of the network {scale.networks}."
@@ -402,8 +402,8 @@ def main(given: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--only", default=",".join(PARTS), help="some of: loss, quality")
     parser.add_argument("--seeds", type=int, default=5, help="runs for each point")
-    parser.add_argument("--quick", action="store_true", help="small; nothing is written")
-    parser.add_argument("--out", type=Path, help="where to write, instead of docs/papers")
+    parser.add_argument("--quick", action="store_true", help="small; writes nothing")
+    parser.add_argument("--out", type=Path, help="the folder to write to, instead of docs/papers")
     said = parser.parse_args(sys.argv[1:] if given is None else given)
     parts = said.only.split(",")
     if not set(parts) <= set(PARTS):

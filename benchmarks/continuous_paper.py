@@ -2,10 +2,10 @@
 
     python -m benchmarks.continuous_paper                        all of it, into docs/papers/
     python -m benchmarks.continuous_paper --only scale,mondrian  some of it
-    python -m benchmarks.continuous_paper --quick                small, to see that it runs; writes nothing
+    python -m benchmarks.continuous_paper --quick                small, as a smoke test; writes nothing
 
-Every run is audited, and a breach ends it. `docs/papers/continuous-publishing.md` says what the paper leaves open and
-what was chosen; the tables in it are written by this program, between their markers.
+Every run is audited, and a broken promise ends it. `docs/papers/continuous-publishing.md` lists what the paper leaves
+open and what was chosen. This program writes the tables in it, between their markers.
 """
 
 from __future__ import annotations
@@ -25,10 +25,9 @@ from benchmarks import datasets
 from benchmarks.datasets import ROOT, Stream
 from benchmarks.runs import BrokenPromiseError, push_all
 from benchmarks.tables import finish, rounded, table
-from crenel.audit.guarantees import audit
-from crenel.engine import create
+from crenel.audit import audit
+from crenel.engine import create_engine
 from crenel.policy import Policy
-from crenel.policy.parameters import METHODS as KNOWN
 
 PAGE = ROOT / "docs" / "papers" / "continuous-publishing.md"
 METHODS = ("min-delay", "rtree", "rtree-density", "rtree-full")
@@ -36,7 +35,7 @@ METHODS = ("min-delay", "rtree", "rtree-density", "rtree-full")
 K, ALPHA, SAMPLE = 10, 0.001, 3_000
 SIZES = (20_000, 40_000, 60_000, 80_000, 100_000)
 DIMENSIONS = (3, 4, 5, 6, 7)
-#: Ours, as the paper does not say; whatever k is: what alpha makes of a delay does not depend on it.
+#: Our choice, as the paper does not say. It is the same for every k: how alpha weighs a delay does not depend on k.
 ACTIVE_ROWS = 300
 REPETITIONS = 5
 #: So late that the soft deadline decides, and no row is suppressed.
@@ -45,7 +44,7 @@ DELAY_ROWS = 20_000
 
 @dataclass(frozen=True)
 class Cost:
-    """What one run cost, per row."""
+    """The cost of one run, per row."""
 
     penalty: float
     loss: float
@@ -70,10 +69,10 @@ def policy_of(
 
 
 def cost(policy: Policy, stream: Stream, alpha: float = ALPHA) -> Cost:
-    """Run a stream, and audit what came out.
+    """Run a stream, and audit the result.
 
     Raises:
-        BrokenPromiseError: a promise was not kept.
+        BrokenPromiseError: A promise was broken.
     """
     releases = push_all(policy, stream.rows)
     report = audit(policy, stream.rows, releases, alpha=alpha)
@@ -88,7 +87,7 @@ def cost(policy: Policy, stream: Stream, alpha: float = ALPHA) -> Cost:
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is done: all, or (quick) a tenth of the rows of the ends alone, once."""
+    """How much to run: all, or (quick) a tenth of the rows, only the extreme points, and one seed."""
 
     seeds: int
     quick: bool
@@ -105,7 +104,7 @@ class Scale:
 
 
 def mean(scale: Scale, make: Callable[[int], Stream], method: str, decay: float = ALPHA, **said: Any) -> Cost:
-    """The mean of as many runs as there are seeds, each on a stream of its own."""
+    """Return the mean over the seeds, each with its own stream."""
     runs = []
     for seed in range(scale.seeds):
         stream = make(seed)
@@ -113,7 +112,7 @@ def mean(scale: Scale, make: Callable[[int], Stream], method: str, decay: float 
     return Cost(*(fmean(getattr(run, name) for run in runs) for name in ("penalty", "loss", "delay")))
 
 
-#: Of what a `Cost` has.
+#: Fields of `Cost`.
 TITLES = {"loss": "information loss", "penalty": "uncertainty penalty", "delay": "delay"}
 Part = tuple[str, dict[str, Any]]
 
@@ -130,7 +129,7 @@ def by_alpha(scale: Scale) -> Part:
 
 
 def by_rows(scale: Scale) -> Part:
-    """Figure 5: everything over the number of rows, d = 7."""
+    """Figure 5: all measures over the number of rows, d = 7."""
     sizes = scale.sizes(SIZES)
     found = {
         (n, method): mean(scale, lambda seed, n=n: datasets.sal(7, rows=n, seed=seed), method)
@@ -149,7 +148,7 @@ def by_rows(scale: Scale) -> Part:
 
 
 def speed(scale: Scale) -> Part:
-    """Figure 4: processor time per row at both ends of figure 5, medians of repetitions in turns."""
+    """Figure 4: processor time per row at both ends of figure 5, as medians of repetitions in turn."""
     sizes = scale.points(scale.sizes(SIZES))
     first, last = sizes[0], sizes[-1]
     streams = {n: datasets.census(7, rows=n) for n in (first, last)}
@@ -171,12 +170,12 @@ def speed(scale: Scale) -> Part:
 
 
 def _ordered(losses: Sequence[float]) -> bool:
-    """Whether each method loses less than the one before."""
+    """Whether each method loses less than the one before it."""
     return all(later < earlier for earlier, later in pairwise(losses))
 
 
 def _losses(scale: Scale, label: str, points: Sequence[Any], make: Callable[[Any, str], Cost]) -> Part:
-    """A table of information losses by method."""
+    """Make a table of information losses by method."""
     found = {point: [make(point, method).loss for method in METHODS] for point in points}
     rows = [[f"{point:,}" if isinstance(point, int) else point, *losses] for point, losses in found.items()]
     figures: dict[str, Any] = {str(point): [rounded(loss) for loss in losses] for point, losses in found.items()}
@@ -215,9 +214,7 @@ def by_sample(scale: Scale) -> Part:
 
 
 def to_mondrian(scale: Scale) -> Part:
-    """Figure 9: uncertainty penalty beside that of Mondrian on all rows at once; one row a person."""
-    if "mondrian" not in KNOWN:
-        return "There is no method `mondrian` here to compare with.", {}
+    """Figure 9: uncertainty penalty compared with Mondrian on all rows at once; one row per person."""
     rows, figures = [], {}
     for n in scale.sizes(SIZES):
 
@@ -243,11 +240,11 @@ def drawn(scale: Scale, kind: str) -> Part:
 
 
 def memory(scale: Scale) -> Part:
-    """How much state an engine has, at the most, in the first and in the second half of a stream; and the process."""
+    """Measure the largest state of an engine in each half of a stream, and the memory of the process."""
     stream = datasets.spread("uniform", rows=2 * scale.most)
     rows, figures = [], {}
     for method in METHODS:
-        engine, sizes, peaks = create(policy_of(stream, method, 0)), [], []
+        engine, sizes, peaks = create_engine(policy_of(stream, method, 0)), [], []
         for start in range(0, len(stream.rows), 1_000):
             engine.push(stream.rows.slice(start, start + 1_000))
             sizes.append(len(engine.snapshot()) / 1e3)
@@ -275,7 +272,7 @@ PARTS: dict[str, Callable[[Scale], Part]] = {
 
 
 def written(page: str, part: str, text: str) -> str:
-    """The page with the text between the part's markers."""
+    """Return the page with the text between the part's markers."""
     pattern = rf"(<!-- begin {part} -->\n).*?(<!-- end {part} -->)"
     return re.sub(pattern, lambda found: f"{found[1]}{text}\n{found[2]}", page, flags=re.DOTALL)
 
@@ -284,15 +281,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=",".join(PARTS), help=f"some of {', '.join(PARTS)}")
     parser.add_argument("--seeds", type=int, default=3, help="runs of which the mean is reported (the paper: 10)")
-    parser.add_argument("--quick", action="store_true", help="small, to see that it runs; writes nothing")
-    parser.add_argument("--page", type=Path, default=PAGE, help="where tables are written")
+    parser.add_argument("--quick", action="store_true", help="small, as a smoke test; writes nothing")
+    parser.add_argument("--page", type=Path, default=PAGE, help="the page to write the tables to")
     options = parser.parse_args(arguments)
     wanted = options.only.split(",")
     if unknown := [name for name in wanted if name not in PARTS]:
         parser.error(f"--only must be some of {', '.join(PARTS)}, not {', '.join(unknown)}")
     scale = Scale(1 if options.quick else options.seeds, options.quick)
     few = datasets.spread("uniform", rows=500)
-    for method in METHODS:  # what is compiled, or loaded, is not measured
+    for method in METHODS:  # compile, or load, before measuring
         push_all(policy_of(few, method, 0), few.rows)
     figures: dict[str, Any] = {"quick": options.quick, "seeds": scale.seeds}
     for name in wanted:

@@ -1,7 +1,7 @@
-"""The streams of the experiments: Adult, alone and with several rows per person, the census, and drawn data.
+"""The streams of the experiments: Adult, with one and with several rows per person, the census, and drawn data.
 
-The public data is not part of the project: it is looked for in $CRENEL_DATA, or in `shared/data`
-beside the repository, as the tests do.
+The public data is not part of the project. It is read from $CRENEL_DATA, or from `shared/data` beside the repository,
+as in the tests.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from numpy.typing import NDArray
 
 from crenel.encoding.encoder import Encoder
 from crenel.encoding.rows import Rows
+from crenel.engine.methods.castle import CastleParameters
 from crenel.policy import Policy
 from crenel.policy.hierarchy import Hierarchy
-from crenel.policy.parameters import CastleParameters
 from crenel.policy.quasi_identifiers import Categorical, Numeric, QuasiIdentifier
 
 ROOT = Path(__file__).resolve().parent.parent
 
-#: The quasi-identifiers of the CASTLE paper, in its order: "the first n" are the first n of these.
+#: The quasi-identifiers of the CASTLE paper in its order: "the first n" are the first n of these.
 NUMERIC = ("age", "fnlwgt", "education_num", "capital_gain", "capital_loss", "hours_per_week")
 CATEGORICAL = ("education", "marital_status", "occupation", "native_country")
 ADULT = NUMERIC + CATEGORICAL
 
-#: The quasi-identifiers of the census that stand for SAL's, in its order.
+#: The quasi-identifiers of the census that stand for those of SAL, in SAL's order.
 SAL = ("age", "sex", "marital", "nativity", "education_level", "occupation", "race")
 
-#: The paper's names of the two sets, and their rows.
+#: The paper's names for the two data sets, and their numbers of rows.
 UCI, SFU = 30_162, 45_222
 
 
@@ -42,17 +42,17 @@ CENSUS = ("age", "education_level", "marital", "occupation", "race")
 
 
 class NoDataError(FileNotFoundError):
-    """The data sets are nowhere."""
+    """The data sets were not found."""
 
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """Rows, and what a policy must say of them; guarantee and method are the experiment's."""
+    """Rows and their declarations. The experiment adds the guarantee and the method."""
 
     rows: Rows
     quasi_identifiers: Mapping[str, QuasiIdentifier]
     name: str = ""
-    #: Other columns, as numbers, for the experiment's own use.
+    #: Other columns as numbers, for the experiment's own use.
     extra: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     def policy(self, *, k: int, delay_rows: int, beta: int = 50, mu: int = 100, seed: int = 0) -> Policy:
@@ -67,12 +67,12 @@ class Stream:
         )
 
     def first(self, count: int) -> Stream:
-        """The first rows alone; the domains stay."""
+        """Return only the first rows. The domains stay."""
         extra = {name: column[:count] for name, column in self.extra.items()}
         return replace(self, rows=self.rows.slice(0, min(count, len(self.rows))), extra=extra)
 
     def drawn(self, count: int, seed: int = 0) -> Stream:
-        """More rows, drawn with replacement, each of a person of its own."""
+        """Draw rows with replacement, each of its own person."""
         chosen = np.random.default_rng(seed).integers(len(self.rows), size=count)
         rows = replace(self.rows.take(chosen), person=np.arange(count, dtype=np.int64))
         extra = {name: column[chosen] for name, column in self.extra.items()}
@@ -80,7 +80,7 @@ class Stream:
 
 
 def data_folder() -> Path:
-    """The folder of public data sets."""
+    """Return the folder of the public data sets."""
     named = os.environ.get("CRENEL_DATA")
     folder = Path(named) if named else ROOT.parent / "shared" / "data"
     if not folder.is_dir():
@@ -95,15 +95,15 @@ def adult(
     extra: Sequence[str] = (),
     folder: Path | None = None,
 ) -> Stream:
-    """Adult without missing values, in the order of its file, one person a row.
+    """Load Adult without missing values, in the order of its file, with one person per row.
 
-    Domains are those of the data, hierarchies are ARX's.
+    Domains are those of the data, and hierarchies are those of ARX.
 
     Args:
         names: The quasi-identifiers.
         rows: `UCI` or `SFU`.
-        extra: Categorical columns kept beside, as the numbers of their leaves.
-        folder: Where the data is, if not where it is usually looked for.
+        extra: Categorical columns to keep besides, as the numbers of their leaves.
+        folder: The folder of the data, if it is not the usual one.
     """
     import pyarrow.parquet as pq
 
@@ -126,13 +126,13 @@ def adult(
 
 
 def adult_categories(name: str, folder: Path | None = None) -> Categorical:
-    """A categorical column of Adult with ARX's hierarchy."""
+    """Return a categorical column of Adult with the hierarchy of ARX."""
     path = (folder or data_folder()) / "hierarchies" / "adult_arx" / f"{name}.csv"
     return Categorical(hierarchy=Hierarchy.from_csv(path))
 
 
 def census(*, folder: Path | None = None) -> Stream:
-    """The census of 2018 (ACS, public employees), in the order of its file, one person a row."""
+    """Load the census of 2018 (ACS, public employees), in the order of its file, with one person per row."""
     import pyarrow.parquet as pq
 
     folder = folder or data_folder()
@@ -148,10 +148,10 @@ def census(*, folder: Path | None = None) -> Stream:
 
 
 def taxi(*, rows: int, timed: bool = False, folder: Path | None = None) -> Stream:
-    """The first rides of 2019 in New York's yellow taxis: distance, fare, the zones of both ends; one person each.
+    """Load the first rides of 2019 in New York's yellow taxis: distance, fare, both zones; one person per ride.
 
-    Rides of more than 30 miles or 100 dollars, or of nothing, are left out. If `timed`, they have the time at which
-    they ended, and are in the order of it.
+    Rides of more than 30 miles or 100 dollars, and empty rides, are left out. With `timed`, rides have the time at
+    which they ended, and are sorted by it.
     """
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
@@ -177,9 +177,9 @@ def taxi(*, rows: int, timed: bool = False, folder: Path | None = None) -> Strea
 
 
 def power_law(*, alpha: float, rows: int, dimensions: int = 6, values: int = 1_000, seed: int = 0) -> Stream:
-    """Rows whose values have p(v) = c / v**alpha for v in 1..values, as `genzipf` draws them.
+    """Draw rows whose values have p(v) = c / v**alpha for v in 1..values, as `genzipf` draws them.
 
-    Quasi-identifiers are independent of each other; alpha 0 is uniform. One person a row.
+    Quasi-identifiers are independent of each other. Alpha 0 is uniform. There is one person per row.
     """
     weights = np.arange(1, values + 1, dtype=np.float64) ** -alpha
     chances = weights / weights.sum()
@@ -193,17 +193,17 @@ def power_law(*, alpha: float, rows: int, dimensions: int = 6, values: int = 1_0
 
 
 def sal(dimensions: int, *, rows: int, seed: int = 0, distinct: bool = False, folder: Path | None = None) -> Stream:
-    """Rows drawn from the census of 2018, which stands in for SAL: the first of seven quasi-identifiers.
+    """Draw rows from the census of 2018, which stands for SAL, with the first of seven quasi-identifiers.
 
-    As in the paper on continuous publishing, each value is a number: of its place in the hierarchy, depth-first, where
-    it is no number itself. Rows of the same values are of one person.
+    As in the paper on continuous publishing, each value is a number. A category becomes the number of its leaf,
+    depth-first. Rows with equal values belong to one person.
 
     Args:
-        dimensions: How many quasi-identifiers.
-        rows: How many rows are drawn, without replacement.
-        seed: Of the draw.
-        distinct: Whether of the rows of one person the first alone is kept.
-        folder: Where the data is, if not where it is usually looked for.
+        dimensions: The number of quasi-identifiers.
+        rows: The number of rows to draw, without replacement.
+        seed: The seed of the draw.
+        distinct: Whether to keep only the first row of each person.
+        folder: The folder of the data, if it is not the usual one.
     """
     everything = _census(folder or data_folder())
     chosen = np.random.default_rng(seed).choice(len(everything), size=rows, replace=False)
@@ -220,7 +220,7 @@ def sal(dimensions: int, *, rows: int, seed: int = 0, distinct: bool = False, fo
 
 @cache
 def _census(folder: Path) -> NDArray[np.float64]:
-    """All rows of the census, a column for each of SAL's."""
+    """Load all rows of the census, with one column for each of SAL's."""
     import pyarrow.parquet as pq
 
     table = pq.read_table(folder / "census_acs2018_gov.parquet", columns=list(SAL))
@@ -230,7 +230,7 @@ def _census(folder: Path) -> NDArray[np.float64]:
 def _census_column(name: str, values: list[Any], folder: Path) -> NDArray[np.float64]:
     if name == "age":
         return np.array(values, dtype=np.float64)
-    if name == "occupation":  # its 23 groups: SAL has 25 occupations, the census 518
+    if name == "occupation":  # by its 23 groups, because SAL has 25 occupations and the census 518
         return np.unique([value[:2] for value in values], return_inverse=True)[1].astype(np.float64)
     leaves = Hierarchy.from_csv(folder / "hierarchies" / "census" / f"{name}.csv").leaves
     number = {str(leaf): place for place, leaf in enumerate(leaves)}
@@ -238,7 +238,7 @@ def _census_column(name: str, values: list[Any], folder: Path) -> NDArray[np.flo
 
 
 def spread(kind: str, *, rows: int, seed: int = 0) -> Stream:
-    """Three quasi-identifiers from 0 to 10, `uniform`, or `normal` about places of their own; one person a row."""
+    """Draw three quasi-identifiers from 0 to 10: `uniform`, or `normal` around different means; one person per row."""
     random = np.random.default_rng(seed)
     if kind == "uniform":
         qi = random.uniform(0.0, 10.0, (rows, 3))
@@ -248,11 +248,11 @@ def spread(kind: str, *, rows: int, seed: int = 0) -> Stream:
 
 
 def repeated(stream: Stream, dup: int) -> Stream:
-    """Each row as `dup` rows of one person, which arrive together: the items of one purchase.
+    """Replace each row by `dup` rows of one person that arrive together, like the items of one purchase.
 
-    The paper joins transactions of IBM's Quest generator with Adult by the person, and takes each
-    apart into a row per item when it arrives. The items are not quasi-identifiers: what the method
-    sees is `dup` rows in a row, of the same person and the same values, and these are made here.
+    The paper joins transactions of IBM's Quest generator with Adult by person, and splits each transaction into one row
+    per item on arrival. The items are not quasi-identifiers. So the method sees `dup` consecutive rows of the same
+    person with the same values, and that is what this function makes.
     """
     each = np.repeat(np.arange(len(stream.rows)), dup)
     return replace(

@@ -1,10 +1,10 @@
-"""Speed of the engine alone: time per row, and how it grows.
+"""The speed of the engine alone: time per row, and how it grows.
 
     python -m benchmarks.engine            a few minutes
-    python -m benchmarks.engine --quick    small, to see that it runs
+    python -m benchmarks.engine --quick    small, as a smoke test
 
-Times are of the processor (`time.process_time`), medians of several repetitions. What is compared
-is measured in turns within one run: on a noisy machine only the ratios mean something.
+Times are processor times (`time.process_time`), as medians of several repetitions. Cases that are compared are measured
+in turn within one run: on a noisy machine only the ratios mean something.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from benchmarks import datasets
 from benchmarks.datasets import ADULT, NUMERIC, Stream
 from benchmarks.runs import PACK, push_all
 from benchmarks.tables import finish, rounded, table
-from crenel.engine import Engine, Releases, create
+from crenel.engine import Engine, Releases, create_engine
 from crenel.policy import Policy
 from crenel.policy.parameters import Reuse
 
-#: The case that all others are compared with: 6 numeric QIs.
+#: The case that all others are compared with: 6 numeric quasi-identifiers.
 BASE = {"k": 100, "delay_rows": 10_000}
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is done: all, or (quick) a part of each number of rows."""
+    """How much to run: all, or (quick) a part of each number of rows."""
 
     repetitions: int = 5
     part: int = 1
@@ -51,7 +51,7 @@ class Scale:
 
 
 class Bench:
-    """All that is measured; each method prints a table and returns its figures."""
+    """All measurements. Each method prints a table and returns its figures."""
 
     def __init__(self, scale: Scale) -> None:
         self.scale = scale
@@ -59,12 +59,12 @@ class Bench:
         self.six = datasets.adult(NUMERIC)
         if scale.part > 1:
             self.six = self.six.first(len(self.six.rows) // scale.part)
-        # Compiled, or read from the cache, before anything is measured.
+        # Compile, or load from the cache, before measuring.
         for stream in (self.adult.first(300), self.six.first(300)):
             push_all(stream.policy(k=5, delay_rows=50), stream.rows)
 
     def first_use(self) -> dict[str, Any]:
-        """Compilation, in a process of its own: with an empty cache, then with that cache."""
+        """Measure compilation in a process of its own: with an empty cache, then with that cache."""
         with tempfile.TemporaryDirectory() as cache:
             cold, warm = (_first_use(cache) for _ in range(2))
         rows = [
@@ -76,7 +76,7 @@ class Bench:
         return {"cold": cold, "warm": warm}
 
     def base(self) -> dict[str, Any]:
-        """Time per row at the base case, by the rows pushed at once."""
+        """Measure the time per row in the base case, by the number of rows per push."""
         packs = [1, 10, 100, PACK, 5_000]
         cases = {f"{pack:,}": self._case(self.six, pack=pack, **self.scale.base()) for pack in packs}
         return self._compare("Base case, by rows in a push", "rows in a push", cases, f"{PACK:,}")
@@ -100,7 +100,7 @@ class Bench:
         return self._compare("Persons in a group", "k", cases, f"{self.scale.base()['k']:,}")
 
     def by_delta(self) -> dict[str, Any]:
-        """On more rows, so that the longest deadline passes, too."""
+        """Measure with more rows, so that the longest deadline passes too."""
         stream = self.six.drawn(self.scale.size(150_000))
         cases = {}
         for delta in map(self.scale.size, (1_000, 10_000, 50_000)):
@@ -116,7 +116,7 @@ class Bench:
         return self._compare(title, "rows", cases, next(iter(cases)), repetitions=3)
 
     def oracle(self) -> dict[str, Any]:
-        """The pure-Python CASTLE of the tests: same seed, same releases, how much slower?"""
+        """Compare with the pure-Python CASTLE of the tests: same seed, same releases, but how much slower?"""
         stream = self.six.first(self.scale.size(15_000))
         policy = stream.policy(**self.scale.base())
         releases: list[Any] = []
@@ -135,13 +135,13 @@ class Bench:
         return {"us": rounded(1e6 * slow / len(stream.rows)), "ratio": rounded(slow / fast)}
 
     def snapshot(self) -> dict[str, Any]:
-        """A full buffer: the first `delta` rows; and one in the midst of the stream."""
+        """Measure with a full buffer, after the first `delta` rows, and in the middle of the stream."""
         figures, rows = {}, []
         for name, share in (("full", 1), ("later", 2)):
             engine, policy = self._filled(share * self.scale.base()["delay_rows"])
             data = engine.snapshot()
             times = [
-                (timed(engine.snapshot), timed(lambda: create(policy).restore(data)))  # noqa: B023
+                (timed(engine.snapshot), timed(lambda: create_engine(policy).restore(data)))  # noqa: B023
                 for _ in range(4 * self.scale.repetitions)
             ]
             out, back = (1e3 * median(column) for column in zip(*times, strict=True))
@@ -158,12 +158,12 @@ class Bench:
 
     def _filled(self, count: int) -> tuple[Engine, Policy]:
         policy = self.six.policy(**self.scale.base())
-        engine = create(policy)
+        engine = create_engine(policy)
         engine.push(self.six.rows.slice(0, count))
         return engine, policy
 
     def _case(self, stream: Stream, *, pack: int = PACK, **how: int) -> Callable[[], float]:
-        """What measures the seconds of one row, the stream's end included."""
+        """Return a function that measures the seconds per row over a whole stream."""
         policy, rows = stream.policy(**how), stream.rows
         return lambda: timed(lambda: push_all(policy, rows, pack)) / len(rows)
 
@@ -175,7 +175,7 @@ class Bench:
         base: str,
         repetitions: int | None = None,
     ) -> dict[str, Any]:
-        """Measure the cases in turns, and compare their medians with the base's."""
+        """Measure the cases in turn, and compare their medians with the base case."""
         count = min(repetitions or self.scale.repetitions, self.scale.repetitions)
         rounds = [{name: case() for name, case in cases.items()} for _ in range(count)]
         medians = {name: median(times[name] for times in rounds) for name in cases}
@@ -188,7 +188,7 @@ class Bench:
 
 
 def timed(work: Callable[[], Any]) -> float:
-    """Seconds of the processor."""
+    """Return the processor seconds of the work."""
     gc.collect()
     start = time.process_time()
     work()
@@ -199,22 +199,22 @@ def show(title: str, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> No
     print(f"\n{title}\n\n{table(header, rows)}", flush=True)
 
 
-#: What a process does that uses the engine for the first time. No data: it must not be measured.
+#: A process that uses the engine for the first time. It reads no data, whose time must not count.
 _FIRST_USE = """
 import json, time
 start = time.process_time()
 import numpy as np
-from crenel.engine import create
+from crenel.engine import create_engine
 from crenel.policy import Policy
-from crenel.quasi_identifiers import Numeric
-from crenel.rows import Rows
+from crenel.policy.quasi_identifiers import Numeric
+from crenel.encoding.rows import Rows
 imported = time.process_time()
 n = 100
 policy = Policy(person="p", quasi_identifiers={c: Numeric(domain=(0, n)) for c in "abcdef"},
                 k=5, delay_rows=20, method="castle", seed=0)
 qi = np.arange(6.0 * n).reshape(n, 6) % n
 rows = Rows(qi, np.arange(n), np.zeros((n, 0), np.int64), np.zeros(n, np.int64))
-create(policy).push(rows)
+create_engine(policy).push(rows)
 print(json.dumps({"import": imported - start, "push": time.process_time() - imported}))
 """
 
@@ -231,7 +231,7 @@ def _first_use(cache: str) -> dict[str, float]:
 
 
 def _oracle_run(policy: Policy, stream: Stream) -> list[Any]:
-    # Here and not above: only this comparison needs the tests.
+    # Imported here because only this comparison needs the tests.
     from tests.core.engine.methods.castle.castle_oracle import Oracle
 
     columns = policy.quasi_identifiers.values()
@@ -245,7 +245,7 @@ def _oracle_run(policy: Policy, stream: Stream) -> list[Any]:
         mu=parameters.mu,
         reuse=parameters.reuse is Reuse.UNIFORM,
         max_reusable=parameters.max_reusable,
-        key=create(policy).key,  # type: ignore[attr-defined]
+        key=create_engine(policy).key,  # type: ignore[attr-defined]
     )
     rows = stream.rows
     columns_ = (rows.qi.tolist(), rows.person.tolist(), rows.sensitive.tolist(), rows.time.tolist())
@@ -271,7 +271,7 @@ def _as_oracle(releases: Releases) -> list[tuple[Any, ...]]:
 
 def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.engine", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="small, to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="small, as a smoke test")
     parser.add_argument("--only", help="some of: " + ", ".join(PARTS))
     said = parser.parse_args(sys.argv[1:] if given is None else given)
     chosen = said.only.split(",") if said.only else list(PARTS)

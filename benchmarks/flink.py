@@ -1,17 +1,17 @@
-"""Rows per second on Flink: `Anonymize` beside DoFns that only hold rows, with one slot and with two.
+"""Rows per second on Flink: `Anonymize` compared with DoFns that only hold rows, with one slot and with two.
 
     python -m benchmarks.flink            about fifteen minutes
-    python -m benchmarks.flink --quick    small, to see that it runs
+    python -m benchmarks.flink --quick    small, as a smoke test
 
-A standalone cluster on this machine, streaming jobs of one shape: row groups of a Parquet file of Adult are spread,
-read as dicts with timestamps, held by shard, and discarded.
+A standalone cluster on this machine runs streaming jobs of one shape: the row groups of a Parquet file of Adult are
+distributed, read as dicts with timestamps, held by shard, and discarded.
 
-    plain    each row into a bag, a timer for each, as Beam's guide shows it
-    packed   the same with packs: rows pickled by the 500 within a bundle, held, released by timer, taken apart
+    plain    each row in a bag, with a timer each, as in Beam's guide
+    packed   the same with packs: 500 rows of a bundle are pickled, held, released by timer, and unpacked
     castle   Anonymize with CASTLE
 
-A job's time is from the first row group that is read to the last row that is discarded, less that of the same job with
-one row group: what workers take to begin is not counted.
+The time of a job runs from the first row group read to the last row discarded. The time of the same job with a single
+row group is subtracted, so that the start of the workers does not count.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from benchmarks import plain
 from benchmarks.tables import finish, rounded, table
 from benchmarks.transform import GROUP, PACK, Bench, Scale
 from crenel.pipelines.command_errors import CommandError
-from crenel.runners.flink import options, runs
+from crenel.runners.flink import flink_run, options
 from crenel.runners.flink.cluster import Cluster, until
 from crenel.runners.flink.job_server import JobServer
 from crenel.transforms import Anonymize
 
 SHARDS = 8
 CASES = ("plain", "packed", "castle")
-#: Seconds that a job may take.
+#: The longest time of a job, in seconds.
 _PATIENCE = 1800.0
-#: Seconds: what is less cannot be told from how one job differs from the next.
+#: Shorter times, in seconds, cannot be told from the difference between two runs of a job.
 _LEAST = 1.0
 
 
 class Begin(beam.DoFn):
-    """Notes when a row group is about to be read."""
+    """Records when a row group is about to be read."""
 
     def __init__(self, path: Path) -> None:
         self._path = str(path)
@@ -59,7 +59,7 @@ class Begin(beam.DoFn):
 
 
 class End(plain.Discard):
-    """Notes when a bundle of what leaves is over."""
+    """Records when a bundle of output is finished."""
 
     def __init__(self, path: Path) -> None:
         self._path = str(path)
@@ -69,13 +69,13 @@ class End(plain.Discard):
 
 
 def _note(path: str) -> None:
-    """Append the time to a file, which workers share."""
+    """Append the time to a file that all workers share."""
     with open(path, "a", encoding="ascii") as file:
         file.write(f"{time.time()}\n")
 
 
 class OnFlink:
-    """A cluster of some TaskManagers with one slot each, and the file that jobs read."""
+    """A cluster of TaskManagers with one slot each, and the file that jobs read."""
 
     def __init__(self, bench: Bench, folder: Path, slots: int) -> None:
         self._bench = bench
@@ -96,7 +96,7 @@ class OnFlink:
         self._cluster.stop()
 
     def seconds(self, case: str, groups: Sequence[int]) -> float:
-        """The time that a job's rows take."""
+        """Measure the time that the rows of a job take."""
         self._jobs += 1
         name = f"{case}-{self._jobs}"
         began, ended = self._folder / f"{name}.began", self._folder / f"{name}.ended"
@@ -147,13 +147,13 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.flink", description=(__doc__ or "").split("\n", maxsplit=1)[0]
     )
-    parser.add_argument("--quick", action="store_true", help="small, to see that it runs")
-    parser.add_argument("--rows", type=int, help="rows of the stream")
-    parser.add_argument("--repetitions", type=int, help="of each job with all rows")
+    parser.add_argument("--quick", action="store_true", help="small, as a smoke test")
+    parser.add_argument("--rows", type=int, help="the number of rows of the stream")
+    parser.add_argument("--repetitions", type=int, help="how often each job runs with all rows")
     said = parser.parse_args(sys.argv[1:] if given is None else given)
     logging.disable(logging.WARNING)
     try:
-        runs.check([])
+        flink_run.check([])
     except CommandError as error:
         print(f"skipped: {error}")
         finish({"benchmark": "flink", "skipped": str(error)})
@@ -200,7 +200,7 @@ def _measured(bench: Bench, folder: Path, slots: int) -> dict[str, Any]:
 
 
 def _rate(rows: int, seconds: float) -> float | None:
-    """Rows per second; None if more rows are needed to tell."""
+    """Return rows per second; None if there were too few rows to measure."""
     return rounded(rows / seconds) if seconds > _LEAST else None
 
 

@@ -1,4 +1,4 @@
-"""A sink for pipelines that run in this process: what came, by the name of the result."""
+"""A sink for pipelines that run in this process. It collects elements by the name of the output."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import apache_beam as beam
 
-#: In a module of its own: a step of `__main__` would be pickled with a copy of it.
+#: It has its own module because a DoFn in `__main__` would be pickled with a copy of this dictionary.
 KEPT: dict[str, list[Any]] = {}
 
 

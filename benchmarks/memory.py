@@ -1,11 +1,11 @@
-"""EngineCache and time over a long stream: 5 million generated rows beside 500,000.
+"""Memory and time over a long stream: 5 million generated rows compared with 500,000.
 
     python -m benchmarks.memory            about three minutes
-    python -m benchmarks.memory --quick    small, to see that it runs
+    python -m benchmarks.memory --quick    small, as a smoke test
 
-Each run is a process of its own, so that its peak is its own. Rows are generated as RecordBatches, as they are needed.
+Each run has its own process, so that its peak is its own. Rows are generated as RecordBatches when they are needed.
 
-    runner  Anonymize on Beam's local runner, in one process: what the runner itself holds is counted, too
+    runner  Anonymize on Beam's local runner, in one process: this includes what the runner itself holds
     worker  the same steps without a runner, pack after pack: what one worker holds of one shard
 """
 
@@ -31,7 +31,7 @@ from benchmarks.tables import finish, rounded, table
 from crenel.policy import Policy
 from crenel.policy.quasi_identifiers import Numeric
 
-#: Rows of a batch.
+#: Rows per batch.
 BATCH = 10_000
 _VALUES = 1_000
 _NAMES = ("v1", "v2", "v3", "v4", "v5", "v6")
@@ -53,7 +53,7 @@ def policy(*, k: int = 100, delay_rows: int = 10_000, shards: int = 1) -> Policy
 
 
 def batch(number: int) -> pa.RecordBatch:
-    """The rows of one number are always the same; persons come again."""
+    """Generate a batch, always the same for the same number. Persons return in later batches."""
     draw = np.random.default_rng(number)
     columns: dict[str, Any] = {name: draw.integers(0, _VALUES, BATCH).astype(np.float64) for name in _NAMES}
     columns["person"] = draw.integers(0, 1_000_000, BATCH)
@@ -66,7 +66,7 @@ def batches(start: int, stop: int) -> Iterator[pa.RecordBatch]:
 
 
 def on_runner(rows: int, of: Policy) -> int:
-    """All rows through a pipeline; returns how many were published."""
+    """Send all rows through a pipeline, and return how many were published."""
     import apache_beam as beam
     from apache_beam.metrics import MetricsFilter
     from apache_beam.runners.portability.fn_api_runner import FnApiRunner
@@ -85,7 +85,7 @@ def on_runner(rows: int, of: Policy) -> int:
 
 
 def as_worker(rows: int, of: Policy) -> int:
-    """The same without a runner: encoded, packed, read back, held, published."""
+    """Do the same without a runner: encode, pack, read back, hold, publish."""
     from crenel.transforms._hold.shard_set import Left, ShardSet
     from crenel.transforms._pack.row_pack import Packer, RowPack
     from crenel.transforms._publish.publisher import Publisher
@@ -108,7 +108,7 @@ WAYS: dict[str, Callable[[int, Policy], int]] = {"runner": on_runner, "worker": 
 
 
 class Watch:
-    """The memory of this process while something runs, in MB: a few times a second."""
+    """Watches the memory of this process a few times per second, in MB."""
 
     def __init__(self) -> None:
         self.seen: list[float] = []
@@ -128,18 +128,18 @@ class Watch:
             self.seen.append(resident())
 
     def at(self, share: float) -> float:
-        """After a part of the time."""
+        """Return the memory after a share of the time."""
         return self.seen[min(int(share * len(self.seen)), len(self.seen) - 1)] if self.seen else resident()
 
 
 def resident() -> float:
-    """MB of memory in use, as the system counts them."""
+    """Return the MB of memory in use, as the system counts them."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return pages * resource.getpagesize() / _MB
 
 
 def one(way: str, rows: int, of: Policy) -> dict[str, float]:
-    """Measure one run, in this process; what is compiled or imported at first use comes before."""
+    """Measure one run in this process, after everything is compiled and imported."""
     WAYS[way](BATCH, of)
     before, start = resident(), time.process_time()
     with Watch() as watch:
@@ -162,11 +162,11 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.memory", description=(__doc__ or "").split("\n", maxsplit=1)[0]
     )
-    parser.add_argument("--quick", action="store_true", help="small, to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="small, as a smoke test")
     parser.add_argument("--one", choices=WAYS, help="a single run, in this process")
-    parser.add_argument("--rows", type=int, default=5_000_000, help="of the longer stream")
+    parser.add_argument("--rows", type=int, default=5_000_000, help="the number of rows of the longer stream")
     parser.add_argument("--shards", type=int, default=1)
-    parser.add_argument("--repetitions", type=int, default=3, help="of the runs that are compared by time")
+    parser.add_argument("--repetitions", type=int, default=3, help="how often the compared runs are repeated")
     said = parser.parse_args(sys.argv[1:] if given is None else given)
     if said.one:
         finish(one(said.one, said.rows, policy(shards=said.shards)))
@@ -175,7 +175,7 @@ def main(given: Sequence[str] | None = None) -> int:
     sizes = (long // 10 // BATCH * BATCH, long)
     figures: dict[str, Any] = {}
     for way in WAYS:
-        # In turns; the least time of each, since other work only adds to it, and the greatest peak.
+        # In turn. Take the least time of each, because other work only adds to it, and the largest peak.
         rounds = [
             [_apart(way, rows, said.shards) for rows in sizes] for _ in range(1 if said.quick else said.repetitions)
         ]

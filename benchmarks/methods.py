@@ -1,7 +1,7 @@
-"""All methods on the same rows: what each loses, how long rows wait, what it costs.
+"""All methods on the same rows: their loss, their delay and their time.
 
 python -m benchmarks.methods             the tables of docs/methods.md
-python -m benchmarks.methods --quick     a tenth of the rows, to see that it runs
+python -m benchmarks.methods --quick     a tenth of the rows, as a smoke test
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from benchmarks.castle_paper import REFERENCES
 from benchmarks.datasets import Stream
 from benchmarks.runs import BrokenPromiseError, push_all
 from benchmarks.tables import finish, rounded, table
-from crenel.audit.guarantees import audit
+from crenel.audit import audit
 from crenel.engine import Kind
 from crenel.policy import Policy
 
 SECOND = 1_000_000
-#: What a method needs beside k and delta to be run at all.
+#: The parameters that a method needs besides k and delta.
 SETTINGS: dict[str, dict[str, Any]] = {
     "castle": {},
     "bastion": {},
@@ -46,7 +46,7 @@ CASES = (REFERENCES[1], REFERENCES[3])
 
 
 def policy_of(stream: Stream, method: str, k: int, delta: int, seed: int) -> Policy:
-    """The same deadline for all: so many rows, which come a second apart."""
+    """Build a policy with the same deadline for all methods: `delta` rows, one second apart."""
     said = dict(SETTINGS[method])
     timed = said.pop("timed", False)
     deadline = {"delay": delta * SECOND} if timed else {"delay_rows": delta}
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.methods", description=__doc__, allow_abbrev=False)
     parser.add_argument("--quick", action="store_true", help="a tenth of the rows; figures mean nothing")
     parser.add_argument("--seeds", type=int, default=3, help="runs of which the mean is reported")
-    parser.add_argument("--methods", default=",".join(SETTINGS), help="some of them")
+    parser.add_argument("--methods", default=",".join(SETTINGS), help="only these methods")
     options = parser.parse_args(arguments)
     figures: dict[str, Any] = {"quick": options.quick}
     for case in CASES:
@@ -94,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         figures[name] = {}
         for method in options.methods.split(","):
             small = stream.first(case.delay_rows + 500)
-            push_all(policy_of(small, method, case.k, case.delay_rows, 0), small.rows)  # compiles
+            push_all(policy_of(small, method, case.k, case.delay_rows, 0), small.rows)  # compile first
             runs = [
                 measured(stream, policy_of(stream, method, case.k, case.delay_rows, seed))
                 for seed in range(1 if options.quick else options.seeds)

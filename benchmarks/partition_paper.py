@@ -1,11 +1,11 @@
-"""The experiment of the partitioning paper (MASS 2016, section V), the cost of holes, and data that has real ones.
+"""The experiment of the partitioning paper (MASS 2016, section V), the cost of missing values, and real ones.
 
     python -m benchmarks.partition_paper                         all of it, into docs/papers/
     python -m benchmarks.partition_paper --only paper,cost,real  some of it
-    python -m benchmarks.partition_paper --quick                 small, to see that it runs; writes nothing
+    python -m benchmarks.partition_paper --quick                 small, as a smoke test; writes nothing
 
-Every run is audited, and a breach ends it. `docs/papers/iot-partitioning.md` says what the paper leaves open and what
-was chosen; the tables in it are written by this program, between their markers.
+Every run is audited, and a broken promise ends it. `docs/papers/iot-partitioning.md` lists what the paper leaves open
+and what was chosen. This program writes the tables in it, between their markers.
 """
 
 from __future__ import annotations
@@ -31,20 +31,19 @@ from benchmarks.datasets import NUMERIC, Stream
 from benchmarks.kept import KEPT, Keep
 from benchmarks.runs import BrokenPromiseError, push_all, run
 from benchmarks.tables import finish, rounded, table
-from crenel.audit.guarantees import Published, audit
+from crenel.audit import Published, audit
 from crenel.encoding.encoder import Encoder
 from crenel.engine import Kind
 from crenel.pipelines.auditing.published_values import box
 from crenel.policy import Policy
-from crenel.policy.parameters import METHODS
 from crenel.transforms import Anonymize
 
 PAGE = "iot-partitioning.md"
 SEEDS = 3
-#: The paper's parameters: k, delta, reuse, and the most attributes that a row lacks.
+#: The paper's parameters: k, delta, reuse, and the largest number of missing attributes in a row.
 K, DELTA, REUSE_FOR = 100, 2_000, 200
 MOST_MISSING = (0, 1, 2, 3)
-#: How many times castle's time per row this method may take.
+#: The aim: this method may take at most this many times castle's time per row.
 LIMIT = 3.0
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -57,7 +56,7 @@ FAANST = "faanst-passive"
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is done: all, or (quick) a part of each number."""
+    """How much to run: all, or (quick) a part of each number."""
 
     seeds: int = SEEDS
     part: int = 1
@@ -71,7 +70,7 @@ class Scale:
 
 
 def with_holes(stream: Stream, most: int, seed: int) -> Stream:
-    """A tenth of the rows again, of the same persons, shuffled; of each row up to so many attributes removed."""
+    """Add a tenth of the rows again, of the same persons, shuffle, and remove up to `most` attributes of each row."""
     random = np.random.default_rng(seed)
     count = len(stream.rows)
     again = random.choice(count, size=count // 10, replace=False)
@@ -100,7 +99,7 @@ def policy_of(
 
 
 def by_partition(stream: Stream) -> list[Stream]:
-    """The rows of each set of attributes, as streams of just these; an event time is the arrival in the whole."""
+    """Split the rows by their set of attributes. The event time is the arrival in the whole stream."""
     has = ~np.isnan(stream.rows.qi)
     sets, of = np.unique(has, axis=0, return_inverse=True)
     names = list(stream.quasi_identifiers)
@@ -115,13 +114,13 @@ def by_partition(stream: Stream) -> list[Stream]:
 
 @dataclass
 class Result:
-    """Of one run: the paper's two measures, and what was suppressed."""
+    """The result of one run: the paper's two measures, and the suppressed rows."""
 
     loss: float
-    #: Every new generalization is one, and every suppressed row.
+    #: Every new generalization counts, and every suppressed row.
     clusters: int
     suppressed: float
-    #: Of the groups, the share that has rows of several sets of attributes.
+    #: The share of the groups that have rows with different sets of attributes.
     merged: float = 0.0
 
 
@@ -134,10 +133,11 @@ def partition(stream: Stream, scale: Scale, seed: int, parameters: Mapping[str, 
 
 
 def faanst(stream: Stream, scale: Scale, seed: int, *, timed: bool, mu: int = DELTA) -> Result:
-    """FAANST on the rows of each partition by themselves, as the paper runs it.
+    """Run FAANST on the rows of each partition alone, as the paper does.
 
-    A buffer then has delta rows of one partition, so that rows wait for delta rows of the stream times the partitions;
-    `timed`, they leave within delta rows of the stream, as those of the other method do. `mu` is the rows of a buffer.
+    A buffer then holds delta rows of one partition, so rows wait for delta rows of the stream times the number of
+    partitions. With `timed`, they leave within delta rows of the stream, as with the other method. `mu` is the number
+    of rows in a buffer.
     """
     loss, clusters, suppressed = 0.0, 0, 0.0
     said = {"mu": scale.size(mu), "max_loss": 0.5}
@@ -150,21 +150,16 @@ def faanst(stream: Stream, scale: Scale, seed: int, *, timed: bool, mu: int = DE
 
 
 def paper(scale: Scale) -> tuple[str, dict[str, Any]]:
-    """Average loss, number of clusters and suppressed rows by the most attributes that a row lacks."""
+    """Measure the average loss, clusters and suppressed rows by the largest number of missing attributes."""
     six = datasets.adult(NUMERIC)
     six = six.first(len(six.rows) // scale.part)
     methods: dict[str, Callable[[Stream, int], Result]] = {
         f"partition, {name}": lambda stream, seed, said=said: partition(stream, scale, seed, said)
         for name, said in VARIANTS.items()
     }
-    if FAANST in METHODS:
-        methods[f"{FAANST}, delta a partition"] = lambda stream, seed: faanst(stream, scale, seed, timed=False)
-        methods[f"{FAANST}, same deadline"] = lambda stream, seed: faanst(stream, scale, seed, timed=True)
-        methods[f"{FAANST}, same deadline, buffer k"] = lambda stream, seed: faanst(
-            stream, scale, seed, timed=True, mu=K
-        )
-    else:
-        print(f"{FAANST} is not among the methods: it is left out.", file=sys.stderr)
+    methods[f"{FAANST}, delta a partition"] = lambda stream, seed: faanst(stream, scale, seed, timed=False)
+    methods[f"{FAANST}, same deadline"] = lambda stream, seed: faanst(stream, scale, seed, timed=True)
+    methods[f"{FAANST}, same deadline, buffer k"] = lambda stream, seed: faanst(stream, scale, seed, timed=True, mu=K)
     found = {
         name: {
             most: [method(with_holes(six, most, seed), seed) for seed in range(scale.seeds)] for most in MOST_MISSING
@@ -193,7 +188,7 @@ def paper(scale: Scale) -> tuple[str, dict[str, Any]]:
 
 
 def cost(scale: Scale) -> tuple[str, dict[str, Any]]:
-    """Processor time per row, without holes, beside castle's; medians, in turns."""
+    """Measure the processor time per row, without missing values, relative to castle; medians, in turn."""
     six = datasets.adult(NUMERIC)
     six = six.drawn(scale.size(60_000))
     rows, figures = [], {}
@@ -215,7 +210,7 @@ def cost(scale: Scale) -> tuple[str, dict[str, Any]]:
                     **said,
                 )
                 spent = _timed(lambda policy=policy, stream=stream: push_all(policy, stream.rows))
-                if repetition:  # the first compiles
+                if repetition:  # the first run compiles
                     times[name].append(spent / len(stream.rows) * 1e6)
         base = median(times["castle"])
         for name, spent in times.items():
@@ -239,7 +234,7 @@ def _timed(work: Callable[[], Any]) -> float:
 
 
 def real(scale: Scale) -> tuple[str, dict[str, Any]]:
-    """Whole data sets through the Beam transform: what was rejected, and what the audit and an attacker count."""
+    """Send whole data sets through the Beam transform, and count rejections, breaches, and what an attacker finds."""
     rows, figures = [], {}
     for name, load in (("adult_48842_missing", _adult), ("ev_charging", _charging), ("air_quality_beijing", _air)):
         loaded, said = load(datasets.data_folder())
@@ -255,7 +250,7 @@ def real(scale: Scale) -> tuple[str, dict[str, Any]]:
 
 
 def _published(policy: Policy, given: Any) -> dict[str, int]:
-    """Run the pipeline, and count what an outsider sees: rows that look the same, and of how many persons they are."""
+    """Run the pipeline, and count what an attacker sees: rows that look the same, and their persons."""
     KEPT.update({name: [] for name in ("published", "suppressed", "rejected")})
     columns = (policy.person, policy.event_time, *policy.quasi_identifiers, *policy.sensitive, "number")
     needed = given.select(list(dict.fromkeys(name for name in columns if name is not None)))
@@ -335,8 +330,8 @@ def arguments(given: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--only", default=",".join(PARTS), help=f"some of {', '.join(PARTS)}")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="runs for each point of the paper's experiment")
-    parser.add_argument("--quick", action="store_true", help="small; nothing is written")
-    parser.add_argument("--out", type=Path, help="where to write, instead of docs/papers")
+    parser.add_argument("--quick", action="store_true", help="small; writes nothing")
+    parser.add_argument("--out", type=Path, help="the folder to write to, instead of docs/papers")
     said = parser.parse_args(given)
     said.parts = said.only.split(",")
     if not set(said.parts) <= set(PARTS):

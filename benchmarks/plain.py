@@ -17,7 +17,7 @@ from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils import windowed_value
 from apache_beam.utils.timestamp import Duration
 
-#: A row each second.
+#: One row per second.
 SECOND = 1_000_000
 _GLOBAL = (GlobalWindow(),)
 
@@ -26,12 +26,12 @@ KeyedBytes = typehints.Tuple[int, bytes]
 
 
 def micros(row: int) -> int:
-    """The event time of a row, in microseconds."""
+    """Return the event time of a row in microseconds."""
     return row * SECOND
 
 
 class Rows(beam.DoFn):
-    """Row groups of a Parquet file as dicts, each with its own timestamp; with a key, if there are shards."""
+    """Reads row groups of a Parquet file as dicts with their own timestamps; with shards, also with keys."""
 
     def __init__(self, path: str, shards: int | None = None) -> None:
         self._path = path
@@ -50,14 +50,14 @@ class Rows(beam.DoFn):
 
 
 class Discard(beam.DoFn):
-    """Where published rows end."""
+    """Discards published rows."""
 
     def process(self, element: Any) -> None:
         """Do nothing."""
 
 
 class Buffer(beam.DoFn):
-    """Holds each row in a bag and sets a timer for it, as Beam's guide shows it."""
+    """Holds each row in a bag and sets a timer for it, as in Beam's guide."""
 
     ROWS = BagStateSpec("rows", FastPrimitivesCoder())
     DUE = TimerSpec("due", TimeDomain.WATERMARK)
@@ -82,7 +82,7 @@ class Buffer(beam.DoFn):
 
 
 class PackRows(beam.DoFn):
-    """Gathers the rows of a shard, within a bundle, into one pickled element; with their times, if these are kept."""
+    """Gathers the rows of a shard in a bundle into one pickled element; with `timed`, keeps their times."""
 
     def __init__(self, shards: int, size: int, *, timed: bool = False) -> None:
         self._shards = shards
@@ -115,7 +115,7 @@ class PackRows(beam.DoFn):
 
 
 class BufferPacks(beam.DoFn):
-    """The same as `Buffer`, of packs."""
+    """Does the same as `Buffer`, with packs."""
 
     PACKS = BagStateSpec("packs", BytesCoder())
     DUE = TimerSpec("due", TimeDomain.WATERMARK)
@@ -140,14 +140,14 @@ class BufferPacks(beam.DoFn):
 
 
 class Explode(beam.DoFn):
-    """The rows of packs, all with the timestamp of the timer."""
+    """Unpacks rows, all with the timestamp of the timer."""
 
     def process(self, pack: bytes) -> list[Any]:
         return pickle.loads(pack)  # type: ignore[no-any-return]
 
 
 class ExplodeTimed(beam.DoFn):
-    """The rows of packs, each with the timestamp at which it was due."""
+    """Unpacks rows, each with the timestamp of its own deadline."""
 
     def __init__(self, delay: int) -> None:
         self._delay = delay * SECOND
@@ -158,5 +158,5 @@ class ExplodeTimed(beam.DoFn):
 
 
 def as_table(batch: pa.RecordBatch) -> pa.Table:
-    """A batch as `WriteToParquetBatched` wants it."""
+    """Convert a batch to what `WriteToParquetBatched` takes."""
     return pa.Table.from_batches([batch])

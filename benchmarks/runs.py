@@ -1,4 +1,4 @@
-"""Runs of an engine over a stream, judged by the audit."""
+"""Runs an engine over a stream, and audits the result."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crenel.audit.guarantees import audit
+from crenel.audit import audit
 from crenel.encoding.rows import Rows
-from crenel.engine import Kind, Releases, create
+from crenel.engine import Kind, Releases, create_engine
 from crenel.policy import Policy
 
-#: Rows pushed at once. The releases do not depend on it.
+#: Rows pushed at a time. The releases do not depend on it.
 PACK = 500
 
 
 class BrokenPromiseError(AssertionError):
-    """The audit found a breach: no figure of such a run is worth reporting."""
+    """The audit found a broken promise, so the figures of the run are worthless."""
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What a whole stream became."""
+    """The result of a whole stream."""
 
     releases: Releases
-    #: Mean over all rows; a suppressed row counts 1.
+    #: Mean over all rows. A suppressed row counts 1.
     loss: float
     #: Mean over the rows that were not suppressed.
     loss_published: float
@@ -34,16 +34,16 @@ class Run:
 
 
 def push_all(policy: Policy, rows: Rows, pack: int = PACK) -> Releases:
-    engine = create(policy)
+    engine = create_engine(policy)
     parts = [engine.push(rows.slice(start, min(start + pack, len(rows)))) for start in range(0, len(rows), pack)]
     return Releases.concat([*parts, engine.flush()])
 
 
 def run(policy: Policy, rows: Rows) -> Run:
-    """Run the whole stream, its end included, and audit what came out.
+    """Run the whole stream to its end, and audit the result.
 
     Raises:
-        BrokenPromiseError: a promise was not kept, or could not be checked.
+        BrokenPromiseError: A promise was broken, or could not be checked.
     """
     releases = push_all(policy, rows)
     report = audit(policy, rows, releases)

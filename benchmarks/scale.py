@@ -1,11 +1,11 @@
-"""What shards cost: in loss, by their number and by what deals rows out; and in state, bytes written and time.
+"""What shards cost: in loss, by their number and by how rows are assigned; and in state, bytes written and time.
 
-    python -m benchmarks.scale            all of it, the plot into docs/scale.png: about ten minutes
-    python -m benchmarks.scale --quick    small, to see that it runs; writes nothing
+    python -m benchmarks.scale            all of it, with the plot in docs/scale.png: about ten minutes
+    python -m benchmarks.scale --quick    small, as a smoke test; writes nothing
 
-Loss is simulated without Beam. A stream of a thousand rows a second has a deadline in event time; its rows are dealt
-out as the transform deals them, and all shards are told the time after every half second. So the more shards, the
-fewer rows each has inside the deadline. Every shard of every run is audited.
+Loss is simulated without Beam. A stream of a thousand rows per second has a deadline in event time. Its rows are
+assigned to shards as the transform does it, and all shards are told the time every half second. So with more shards,
+each has fewer rows within the deadline. Every shard of every run is audited.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from benchmarks import memory
 from benchmarks.datasets import NUMERIC, ROOT, SFU, Stream, adult, census
 from benchmarks.runs import PACK, BrokenPromiseError
 from benchmarks.tables import finish, rounded, table
-from crenel.audit.guarantees import audit
+from crenel.audit import audit
 from crenel.encoding.rows import Rows
-from crenel.engine import Kind, Releases, create
+from crenel.engine import Kind, Releases, create_engine
 from crenel.policy import Policy
 from crenel.transforms._hold.shard_holder import ShardHolder
 from crenel.transforms._pack.row_pack import Packer, RowPack
@@ -37,19 +37,19 @@ from crenel.transforms._publish.publisher import Publisher
 
 SHARDS = (1, 2, 4, 8, 16, 32)
 WAYS = ("person", "locality")
-#: Microseconds from one row to the next.
+#: Microseconds between two rows.
 STEP = 1_000
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is done."""
+    """How much to run."""
 
     seeds: int = 3
     shards: Sequence[int] = SHARDS
-    #: k, and rows of the whole stream inside the deadline.
+    #: k, and the number of rows of the whole stream within the deadline.
     crowds: Sequence[tuple[int, int]] = ((10, 10_000), (50, 10_000), (100, 10_000), (50, 40_000))
-    #: At most so many rows of a stream; and those that time is measured over.
+    #: The most rows of a stream, and the number of rows that time is measured over.
     rows: int = 1_000_000
     timed: int = 300_000
     held: Sequence[int] = (1_000, 10_000, 50_000)
@@ -61,16 +61,16 @@ QUICK = Scale(1, (1, 4), ((5, 400),), 2_000, 20_000, (500,))
 
 @dataclass(frozen=True)
 class Point:
-    """One number of shards: means of the seeds."""
+    """One number of shards, as means over the seeds."""
 
     loss: float
     suppressed: float
-    #: The share of the rows that the fullest shard has.
+    #: The share of the rows in the fullest shard.
     fullest: float
 
 
 def sharding(scale: Scale) -> dict[str, Any]:
-    """Loss and suppressed rows by data set, guarantee, way and number of shards."""
+    """Measure loss and suppressed rows by data set, guarantee, assignment and number of shards."""
     figures: dict[str, Any] = {}
     for stream in map(_timed, (adult(NUMERIC, rows=SFU).first(scale.rows), census().first(scale.rows))):
         for k, inside in scale.crowds:
@@ -106,20 +106,20 @@ def _point(stream: Stream, k: int, inside: int, way: str, shards: int, scale: Sc
             method="castle",
             seed=seed,
         )
-        # Which person is where depends on the seed, too.
+        # The seed also decides which person is in which shard.
         mixed = np.random.default_rng(seed).permutation(len(stream.rows)).astype(np.int64)
         found.append(simulate(policy, replace(stream.rows, person=mixed)))
     return Point(*(fmean(getattr(point, name) for point in found) for name in Point.__annotations__))
 
 
 def simulate(policy: Policy, rows: Rows) -> Point:
-    """A stream through its shards, each an engine.
+    """Run a stream through its shards, each with its own engine.
 
     Raises:
-        BrokenPromiseError: the audit of a shard found a breach.
+        BrokenPromiseError: The audit of a shard found a broken promise.
     """
     shard = ShardRouter(policy, b"").shards(rows, {}, np.arange(len(rows)))
-    engines = [create(policy, shard=str(i).encode()) for i in range(policy.shards)]
+    engines = [create_engine(policy, shard=str(i).encode()) for i in range(policy.shards)]
     left: list[list[Releases]] = [[] for _ in engines]
     told: list[list[tuple[int, int]]] = [[] for _ in engines]
     pushed = [0] * policy.shards
@@ -172,7 +172,7 @@ def _show(name: str, shards: Sequence[int], k: int, inside: int, points: Mapping
 
 
 def cost(scale: Scale) -> dict[str, Any]:
-    """State, bytes that a bundle writes, and time, of one shard with 6 quasi-identifiers and a published word."""
+    """Measure state, bytes written per bundle, and time, of one shard with 6 quasi-identifiers and a published word."""
     state = {str(held): _state(held) for held in scale.held}
     print(f"\nState by rows held\n\n{table(['rows held', 'snapshot, bytes', 'bytes a row'], _lines(state))}")
     packs = {str(size): _pack(size, scale.timed) for size in (10, 50, 200, 1_000)}
@@ -186,7 +186,7 @@ def _lines(figures: Mapping[str, Mapping[str, float]]) -> list[list[Any]]:
 
 
 def _state(held: int) -> dict[str, float]:
-    """The snapshot of a shard that holds so many rows."""
+    """Measure the snapshot of a shard that holds `held` rows."""
     policy = memory.policy(k=100, delay_rows=held)
     packer, holder = Packer(policy, b""), ShardHolder(policy, b"", b"0")
     for number in range(2 * held // memory.BATCH + 2):
@@ -196,7 +196,7 @@ def _state(held: int) -> dict[str, float]:
 
 
 def _pack(size: int, rows: int) -> dict[str, float]:
-    """Packs of so many rows through one shard: decoded, held, published."""
+    """Send packs of `size` rows through one shard: decode, hold, publish."""
     policy = memory.policy()
     packer, publisher = Packer(policy, b""), Publisher(policy)
     given = pa.Table.from_batches(memory.batches(0, 5))
@@ -227,7 +227,7 @@ def _through(holder: ShardHolder, packs: Sequence[bytes]) -> list[Any]:
 
 
 def plot(figures: Mapping[str, Any], path: Path) -> None:
-    """Loss to that of one shard, by the number of shards."""
+    """Plot the loss relative to one shard, by the number of shards."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 3.4), layout="constrained")
@@ -257,7 +257,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.scale", description=(__doc__ or "").split("\n", maxsplit=1)[0]
     )
-    parser.add_argument("--quick", action="store_true", help="small, to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="small, as a smoke test")
     parser.add_argument("--only", help="some of: " + ", ".join(PARTS))
     parser.add_argument("--out", type=Path, default=ROOT / "docs", help="the folder of the plot")
     said = parser.parse_args(sys.argv[1:] if given is None else given)

@@ -1,7 +1,7 @@
-"""Mondrian on Adult: what a set loses that may wait for all its rows, and in windows of some of them.
+"""The loss of Mondrian on Adult, with all rows at once, and in windows.
 
 python -m benchmarks.static             the table of docs/mondrian.md
-python -m benchmarks.static --quick     a tenth of the rows, to see that it runs
+python -m benchmarks.static --quick     a tenth of the rows, as a smoke test
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from crenel.engine.space import space_of
 
 
 def loss(stream: Stream, k: int, window: int) -> float:
-    """Mean loss of the rows, cut in windows of so many; a row without a group loses everything."""
+    """Return the mean loss of the rows in windows of `window` rows. A row without a group loses everything."""
     space = space_of(stream.policy(k=k, delay_rows=window))
     total = 0.0
     for start in range(0, len(stream.rows), window):
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for case in REFERENCES:
         stream = datasets.adult(case.quasi_identifiers)
         stream = stream.first(len(stream.rows) // 10) if quick else stream
-        loss(stream.first(1_000), case.k, 1_000)  # compiles
+        loss(stream.first(1_000), case.k, 1_000)  # compile first
         begun = time.process_time()
         whole = loss(stream, case.k, len(stream.rows))
         took = 1_000 * (time.process_time() - begun)

@@ -1,4 +1,4 @@
-"""What every benchmark prints: tables that are Markdown too, and last one line of JSON."""
+"""The output of every benchmark: tables in Markdown, and a last line of JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A table whose first column is on the left, the others on the right."""
+    """Format a table with the first column aligned left and the others right."""
     cells = [list(header), *([_text(value) for value in row] for row in rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
     lines = [_line(row, widths) for row in cells]
@@ -18,12 +18,12 @@ def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def finish(figures: Mapping[str, Any]) -> None:
-    """Print the figures as the last line, for a program to read."""
+    """Print the figures as the last line, in JSON."""
     print(json.dumps(figures, separators=(",", ":")), flush=True)
 
 
 def rounded(value: float, digits: int = 4) -> float:
-    """As many significant digits as a measurement deserves."""
+    """Round to as many significant digits as a measurement deserves."""
     return float(f"{value:.{digits}g}")
 
 

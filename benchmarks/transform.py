@@ -1,18 +1,18 @@
-"""Cost of the transform: processor time per row, beside that of DoFns that only hold rows.
+"""The cost of the transform: processor time per row, compared with DoFns that only hold rows.
 
     python -m benchmarks.transform            about ten minutes
-    python -m benchmarks.transform --quick    small, to see that it runs
+    python -m benchmarks.transform --quick    small, as a smoke test
 
-Rows drawn from Adult, on Beam's local runner, in this process:
+Rows are drawn from Adult, and run on Beam's local runner in this process:
 
-    a  a plain stateful DoFn: each row into a bag, a timer for each, as Beam's guide shows it
-    b  the same with packs: rows pickled by the 500 within a bundle, held, released by timer, taken apart
+    a  a plain stateful DoFn: each row in a bag, with a timer each, as in Beam's guide
+    b  the same with packs: 500 rows of a bundle are pickled, held, released by timer, and unpacked
     c  Anonymize with CASTLE, on dicts
-    d  the same on Arrow, Parquet read and write included
+    d  the same on Arrow, including reading and writing Parquet
 
-a, b and c are net of their source, which is measured alone; d is not, nor of the runner's start. Times are of the
-processor, of this process and its children; medians of repetitions in turns (a, b, c, d, a, b, ...): on a noisy machine
-only the ratios mean something.
+The source is measured alone, with the start of the runner, and subtracted from a, b and c. The times of d include both.
+Times are processor times of this process and its children, as medians of repetitions in turn (a, b, c, d, a, b, ...):
+on a noisy machine only the ratios mean something.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ from crenel.policy.quasi_identifiers import Numeric, QuasiIdentifier
 from crenel.transforms import Anonymize
 from crenel.transforms._publish.publisher import Publisher
 
-#: What leaves as it is.
+#: The columns that are published unchanged.
 PUBLISHED = ("workclass", "sex", "income")
 #: Two numbers and four categories.
 MIXED = ("age", "hours_per_week", *CATEGORICAL)
-#: Rows of a pack of b; and of the row groups that d reads, if nothing else is said.
+#: Rows per pack of b; and rows per row group of d, by default.
 PACK, GROUP = 500, 10_000
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is done."""
+    """How much to run."""
 
     rows: int = 300_000
     k: int = 100
@@ -65,7 +65,7 @@ class Scale:
 
 
 class Bench:
-    """All that is measured; each part prints a table and returns its figures."""
+    """All measurements. Each part prints a table and returns its figures."""
 
     def __init__(self, scale: Scale, folder: Path) -> None:
         self.scale = scale
@@ -74,7 +74,7 @@ class Bench:
         self._policies: dict[Any, Policy] = {}
 
     def cost(self) -> dict[str, Any]:
-        """All cases, one shard."""
+        """Measure all cases with one shard."""
         cases: dict[str, tuple[str | None, Callable[[], Any]]] = {
             "source": (None, self.source()),
             "source, keyed": (None, self.source(keyed=True)),
@@ -92,7 +92,7 @@ class Bench:
         return self._compare("Processor time per row, 1 shard", cases)
 
     def shards(self) -> dict[str, Any]:
-        """The same by the number of shards; the delay is that of a shard."""
+        """Measure the same by the number of shards. The delay is that of a shard."""
         cases: dict[str, tuple[str | None, Callable[[], Any]]] = {
             "source": (None, self.source()),
             "source, keyed": (None, self.source(keyed=True)),
@@ -107,7 +107,7 @@ class Bench:
         return self._compare("By shards, delta rows of each", cases, ("a, 1 shards", "b, 1 shards"), _of_one_shard)
 
     def delta_over_shards(self) -> dict[str, Any]:
-        """By the number of shards, the delay divided by it: as many rows are held in all."""
+        """Measure by the number of shards, with the delay divided by it: the number of held rows stays the same."""
         cases: dict[str, tuple[str | None, Callable[[], Any]]] = {"source": (None, self.source())}
         for n in self.scale.shards:
             delta = max(self.scale.delta // n, self.scale.k)
@@ -118,14 +118,14 @@ class Bench:
         return self._compare("By shards, delta rows of all", cases, (), _of_one_shard)
 
     def delays(self) -> dict[str, Any]:
-        """Dicts by the number of shards, the delay in event time: each deadline is a timer."""
+        """Measure dicts by the number of shards, with the delay in event time: each deadline is a timer."""
         cases: dict[str, tuple[str | None, Callable[[], Any]]] = {"source": (None, self.source())}
         for n in self.scale.shards:
             cases[f"c, {n} shards"] = ("source", self.c(shards=n, event_time="at", timed=True))
         return self._compare("By shards, delta seconds of a row a second", cases, (), _of_one_shard)
 
     def groups(self) -> dict[str, Any]:
-        """Arrow by the rows of a row group, 1 and 8 shards."""
+        """Measure Arrow by the rows per row group, with 1 and 8 shards."""
         cases = {
             f"d, {shards} shards, {group:,} rows a row group": (None, self.d(shards=shards, group=group))
             for group in (1_000, GROUP, 100_000)
@@ -233,7 +233,7 @@ class Bench:
         return lambda: _run(build)
 
     def parquet(self, group: int) -> str:
-        """The rows as a file, with numeric QIs."""
+        """Write the rows to a file, with numeric quasi-identifiers."""
         return self._parquet(NUMERIC, group)
 
     def _parquet(self, names: Sequence[str], group: int) -> str:
@@ -252,9 +252,9 @@ class Bench:
         bases: Sequence[str] = ("a", "b"),
         own: Callable[[str], str] | None = None,
     ) -> dict[str, Any]:
-        """Measure the cases in turns; print their medians, net of their sources, and the ratios.
+        """Measure the cases in turn, and print their medians, net of their sources, and the ratios.
 
-        Those are to the bases, which are the same for all cases, and to the case that `own` tells for each.
+        Ratios are relative to the bases, which are the same for all cases, and to the case that `own` gives for each.
         """
         rounds = []
         for i in range(self.scale.repetitions + 1):
@@ -281,12 +281,12 @@ class Bench:
 
 
 def _of_one_shard(case: str) -> str:
-    """The same case with one shard."""
+    """Return the same case with one shard."""
     return case if case.startswith("source") else f"{case[0]}, 1 shards"
 
 
 def _drawn(rows: int) -> pa.Table:
-    """Rows drawn from Adult with replacement, each of a person of its own: ten columns and a time."""
+    """Draw rows from Adult with replacement, each of its own person: ten columns and a time."""
     whole = pq.read_table(data_folder() / "adult_30162.parquet", columns=[*NUMERIC, *CATEGORICAL, *PUBLISHED])
     chosen = np.random.default_rng(0).integers(whole.num_rows, size=rows)
     drawn = whole.take(pa.array(chosen)).combine_chunks()
@@ -301,7 +301,7 @@ def _run(build: Callable[[beam.Pipeline], None]) -> Any:
 
 
 def _cpu(work: Callable[[], Any]) -> float:
-    """Seconds of the processor, children included."""
+    """Return the processor seconds, including children."""
     gc.collect()
     start = _used()
     work()
@@ -317,9 +317,9 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.transform", description=(__doc__ or "").split("\n", maxsplit=1)[0]
     )
-    parser.add_argument("--quick", action="store_true", help="small, to see that it runs")
-    parser.add_argument("--rows", type=int, help="rows of the stream")
-    parser.add_argument("--repetitions", type=int, help="beside the first run, which is shown apart")
+    parser.add_argument("--quick", action="store_true", help="small, as a smoke test")
+    parser.add_argument("--rows", type=int, help="the number of rows of the stream")
+    parser.add_argument("--repetitions", type=int, help="repetitions besides the first run, which is shown separately")
     parser.add_argument("--only", help="some of: " + ", ".join(PARTS))
     said = parser.parse_args(sys.argv[1:] if given is None else given)
     chosen = said.only.split(",") if said.only else list(PARTS)

@@ -1,39 +1,62 @@
-"""crenel publishes a stream of personal records so that nobody in it can be singled out.
+"""crenel anonymizes a stream of personal records, and publishes each record before a deadline.
 
-The guarantee: when a row is published, the rows published so far under the same generalization
-are of at least `k` distinct persons; with `l`, they have at least `l` distinct values of each
-sensitive column; with `t`, these are distributed within `t` of the whole stream's. A published
-generalization contains the row's own values, and no row leaves after its deadline.
+**The guarantee.** Under the default policy, every published row leaves in a crowd: a release of rows of at least `k`
+persons, each person in it once, at one moment, under one generalization, in a secret random order. An attacker who
+knows everyone's quasi-identifiers and all times can link a published row to its person with probability at most 1/k.
+With `l`, a release has at least `l` distinct values of each sensitive column; with `t`, these are distributed within
+`t` of the whole stream's. A published generalization contains the row's own values, and no row leaves after its
+deadline. Other methods, `reuse`, `reorder` and `on_suppress: star` promise less; `Policy.crowd` tells whether a policy
+promises the crowd.
 
-The unit of privacy is a person, told apart by the one column that the policy names: somebody
-under two names counts twice. The guarantee holds within a shard, and for one published stream.
+**The unit of privacy** is a person, identified by the one column that the policy names. Somebody under two names
+counts as two persons. The guarantee holds within a shard, and for one published stream.
 
-What is not protected: columns that the policy publishes as they are (`publish`) are not looked
-at; what an attacker knows of sensitive values beforehand, or learns from another stream about the
-same persons, is not accounted for; that somebody is in the stream at all is not hidden;
-suppressed rows published as `star` match everybody and count for no group. A column that the
-policy does not name never leaves. The library does not guard against the code it is used in.
+**What is not protected.** Whether somebody is in the stream at all. Columns that the policy publishes as they are
+(`publish`), which nobody checks. What an attacker knew about sensitive values before, or learns from another stream
+about the same persons. What all rows of a release have in common, beyond what `l` and `t` forbid. The library does not
+guard against the code that uses it. A column that the policy does not name is never published.
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from crenel import audit
+    from crenel.engine import create_engine
     from crenel.errors import PolicyError
     from crenel.policy import Policy
+    from crenel.testing import check_engine
+    from crenel.transforms import Anonymize, AnonymizeBounded
 
-__all__ = ["Policy", "PolicyError", "__version__"]
+__all__ = [
+    "Anonymize",
+    "AnonymizeBounded",
+    "Policy",
+    "PolicyError",
+    "__version__",
+    "audit",
+    "check_engine",
+    "create_engine",
+]
 
-_HOME = {"Policy": "crenel.policy", "PolicyError": "crenel.errors"}
+#: The module of each name. They are imported when they are first asked for: `import crenel` must cost nothing.
+_HOME = {
+    "Anonymize": "crenel.transforms",
+    "AnonymizeBounded": "crenel.transforms",
+    "Policy": "crenel.policy",
+    "PolicyError": "crenel.errors",
+    "check_engine": "crenel.testing",
+    "create_engine": "crenel.engine",
+}
 
 
 def __getattr__(name: str) -> Any:
-    # Late, so that `import crenel` costs nothing: numpy alone is a tenth of a second.
-    import importlib
-
     if name in _HOME:
         return getattr(importlib.import_module(_HOME[name]), name)
+    if name == "audit":
+        return importlib.import_module("crenel.audit")
     if name == "__version__":
         from importlib.metadata import version
 
@@ -43,4 +66,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOME, "__version__"])
+    return sorted({*globals(), *__all__})

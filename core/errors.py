@@ -1,4 +1,4 @@
-"""The errors of a policy, and of a value that does not fit it."""
+"""The errors of `crenel`: a wrong policy, a value that does not fit, a snapshot that cannot be restored."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import Any
 
 __all__ = ["PolicyError", "Rejected", "SnapshotError"]
 
-#: Where it is wrong (a dotted path, or empty) and what is wrong with it.
+#: The dotted path of a field, possibly empty, and the rest of the sentence on what is wrong with it.
 Problem = tuple[str, str]
 
 
 class PolicyError(ValueError):
-    """What the user declared is wrong: all of it that could be found at once.
+    """A wrong declaration. It lists all problems that were found at once.
 
     Args:
-        problems: One sentence, or several; each a sentence, or a pair of a field's path and the
-            sentence that goes on from it.
-        owner: What the paths start from.
+        problems: One or more problems. Each is a whole sentence, or a pair of a field's path and the rest of the
+            sentence.
+        owner: The object that the paths start from.
     """
 
     #: The problems, each a whole sentence that names its field.
     problems: tuple[str, ...]
 
-    #: The same, as pairs of a path under the owner and the rest of the sentence.
+    #: The same problems as pairs of a path under the owner and the rest of the sentence.
     details: tuple[Problem, ...]
 
     def __init__(self, problems: str | Iterable[str | Problem], owner: str = "policy") -> None:
@@ -39,10 +39,9 @@ class PolicyError(ValueError):
 
 
 class Rejected(ValueError):
-    """A record's value that cannot be encoded.
+    """A value of a record that cannot be encoded.
 
-    The reason is a short constant ("missing", "not a number"): it never holds the value, which is
-    somebody's.
+    The reason is a short constant ("missing", "not a number"). It never holds the value, which is personal data.
     """
 
     def __init__(self, reason: str) -> None:
@@ -51,7 +50,7 @@ class Rejected(ValueError):
 
 
 class SnapshotError(ValueError):
-    """Stored state that cannot be taken over."""
+    """Stored state that cannot be restored."""
 
 
 def _sentence(owner: str, path: str, text: str) -> str:

@@ -1,9 +1,8 @@
 """The `crenel` command line.
 
-Each command is a module, listed in `COMMANDS`, with three things: `EXAMPLE` (text),
-`add_arguments(parser)` and `run(arguments)`, which returns the exit code. Its docstring is the
-command's description. It is imported when it is asked for: `crenel --help` loads neither Beam,
-nor Arrow, nor the compiler.
+Each command is a module, listed in `COMMANDS`, with `EXAMPLE` (text), `add_arguments(parser)` and
+`run(arguments)`, which returns the exit code. Its docstring is the command's description. A module
+is imported when its command is run: `crenel --help` loads neither Beam, nor Arrow, nor the compiler.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from crenel.errors import PolicyError
 from crenel.pipelines.command_errors import CommandError
+from crenel.runners.runner_errors import RunnerError
 
 __all__ = ["COMMANDS", "Command", "main"]
 
@@ -25,13 +25,13 @@ FINE, FOUND_PROBLEMS, WRONG_USAGE, BROKEN_PIPE, INTERRUPTED = 0, 1, 2, 141, 130
 
 
 class Command(NamedTuple):
-    """A command: where it is, and what it does in a line."""
+    """A command: its module, and a one-line summary."""
 
     module: str
     summary: str
 
 
-#: The commands by their names, in the order of the help.
+#: The commands by name, in the order of the help.
 COMMANDS: dict[str, Command] = {
     "check": Command("crenel.pipelines.commands.check", "explain a policy, and find what will go wrong"),
     "init": Command("crenel.pipelines.commands.init", "draft a policy from data"),
@@ -48,19 +48,19 @@ _EXAMPLE = """\
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit code. `argv` is without the program's name."""
+    """Run a command and return the exit code. `argv` excludes the program's name."""
     given = sys.argv[1:] if argv is None else list(argv)
     try:
         code = _run(given)
         sys.stdout.flush()
-    except (PolicyError, CommandError) as error:
+    except (PolicyError, CommandError, RunnerError) as error:
         for problem in error.problems:
             print(f"crenel: {problem}", file=sys.stderr)
         return WRONG_USAGE
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # Who read it has read enough. Python would flush once more at exit, and complain.
+        # The reader of our output has closed it. Python would flush again at exit, and complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     return code
@@ -105,7 +105,7 @@ def _top_parser() -> argparse.ArgumentParser:
 
 
 class _Version(argparse.Action):
-    """Looks the version up only if it is asked for."""
+    """Looks the version up only when it is needed."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
         import crenel
@@ -115,7 +115,7 @@ class _Version(argparse.Action):
 
 
 def _never_fail_to_print() -> None:
-    # A column's name may have letters that the terminal has not.
+    # A column's name may have letters that the terminal cannot show.
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:

@@ -1,4 +1,4 @@
-"""What a command cannot go on from: the user's mistake, or the file's."""
+"""The error of a command: a mistake of the user, or a broken file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ __all__ = ["CommandError"]
 
 
 class CommandError(ValueError):
-    """A command cannot do its work. Each problem is one sentence, and none holds a row's value."""
+    """A command cannot do its work. Each problem is one sentence, and none contains a value of a row."""
 
     #: The problems, each a whole sentence.
     problems: tuple[str, ...]

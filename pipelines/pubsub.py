@@ -1,10 +1,10 @@
-"""A stream of JSON messages, from a Pub/Sub subscription to a topic.
+"""Anonymizes a stream of JSON messages, from a Pub/Sub subscription to a topic.
 
-    Read -> Parse -> Anonymize -> Commit -> Write
+    Read -> Parse -> Anonymize -> Encode -> Commit -> Write
 
-A message is one row, a JSON object. What leaves is committed before it is sent (a `Reshuffle`), so
-that a message which is sent twice after a failure is twice the same: two generalizations of one row
-could be intersected.
+A message is one row, a JSON object. Released rows are committed (by a `Reshuffle`) before they are
+sent. So a message that is sent again after a failure is the same message: an attacker could
+intersect two generalizations of one row.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NOT_JSON = "not a JSON object"
 
 @dataclass(frozen=True, kw_only=True)
 class Topics:
-    """Where messages come from, and where they go: `pubsub://projects/P/subscriptions/S`, `pubsub://projects/P/topics/T`.
+    """The input `pubsub://projects/P/subscriptions/S` and the outputs `pubsub://projects/P/topics/T`.
 
     Raises:
         CommandError: an address is wrong.
@@ -42,7 +42,7 @@ class Topics:
     #: A subscription.
     source: str
     published: str
-    #: The owner's: exact values. None: counted, and not sent.
+    #: For the owner: exact values. With None they are counted but not sent.
     suppressed: str | None = None
     rejected: str | None = None
 
@@ -64,12 +64,12 @@ def _check(flag: str, address: str, kind: str) -> None:
             raise ValueError
         parse_topic(name) if kind == "topics" else parse_subscription(name)
     except ValueError:
-        msg = f"{flag} must be {SCHEME}projects/PROJECT/{kind}/NAME, as Pub/Sub names them, not {address!r}."
+        msg = f"{flag} must be {SCHEME}projects/PROJECT/{kind}/NAME, not {address!r}."
         raise CommandError(msg) from None
 
 
 def build(pipeline: beam.Pipeline, policy: Policy, topics: Topics) -> None:
-    """Add the steps. Their labels are part of the interface: an update finds its state by them."""
+    """Add the steps to a pipeline. Their labels are part of the interface: an updated job finds its state by them."""
     messages = pipeline | "Read" >> ReadFromPubSub(subscription=topics.source.removeprefix(SCHEME))
     parsed = messages | "Parse" >> with_outputs(_Parse(), _Parse.BROKEN, main="rows")
     rows = parsed.rows
@@ -95,16 +95,16 @@ def _message(row: dict[str, Any]) -> bytes:
 
 
 class _Parse(beam.DoFn):
-    """Reads messages; what is no row is rejected as it came."""
+    """Reads messages. A message that is no row is rejected unchanged."""
 
     BROKEN = "broken"
 
     def setup(self) -> None:
-        """Prepare what does not travel."""
+        """Create what cannot be pickled."""
         self._counters = [Metrics.counter(NAMESPACE, name) for name in ("rows", "rejected", f"rejected: {_NOT_JSON}")]
 
     def process(self, element: bytes) -> Iterator[Any]:
-        """Take a message."""
+        """Read a message."""
         try:
             row = json.loads(element)
         except ValueError:

@@ -1,76 +1,83 @@
 """How a pipeline is launched: in this process, on Prism, on Flink, on Dataflow.
 
-A runner is chosen here and nowhere else: a pipeline is the same object wherever it runs. This is
-the outermost layer, nothing in crenel imports it; the command line finds it by its name.
+A pipeline is the same object wherever it runs; only this package knows where that is. It imports
+nothing of `crenel.pipelines`, and its errors are its own (`runner_errors`).
 """
 
 from __future__ import annotations
 
 import importlib
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-__all__ = ["RUNNERS", "Job", "JobFailed", "Runner", "WorkerDied", "find"]
+from crenel.runners.runner_errors import JobFailed, RunnerError, WorkerDied
 
-#: The runners by their names, each the module that launches a pipeline there.
+__all__ = ["RUNNERS", "Job", "JobFailed", "Runner", "RunnerError", "WorkerDied", "find"]
+
+#: The module that launches a pipeline, by the runner's name.
 RUNNERS: dict[str, str] = {
     "local": "crenel.runners.local",
     "prism": "crenel.runners.prism",
-    "flink": "crenel.runners.flink.runs",
+    "flink": "crenel.runners.flink.flink_run",
     "dataflow": "crenel.runners.dataflow",
 }
+
+#: The same for input without an end, where it is another module.
+_ENDLESS = {"local": "crenel.runners.streaming"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A pipeline to be launched, and what is known of it beforehand."""
+    """A pipeline to launch, and what is known of it beforehand."""
 
     #: Adds the steps to a pipeline.
     build: Callable[[Any], None]
 
-    #: About how many rows it has, and in how many shards they are worked on.
+    #: About how many rows the input has, and how many shards can be worked on in parallel.
     rows: int
     shards: int
 
-    #: How many workers were asked for; None: as many as are worth it.
+    #: How many workers the user asked for; None lets the runner choose.
     workers: int | None = None
 
     #: Beam's own flags.
     flags: Sequence[str] = ()
 
-
-class JobFailed(RuntimeError):
-    """A job failed where its errors cannot be told. The message is a sentence, which says where they are."""
-
-
-class WorkerDied(RuntimeError):
-    """A process of the job is gone. The message is a sentence; what it was doing cannot be waited for."""
+    #: Set by the user's first Ctrl-C: a runner of endless input then stops reading and releases the held rows.
+    stop: threading.Event | None = None
 
 
 class Runner(Protocol):
-    """What the module of a runner has.
+    """The interface of a runner's module.
 
-    It may have more: `KNOWN`, the names of flags that Beam in Python does not know but the runner does; and
-    `check(flags)`, which raises a `CommandError` if something is missing, before anything is begun.
+    A module may also have `KNOWN`, the names of flags that the runner knows and Beam in Python does not; and
+    `check(flags)`, which raises a `RunnerError` before anything starts if something is missing.
     """
 
     def launch(self, job: Job) -> int:
         """Run a job to its end; return the number of workers it had.
 
         Raises:
-            JobFailed: it did not come to its end.
-            WorkerDied: one of them did not live to see it.
+            RunnerError: it cannot be started.
+            JobFailed: it did not reach its end.
+            WorkerDied: a worker process is gone.
         """
 
 
-def find(name: str) -> Runner:
+def find(name: str, *, endless: bool = False) -> Runner:
     """The runner of this name.
 
+    Args:
+        name: As the user gives it.
+        endless: Whether the input has no end.
+
     Raises:
-        KeyError: there is none; the message lists those that are known.
+        RunnerError: there is none; the message lists those there are.
     """
     if name not in RUNNERS:
-        message = f"--runner must be one of {', '.join(RUNNERS)}, not {name!r}."
-        raise KeyError(message)
-    return cast(Runner, importlib.import_module(RUNNERS[name]))
+        msg = f"--runner must be one of {', '.join(RUNNERS)}, not {name!r}."
+        raise RunnerError(msg)
+    module = _ENDLESS.get(name, RUNNERS[name]) if endless else RUNNERS[name]
+    return cast(Runner, importlib.import_module(module))

@@ -1,8 +1,8 @@
-"""On this machine: in this process, or in several if the input is worth it.
+"""Runs bounded input on this machine: in this process, or in several if the input is large.
 
-Beam's local runner never runs stateful steps side by side, and with several workers it serves
-stale state. What is launched here must therefore have none: bounded input goes through
-`crenel.transforms.bounded`. `check_stateless` sees to it.
+Beam's local runner never runs keys of a stateful step in parallel, and with several workers it
+serves stale state. A pipeline of several workers must therefore have no state: bounded input goes
+through `AnonymizeBounded`. `check_stateless` checks that.
 """
 
 from __future__ import annotations
@@ -24,16 +24,20 @@ from crenel.runners import Job, WorkerDied
 
 __all__ = ["cores", "launch", "workers_for"]
 
-#: Rows from which further processes are worth their start: each takes about 3 seconds of a core to begin, and the rows
-#: go there and back. With two cores, 600,000 rows of Adult took as long in two processes as in one.
+#: The number of rows from which several processes are faster than one. Each takes about 3 seconds of a core to start,
+#: and rows travel there and back: with two cores, 600,000 rows of Adult took as long in two processes as in one.
 WORTH_IT = 1_000_000
 
-#: Seconds between two looks at the workers, and from the end of one to giving the others up.
+#: Seconds between two checks of the workers, and from the death of one until the others are abandoned.
 _LOOK, _GRACE = 0.2, 3.0
 
 
 def launch(job: Job) -> int:
-    """Run a job to its end; return the number of processes that did the work."""
+    """Run a job to its end; return the number of worker processes.
+
+    Raises:
+        WorkerDied: a worker process is gone.
+    """
     options = PipelineOptions(list(job.flags))
     asked = job.workers or _asked(job.flags, options)
     workers = workers_for(job.rows, job.shards) if asked is None else asked
@@ -49,21 +53,21 @@ def launch(job: Job) -> int:
 
 
 def workers_for(rows: int, shards: int) -> int:
-    """How many processes are worth it: no more than shards, which are what is worked on side by side."""
+    """How many processes to use: at most one per shard, since a shard is worked on by one process."""
     if rows < WORTH_IT or os.name == "nt":
         return 1
     return max(min(cores(), shards), 1)
 
 
 def cores() -> int:
-    """The processor cores this process may use."""
+    """The number of processor cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def check_stateless(pipeline: beam.Pipeline) -> None:
-    """Refuse a pipeline that Beam's local runner would answer wrongly with several workers.
+    """Refuse a pipeline that gives wrong results on Beam's local runner with several workers.
 
     Raises:
         ValueError: a step has state.
@@ -83,7 +87,7 @@ class _Stateless(PipelineVisitor):
 
 
 def _run_watched(pipeline: beam.Pipeline) -> None:
-    """Run a pipeline whose workers are processes. Beam waits for ever for one that was killed; this does not."""
+    """Run a pipeline whose workers are processes. Beam waits forever for one that was killed; this does not."""
     failed: list[BaseException] = []
     died = threading.Event()
 
@@ -93,20 +97,20 @@ def _run_watched(pipeline: beam.Pipeline) -> None:
         except BaseException as error:
             failed.append(error)
 
-    def fell(what: threading.ExceptHookArgs) -> None:
-        # Beam's threads fall over when the process that they wait for, or speak to, is gone; and nobody asks them.
+    def failed_thread(what: threading.ExceptHookArgs) -> None:
+        # Beam's threads fail when their worker process is gone, and Beam does not notice.
         if what.thread is not None and what.thread.name == "run_worker":
             died.set()
 
-    before, threading.excepthook = threading.excepthook, fell
+    before, threading.excepthook = threading.excepthook, failed_thread
     thread = threading.Thread(target=run, name="crenel pipeline", daemon=True)
     thread.start()
     while thread.is_alive() and not died.wait(_LOOK):
         pass
     thread.join(_GRACE)
     if died.is_set():
-        # The hook stays: the threads are still there.
-        message = "a worker process was killed, perhaps for want of memory: use fewer --workers, or more shards."
+        # The hook stays, because the threads do.
+        message = "a worker process was killed, perhaps because memory ran out: use fewer --workers, or more shards."
         raise WorkerDied(message)
     threading.excepthook = before
     if failed:
@@ -123,8 +127,8 @@ def _asked(flags: Sequence[str], options: PipelineOptions) -> int | None:
 def _runner(workers: int) -> fn_runner.FnApiRunner:
     if workers == 1:
         return fn_runner.FnApiRunner()
-    # What a worker has to say comes back as an error of the pipeline. Ctrl-C is the launching process's to answer: a
-    # worker is told by its connection, and says nothing.
+    # Errors of a worker come back as errors of the pipeline. Only the launching process handles Ctrl-C: a worker ends
+    # when its connection closes.
     python = shlex.quote(sys.executable)
     command = f"trap '' INT; exec {python} -m apache_beam.runners.worker.sdk_worker_main 2>/dev/null"
     environment = environments.SubprocessSDKEnvironment.from_command_string(command)

@@ -30,13 +30,12 @@ def _have_prism() -> None:
     """Let pipelines run on Prism. pytest's own process is the first to come here: the others find it built."""
     from apache_beam.options.pipeline_options import PipelineOptions
 
-    from crenel.pipelines.command_errors import CommandError
-    from crenel.runners import prism
+    from crenel.runners import RunnerError, prism
     from tests.transforms import streams
 
     try:
         streams.ON_PRISM = prism.binary(PipelineOptions([]))
-    except CommandError as error:
+    except RunnerError as error:
         raise pytest.UsageError(str(error)) from None
 
 

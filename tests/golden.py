@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from crenel.encoding.rows import Rows
-from crenel.engine import Releases, create
+from crenel.engine import Releases, create_engine
 from crenel.policy import Policy
 
 TESTS = Path(__file__).resolve().parent
@@ -91,7 +91,7 @@ def engine_rows(count: int) -> Rows:
 def write_engine(**changes: Any) -> dict[str, Any]:
     said = {name: value for name, value in (ENGINE_POLICY | changes).items() if value is not None}
     policy, rows = Policy.from_dict(said), engine_rows(200)
-    engine = create(policy)
+    engine = create_engine(policy)
     engine.push(rows.slice(0, 150))
     data = engine.snapshot()
     return {"policy": said, "pushed": 150, "rows": 200, "snapshot": as_text(data), "releases": continued(engine, rows)}
@@ -102,7 +102,7 @@ def write_partition() -> dict[str, Any]:
     said |= {"k": 5, "delay": "150s", "delay_rows": 60, "parameters": {"reuse_for": 30}}
     del said["t"]
     policy, rows = Policy.from_dict(said), with_holes(engine_rows(200))
-    engine = create(policy)
+    engine = create_engine(policy)
     engine.push(rows.slice(0, 150))
     data = engine.snapshot()
     return {
@@ -236,7 +236,7 @@ def gone_on(record: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 WRITERS: dict[str, Callable[[], dict[str, Any]]] = {
-    "bastion.1": lambda: write_engine(method="bastion", k=5, parameters={"reuse": True, "max_reusable": 4}),
+    "bastion.1": lambda: write_engine(method="bastion", k=5, parameters={"reuse": "weighted", "max_reusable": 4}),
     "castle.1": write_engine,
     "castleguard.1": lambda: write_engine(
         method="castleguard", t=None, parameters={"beta_sample": 0.75, "perturb_sensitive": {"size": 2.0}}

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from crenel.engine import create
+from crenel.engine import create_engine
 from crenel.policy import Policy
 from crenel.transforms._pack.row_pack import Packer, RowPack
 from tests import golden
@@ -47,7 +47,7 @@ def test_every_schema_has_its_golden_file() -> None:
 @pytest.mark.parametrize("path", ENGINES, ids=lambda path: path.stem)
 def test_an_engine_goes_on_from_a_golden_snapshot(path: Path) -> None:
     record = load(path)
-    engine = create(golden.policy_of(record))
+    engine = create_engine(golden.policy_of(record))
     engine.restore(golden.as_bytes(record["snapshot"]))
     found = golden.continued(engine, golden.rows_of(record))
     assert found == record["releases"]
@@ -57,7 +57,7 @@ def test_an_engine_goes_on_from_a_golden_snapshot(path: Path) -> None:
 def test_it_is_the_same_as_without_the_snapshot(path: Path) -> None:
     """So that the file's rows are today's too."""
     record = load(path)
-    engine = create(golden.policy_of(record))
+    engine = create_engine(golden.policy_of(record))
     rows = golden.rows_of(record)
     engine.push(rows.slice(0, record["pushed"]))
     assert golden.continued(engine, rows) == record["releases"]
@@ -66,7 +66,7 @@ def test_it_is_the_same_as_without_the_snapshot(path: Path) -> None:
 @pytest.mark.parametrize("path", ENGINES, ids=lambda path: path.stem)
 def test_a_golden_snapshot_has_something_of_everything(path: Path) -> None:
     record = load(path)
-    engine = create(golden.policy_of(record))
+    engine = create_engine(golden.policy_of(record))
     engine.restore(golden.as_bytes(record["snapshot"]))
     assert engine.held > 10
     kinds = {kind for releases in record["releases"] for kind in releases["kind"]}

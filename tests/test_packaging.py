@@ -1,4 +1,4 @@
-"""The package as it is built: what is in it, what it drags in, and that its examples run."""
+"""The package as it is built: what is in it, what it imports, and that its examples run."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def in_the_tree(pattern: str) -> dict[str, Path]:
 
 
 def modules() -> list[str]:
-    """Names of all modules, read off the folders: an editable install does not list its own."""
+    """Names of all modules, from the folders: an editable install does not list its own."""
     names = [path.removesuffix(".py").replace("/", ".") for path in in_the_tree("*.py")]
     return sorted(name.removesuffix(".__init__") for name in names)
 
@@ -49,7 +49,7 @@ def is_public(module: str) -> bool:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Names in the wheel, built from a copy: what is left in build/ would end up in it."""
+    """Names in the wheel, built from a copy of the tree: leftovers in build/ would end up in it."""
     tree = tmp_path_factory.mktemp("tree")
     for folder in PACKAGE_DIR.values():
         shutil.copytree(ROOT / folder, tree / folder, ignore=shutil.ignore_patterns("__pycache__"))
@@ -94,9 +94,31 @@ def test_the_wheel_holds_the_licence(wheel: list[str]) -> None:
 
 
 def test_the_front_door_is_light() -> None:
-    """`import crenel` is what a policy's author waits for: no Beam, no compiler, no Arrow."""
+    """The author of a policy waits for `import crenel`: it loads no Beam, no compiler, no Arrow."""
     heavy = ["apache_beam", "numba", "pyarrow"]
     code = f"import sys, crenel; print(*sorted(set({heavy}) & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == []
+
+
+def test_the_front_door_offers_what_a_user_needs() -> None:
+    crenel = importlib.import_module("crenel")
+    offered = {"Anonymize", "AnonymizeBounded", "Policy", "PolicyError", "audit", "check_engine", "create_engine"}
+    assert set(crenel.__all__) == offered | {"__version__"}
+    assert set(crenel.__all__) <= set(dir(crenel))
+    homes = {name: getattr(crenel, name) for name in offered}
+    assert homes["audit"] is importlib.import_module("crenel.audit")
+    assert homes["Anonymize"] is importlib.import_module("crenel.transforms").Anonymize
+    assert homes["create_engine"] is importlib.import_module("crenel.engine").create_engine
+
+
+def test_a_policy_and_a_declaration_are_light() -> None:
+    """Whoever only reads policies waits for no compiler."""
+    code = (
+        "import sys, crenel, crenel.engine, crenel.policy.methods as methods\n"
+        "crenel.Policy, crenel.create_engine, [methods.find(name) for name in methods.names()]\n"
+        "print(*sorted({'apache_beam', 'numba', 'pyarrow'} & set(sys.modules)))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.split() == []
 

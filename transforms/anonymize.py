@@ -17,7 +17,6 @@ from apache_beam.transforms.window import GlobalWindows, SlidingWindows
 from apache_beam.typehints.row_type import RowTypeConstraint
 
 from crenel.policy import Policy, PolicyError
-from crenel.policy.parameters import takes_holes
 from crenel.policy.secret import secret_of
 from crenel.transforms._hold.hold_step import HoldRows
 from crenel.transforms._hold.local_runners import is_run_here, keep_keys_whole, warn_of_stale_state
@@ -255,7 +254,7 @@ def _published_type(
         is_dict = element_type is dict or isinstance(element_type, type(_DICT))
         return _like_rows(element_type, _DICT if is_dict else Any)
     columns = [(name, _beam_type(kind)) for name, kind in Publisher(policy).fields()]
-    if takes_holes(policy.parameters):  # a range may be missing as a whole
+    if policy.declaration.takes_holes:  # a range may be missing as a whole
         columns = [(name, _or_none(kind)) for name, kind in columns]
     floats = dict.fromkeys(published_as_floats(policy), float)
     columns += [(name, floats.get(name, fields[name])) for name in (*policy.sensitive, *policy.publish)]

@@ -82,10 +82,14 @@ class Durable(beam.PTransform):
     def expand(self, elements: pvalue.PCollection) -> pvalue.PCollection:
         """Gather elements, keep them, emit them."""
         coder = IterableCoder(coders.get_coder(elements.element_type or Any))
+        # Local runners replay nothing, and leave timers of processing time pending at the end.
+        is_here = is_local(elements.pipeline)
+        if is_here and isinstance(elements.windowing.windowfn, GlobalWindows):
+            return elements  # assigning the window again would cost some microseconds for each
         # State of a window that is over would be cleared, and what waits with it.
         everywhere = elements | "Everywhere" >> beam.WindowInto(GlobalWindows())
-        if is_local(elements.pipeline):
-            return everywhere  # which never replays, and leaves timers of the clock pending at the end
+        if is_here:
+            return everywhere
         packs = everywhere | "Gather" >> beam.ParDo(Gather(coder, self._keys))
         packs.element_type = typehints.Tuple[int, bytes]
         outbox = beam.ParDo(Outbox(uuid.uuid4().hex, self._confirmations, self._period))

@@ -1,4 +1,4 @@
-"""The attacks that an audit tries by itself, at a cost that does not grow without bound."""
+"""Runs the attacks on the evidence of an audit, at a bounded cost."""
 
 from __future__ import annotations
 
@@ -8,42 +8,44 @@ import numpy as np
 import numpy.typing as npt
 
 from crenel.audit import attacks
-from crenel.audit.attacks import Seen
+from crenel.audit.attacks import Observation
+from crenel.audit.findings import Findings
 from crenel.audit.measures import rounded
-from crenel.audit.view import View
 
-__all__ = ["tried"]
+__all__ = ["run_attacks"]
 
-#: Groups, rows and persons that costly attacks look at.
+#: How many groups, rows or persons a costly attack examines.
 _MOST = 200
-#: Published rows beyond which attacks that look at each of them are left out.
+#: With more published rows than this, attacks that examine every row are left out.
 _MOST_ROWS = 200_000
 
 
-def tried(view: View, seed: int) -> list[dict[str, Any]]:
-    """What came of the attacks that can be tried with what is given."""
-    given, exact = view.given.input, view.exact
-    if given is None or not len(given) or not len(view.out):
+def run_attacks(findings: Findings, seed: int) -> list[dict[str, Any]]:
+    """Run the attacks that the evidence allows, and return their results for the document."""
+    given, exact = findings.given.input, findings.exact
+    if given is None or not len(given) or not len(findings.out):
         return []
-    whole = exact is not None and exact.one_shard() and not exact.unknown() and len(view.out) <= _MOST_ROWS
+    whole = exact is not None and exact.one_shard() and not exact.unknown() and len(findings.out) <= _MOST_ROWS
     if exact is not None and whole:
-        ((rows, releases),) = exact.shards(view.given.reported)
-        found = attacks.tried(view.policy, rows, Seen.of(view.policy, rows, releases), releases, most=_MOST, seed=seed)
+        ((rows, releases),) = exact.shards(findings.given.reported)
+        found = attacks.run_all(
+            findings.policy, rows, Observation.of(findings.policy, rows, releases), releases, most=_MOST, seed=seed
+        )
     else:
-        found = attacks.tried(view.policy, given.rows, _seen(view), most=_MOST, seed=seed)
+        found = attacks.run_all(findings.policy, given.rows, _observation(findings), most=_MOST, seed=seed)
     return [{**attack.as_dict(), "success": rounded(attack.success)} for attack in found]
 
 
-def _seen(view: View) -> Seen:
-    """What everybody sees, without whose rows they are; of rows that look the same, one: others tell nothing more."""
-    out = view.out
-    chosen = _distinct(np.column_stack([out.box, out.sensitive, view.grouped]))
+def _observation(findings: Findings) -> Observation:
+    """Build what everyone observes, without the rows' persons. Of rows that look alike, one is enough."""
+    out = findings.out
+    chosen = _distinct(np.column_stack([out.box, out.sensitive, findings.grouped]))
     box, none = out.box[chosen], np.full(len(chosen), -1)
-    return Seen(
+    return Observation(
         lo=out.lo[box],
         hi=out.hi[box],
         sensitive=out.sensitive[chosen],
-        star=~view.grouped[chosen],
+        star=~findings.grouped[chosen],
         left=none,
         rows=none,
         release=np.arange(len(chosen)),
@@ -51,7 +53,7 @@ def _seen(view: View) -> Seen:
 
 
 def _distinct(table: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Of rows that are equal, the first."""
+    """Keep the first of equal rows."""
     mark = np.zeros(len(table), np.int64)
     for column in table.T:
         _, code = np.unique(column, return_inverse=True)

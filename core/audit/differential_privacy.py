@@ -1,23 +1,21 @@
-"""What a policy can say of differential privacy."""
+"""The differential privacy that a policy provides."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from crenel.policy import Policy
-from crenel.policy import sampling_privacy as differential
-from crenel.policy.parameters import Cover, SdgsParameters
+from crenel.policy import Policy, sampling_privacy
 
 __all__ = ["Statement", "stated"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Statement:
-    """A pair that is proven of the policy. `docs/differential-privacy.md` says what it means."""
+    """An epsilon and a delta that are proven for the policy. `docs/differential-privacy.md` explains them."""
 
     epsilon: float
     delta: float
-    #: Of what it is proven.
+    #: What the proof covers.
     scope: str
 
     def __str__(self) -> str:
@@ -25,18 +23,18 @@ class Statement:
 
 
 def stated(policy: Policy) -> Statement | None:
-    """What is proven of the policy; None if nothing is. What the CASTLEGUARD paper claims of its method is refuted."""
+    """Return what is proven for the policy; None if nothing is. The CASTLEGUARD paper's own claim is refuted."""
     parameters = policy.parameters
-    if not isinstance(parameters, SdgsParameters) or parameters.beta_sample == 1:
+    if policy.method != "sdgs" or parameters.beta_sample == 1:
         return None
-    if parameters.cover is not Cover.ALL and policy.l is not None:
-        # Whether a cell has l values may hang on one person, of whom the cell's count then tells.
+    if parameters.cover.value != "all" and policy.l is not None:
+        # Whether a cell has l values may depend on one person, and the cell's count then reveals that person.
         return None
     beta = parameters.beta_sample
-    epsilon = differential.least_epsilon(beta) if parameters.epsilon is None else parameters.epsilon
-    what = "all that leaves" if parameters.cover is Cover.ALL else "the quasi-identifiers alone"
+    epsilon = sampling_privacy.least_epsilon(beta) if parameters.epsilon is None else parameters.epsilon
+    what = "all that leaves" if parameters.cover.value == "all" else "the quasi-identifiers alone"
     return Statement(
         epsilon=epsilon,
-        delta=differential.delta(policy.k, beta, epsilon),
+        delta=sampling_privacy.delta(policy.k, beta, epsilon),
         scope=f"each person in each window, {what}",
     )

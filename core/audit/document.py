@@ -1,6 +1,6 @@
-"""The audit's result as one document: what `crenel audit --json` prints, and the page is made of.
+"""The result of an audit as one document: `crenel audit --json` prints it, and the page shows it.
 
-It holds counts, means and the policy's own names: never a value of a row. `docs/audit.md` says what each figure is.
+It holds counts, means and the policy's own names, never a value of a row. `docs/audit.md` explains each figure.
 """
 
 from __future__ import annotations
@@ -12,17 +12,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from crenel.audit import attack_runs as attempts
 from crenel.audit import measures
+from crenel.audit.attack_runs import run_attacks
 from crenel.audit.differential_privacy import stated
 from crenel.audit.evidence import Evidence
+from crenel.audit.findings import Findings
 from crenel.audit.measures import rounded
-from crenel.audit.promises import BROKEN, KEPT, NOT_PROMISED, UNKNOWN, Promise, left, promises, seeded
+from crenel.audit.promises import BROKEN, KEPT, NOT_PROMISED, UNKNOWN, Promise, describe_crowd, promises, seed_warning
 from crenel.audit.utility import Workload, utility
-from crenel.audit.view import View
 from crenel.policy import Policy
 from crenel.policy.durations import format_duration
-from crenel.policy.parameters import takes_holes
 
 __all__ = ["Workload", "build"]
 
@@ -30,7 +29,7 @@ Ints = npt.NDArray[np.integer[Any]]
 Document = dict[str, Any]
 
 _BINS_OVER_TIME = 50
-#: Microseconds that a bin of event time may have: from a minute to a year.
+#: The possible widths of a bin of event time in microseconds: from a minute to a year.
 _SPANS = [60_000_000 * m for m in (1, 5, 15, 60, 180, 360, 720, 1440, 10_080, 43_200, 525_600)]
 
 
@@ -42,48 +41,44 @@ def build(
     workload: Workload | None = None,
     tick: Callable[[int], None] = lambda rows: None,
 ) -> Document:
-    """Judge and measure a published stream by what is given.
+    """Judge and measure a published stream by the evidence.
 
-    Parameters
-    ----------
-    version
-        Of who judges.
-    workload
-        The queries that utility is measured by; None: it is not measured.
-    tick
-        Told how many published rows have been matched since, where they are.
+    Args:
+        policy: The promises to judge by.
+        evidence: The published rows, and whatever else is known.
+        version: The version of crenel that judges.
+        workload: The queries that measure utility; None for the default workload.
+        tick: Called with the number of published rows that were matched since the last call.
 
-    Raises
-    ------
-    TraceError
-        The trace is none that a run could have written.
+    Raises:
+        TraceError: No run could have written the trace.
     """
-    return _document(View(policy, evidence, tick), version, workload or Workload())
+    return _document(Findings(policy, evidence, tick), version, workload or Workload())
 
 
-def _document(view: View, version: str, workload: Workload) -> Document:
-    judged = list(promises(view))
+def _document(findings: Findings, version: str, workload: Workload) -> Document:
+    judged = list(promises(findings))
     return {
         "crenel": version,
-        "crowd": _crowd(view, judged),
+        "crowd": _crowd(findings, judged),
         "verdict": _verdict(judged),
-        "knowledge": view.knowledge,
-        "policy": _said(view),
-        "rows": _rows(view),
+        "knowledge": findings.knowledge,
+        "policy": _policy(findings),
+        "rows": _rows(findings),
         "promises": [asdict(promise) for promise in judged],
-        "loss": _loss(view),
-        "groups": _group_sizes(view),
-        "delay": view.delay,
-        "over_time": _over_time(view),
-        "utility": utility(view, workload),
-        "attacks": attempts.tried(view, workload.seed),
-        "differential": _differential(view),
-        "notes": list(_notes(view)),
+        "loss": _loss(findings),
+        "groups": _group_sizes(findings),
+        "delay": findings.delay,
+        "over_time": _over_time(findings),
+        "utility": utility(findings, workload),
+        "attacks": run_attacks(findings, workload.seed),
+        "differential": _differential(findings),
+        "notes": list(_notes(findings)),
     }
 
 
 def _verdict(judged: list[Promise]) -> str:
-    """What is weaker than the crowd is never called kept."""
+    """Summarize the promises. A stream without the promise of a crowd is never called kept."""
     states = {promise.state for promise in judged}
     if BROKEN in states:
         return BROKEN
@@ -92,28 +87,28 @@ def _verdict(judged: list[Promise]) -> str:
     return "no crowd" if NOT_PROMISED in states else KEPT
 
 
-def _crowd(view: View, judged: list[Promise]) -> Document:
-    """How many rows left with fewer than k persons at one moment: the first of all figures."""
-    crowd = view.crowd
+def _crowd(findings: Findings, judged: list[Promise]) -> Document:
+    """Say how many rows left with fewer than k persons at one moment: the first of all figures."""
+    crowd = findings.crowd
     (promise,) = (promise for promise in judged if promise.name == "crowd")
     how = "not proven" if promise.state == UNKNOWN else promise.state
-    danger = "; an attacker who knows the time can single them out" if crowd.offending else ""
+    danger = "; an attacker who knows when a row arrived can single these rows out" if crowd.offending else ""
     return {
         "alone": promise.value,
         "rows": crowd.rows,
-        "k": view.policy.k,
+        "k": findings.policy.k,
         "exact": crowd.exact,
         "repeated": crowd.repeated,
-        "promised": view.policy.crowd,
+        "promised": findings.policy.crowd,
         "state": promise.state,
-        "text": f"A crowd at one moment is {how}: {left(view)}{danger}.",
-        "seed": seeded(view) or None,
+        "text": f"A crowd at one moment is {how}: {describe_crowd(findings)}{danger}.",
+        "seed": seed_warning(findings) or None,
     }
 
 
-def _said(view: View) -> Document:
-    """What the policy says."""
-    policy = view.policy
+def _policy(findings: Findings) -> Document:
+    """Summarize the policy."""
+    policy = findings.policy
     return {
         "method": policy.method,
         "k": policy.k,
@@ -129,26 +124,26 @@ def _said(view: View) -> Document:
     }
 
 
-def _rows(view: View) -> Document:
-    given = view.given.input
+def _rows(findings: Findings) -> Document:
+    given = findings.given.input
     return {
         "input": None if given is None else given.total,
         "rejected": None if given is None else given.total - len(given),
-        "published": int(view.grouped.sum()),
-        "suppressed": view.suppressed,
-        "sampled_out": view.sampled_out,
-        "lost": view.accounts.lost,
-        "groups": len(view.groups),
+        "published": int(findings.grouped.sum()),
+        "suppressed": findings.suppressed,
+        "sampled_out": findings.sampled_out,
+        "lost": findings.accounts.lost,
+        "groups": len(findings.groups),
     }
 
 
-def _loss(view: View) -> Document:
-    found, suppressed = view.losses, view.suppressed
-    every = int(view.grouped.sum()) + (suppressed or 0)
-    names = view.policy.quasi_identifiers
+def _loss(findings: Findings) -> Document:
+    found, suppressed = findings.losses, findings.suppressed
+    every = int(findings.grouped.sum()) + (suppressed or 0)
+    names = findings.policy.quasi_identifiers
     rate = None if suppressed is None or not every else rounded(suppressed / every)
-    squares = int((view.sizes.astype(np.int64) ** 2).sum()) + (suppressed or 0) * every
-    costs = [(report.information_loss, report.rows) for report in view.reports]
+    squares = int((findings.sizes.astype(np.int64) ** 2).sum()) + (suppressed or 0) * every
+    costs = [(report.information_loss, report.rows) for report in findings.reports]
     known = [(cost, rows) for cost, rows in costs if cost is not None]
     cost = sum(cost * rows for cost, rows in known) / max(sum(rows for _, rows in known), 1)
     return {
@@ -164,67 +159,67 @@ def _loss(view: View) -> Document:
     }
 
 
-def _group_sizes(view: View) -> Document:
-    sizes = view.persons
+def _group_sizes(findings: Findings) -> Document:
+    sizes = findings.persons
     few = not len(sizes)
     return {
         "smallest": None if few else int(sizes.min()),
         "median": None if few else float(np.median(sizes)),
         "largest": None if few else int(sizes.max()),
-        "unit": "rows" if view.exact is None else "persons",
-        "histogram": measures.histogram_of_sizes(sizes, view.sizes[view.groups]),
+        "unit": "rows" if findings.exact is None else "persons",
+        "histogram": measures.histogram_of_sizes(sizes, findings.sizes[findings.groups]),
     }
 
 
-def _over_time(view: View) -> Document:
-    exact = view.exact
-    if exact is not None and exact.trace.moment is not None and len(view.out):
+def _over_time(findings: Findings) -> Document:
+    exact = findings.exact
+    if exact is not None and exact.trace.moment is not None and len(findings.out):
         moment = exact.trace.moment[exact.leaves]
         span = next((s for s in _SPANS if np.ptp(moment) <= s * (_BINS_OVER_TIME - 1)), _SPANS[-1])
         edges = np.arange(moment.min() // span, moment.max() // span + 2) * span
-        return {"unit": "event time", "bins": _bins(view, moment, edges, _iso)}
-    edges = np.unique(np.linspace(0, len(view.out), _BINS_OVER_TIME + 1).astype(np.int64))
-    return {"unit": "published rows", "bins": _bins(view, np.arange(len(view.out)), edges, int)}
+        return {"unit": "event time", "bins": _bins(findings, moment, edges, _iso)}
+    edges = np.unique(np.linspace(0, len(findings.out), _BINS_OVER_TIME + 1).astype(np.int64))
+    return {"unit": "published rows", "bins": _bins(findings, np.arange(len(findings.out)), edges, int)}
 
 
-def _bins(view: View, at: Ints, edges: Ints, said: Callable[[Any], Any]) -> list[Document]:
+def _bins(findings: Findings, at: Ints, edges: Ints, said: Callable[[Any], Any]) -> list[Document]:
     place = np.searchsorted(edges, at, side="right") - 1
     count = len(edges) - 1
-    grouped = np.bincount(place[view.grouped], minlength=count)
-    stars = np.bincount(place[~view.grouped], minlength=count)
-    loss = np.zeros(count) if view.losses is None else np.bincount(place, view.losses.rows, minlength=count)
+    grouped = np.bincount(place[findings.grouped], minlength=count)
+    stars = np.bincount(place[~findings.grouped], minlength=count)
+    loss = np.zeros(count) if findings.losses is None else np.bincount(place, findings.losses.rows, minlength=count)
     return [
         {
             "from": said(edges[i]),
             "to": said(edges[i + 1]),
             "published": int(grouped[i]),
-            "suppressed": int(stars[i]) if view.star else None,
+            "suppressed": int(stars[i]) if findings.star else None,
             "loss": rounded(loss[i] / (grouped[i] + stars[i])) if grouped[i] + stars[i] else None,
         }
         for i in range(count)
     ]
 
 
-def _differential(view: View) -> Document | None:
-    statement = stated(view.policy)
+def _differential(findings: Findings) -> Document | None:
+    statement = stated(findings.policy)
     if statement is None:
         return None
     return {"epsilon": statement.epsilon, "delta": statement.delta, "text": str(statement)}
 
 
-def _notes(view: View) -> Iterator[str]:
-    if view.given.input is None:
-        yield "Only what was published is known. With --input, lost rows, wrong values and persons can be judged."
-    if view.given.trace is None:
-        yield "With --trace (of crenel run), persons, deadlines and each row's way are known exactly."
-    elif view.exact is None:
+def _notes(findings: Findings) -> Iterator[str]:
+    if findings.given.input is None:
+        yield "Only the published rows are known. Give --input to judge lost rows, wrong values and persons."
+    if findings.given.trace is None:
+        yield "Give --trace (crenel run writes it) to know persons, deadlines and the release of each row exactly."
+    elif findings.exact is None:
         yield "The trace does not fit the published rows, and was not used."
-    if not view.star and view.given.suppressed is None and view.exact is None:
-        yield "With --suppressed, rows that were suppressed are told from rows that were lost."
-    if view.perturbs:
-        yield "The method perturbs quasi-identifiers: that a row lies in its box is not promised, and not judged."
-    if takes_holes(view.policy.parameters) and view.exact is None:
-        yield "A quasi-identifier that is not published of a row counts as lost, though the row may lack it."
+    if not findings.star and findings.given.suppressed is None and findings.exact is None:
+        yield "Give --suppressed to tell lost rows from suppressed rows."
+    if findings.perturbs:
+        yield "The method perturbs quasi-identifiers, so it does not promise that a box contains its rows."
+    if findings.policy.declaration.takes_holes and findings.exact is None:
+        yield "An unpublished quasi-identifier counts as lost, although the row may never have had it."
 
 
 def _iso(micros: int) -> str:

@@ -1,7 +1,7 @@
-"""A published stream judged by its trace: whose each row is, and when it came and left, is known.
+"""Exact figures of a published stream, from its trace: the person and the times of every row are known.
 
-The trace is not believed where it can be checked: its rows must be those of the input, each once, in the order of their
-event times; what leaves of them as it is must be what went in; and `guarantees.audit` computes the rest again.
+The trace is not trusted where it can be checked. Its rows must be the input's rows, each once, in the order of their
+event times. Values that leave unchanged must equal the input's. `guarantees.audit` recomputes the rest.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from crenel.audit.evidence import Evidence, Input, Output, Reported, Trace
-from crenel.audit.guarantees import Published, Report, audit
+from crenel.audit.evidence import SAMPLED_OUT, SUPPRESSED, Evidence, Input, Output, Published, Reported, Trace
+from crenel.audit.guarantees import audit
 from crenel.audit.measures import widest
+from crenel.audit.report import Report
 from crenel.encoding.rows import Rows
 from crenel.policy import OnSuppress, Policy
 
@@ -24,38 +25,35 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
-_SUPPRESSED = 2
-_SAMPLED_OUT = 3
-
 
 class TraceError(ValueError):
-    """The trace is none that a run could have written."""
+    """No run could have written this trace."""
 
 
 def leaving(policy: Policy, trace: Trace) -> Bools:
-    """Which rows of the trace are in the published file."""
-    leaves = trace.kind != _SAMPLED_OUT
+    """Tell which rows of the trace are in the published file."""
+    leaves = trace.kind != SAMPLED_OUT
     if policy.on_suppress is OnSuppress.DROP:
-        leaves &= trace.kind != _SUPPRESSED
+        leaves &= trace.kind != SUPPRESSED
     return np.asarray(leaves)
 
 
 @dataclass(frozen=True, eq=False)
 class Exact:
-    """What is known of each published row by the trace."""
+    """The published rows, each with its row of the input as the trace tells it."""
 
     policy: Policy
     published: Output
     input: Input
     trace: Trace
-    #: For each row of the trace its place among the rows that fit; -1 if there is no such row.
+    #: For each row of the trace, its position among the input rows that fit; -1 if there is no such row.
     place: Ints
     #: Which rows of the trace were published.
     leaves: Bools
 
     @classmethod
     def of(cls, policy: Policy, evidence: Evidence) -> Exact | None:
-        """The view of the evidence; None if the trace is not of the published rows: they are not as many."""
+        """Match the trace with the published rows; None without a trace, or if their numbers of rows differ."""
         trace, given = evidence.trace, evidence.input
         if trace is None or given is None:
             return None
@@ -70,35 +68,35 @@ class Exact:
 
     @property
     def rows(self) -> Ints:
-        """The place of each published row among the input's; -1 if there is no such row."""
+        """The position of each published row among the input rows that fit; -1 if there is no such row."""
         return self.place[self.leaves]
 
     def one_shard(self) -> bool:
-        """Whether one engine saw all rows."""
+        """Whether a single engine saw all rows."""
         return len(np.unique(self.trace.shard)) == 1
 
     def suppressed(self) -> Bools:
-        """Which published rows were suppressed."""
-        return np.asarray(self.trace.kind == _SUPPRESSED)[self.leaves]
+        """Tell which published rows were suppressed."""
+        return np.asarray(self.trace.kind == SUPPRESSED)[self.leaves]
 
     # -- rows ------------------------------------------------------------------------------------
 
-    def times(self) -> Ints:
-        """How often each row of the input left."""
+    def times_left(self) -> Ints:
+        """Count how often each row of the input left."""
         return np.bincount(self.place[self.place >= 0], minlength=len(self.input))
 
     def unknown(self) -> int:
-        """Rows that left, and never came."""
+        """Count the rows that left but never arrived."""
         return int(np.count_nonzero(self.place < 0))
 
     def changed(self) -> int:
-        """Published rows of which what leaves as it is is not what came."""
+        """Count the published rows in which a value that must leave unchanged was changed."""
         rows = self.rows
         return int(np.count_nonzero((self.input.kept[rows] != self.published.kept) & (rows >= 0)))
 
-    def not_those(self, suppressed: Output) -> int:
-        """Rows that were suppressed, and are not so in the owner's file: it has them in the order of the output."""
-        rows = self.place[self.trace.kind == _SUPPRESSED]
+    def wrongly_suppressed(self, suppressed: Output) -> int:
+        """Count the suppressed rows that differ from the owner's file, which lists them in the order of the output."""
+        rows = self.place[self.trace.kind == SUPPRESSED]
         most = min(len(rows), len(suppressed))
         qi, box = self.input.rows.qi[rows[:most]], suppressed.box[:most]
         lo, hi = suppressed.lo[box], suppressed.hi[box]
@@ -109,12 +107,10 @@ class Exact:
     # -- promises --------------------------------------------------------------------------------
 
     def shards(self, reported: Reported | None = None) -> Iterator[tuple[Rows, Published]]:
-        """The rows of each shard as they arrived, and what left of them.
+        """Yield the rows of each shard as they arrived, and the releases of the shard.
 
-        Raises
-        ------
-        TraceError
-            The arrivals of a shard do not count from 0.
+        Raises:
+            TraceError: The arrivals of a shard do not count from 0.
         """
         box = np.full(len(self.trace), -1, np.int64)
         box[self.leaves] = self.published.box
@@ -122,13 +118,13 @@ class Exact:
             members = np.flatnonzero((self.trace.shard == shard) & (self.place >= 0))
             if not len(members):
                 continue
-            # The rows of a release together, in the order of the file: it may have them anywhere.
+            # Gather the rows of each release, in the order of the file, which may have them anywhere.
             members = members[np.argsort(self.trace.release[members], kind="stable")]
             of_shard = None if reported is None else _Figures.of(reported, int(shard))
             yield self._shard(members, box[members], of_shard)
 
     def reports(self, reported: Reported | None) -> list[Report]:
-        """What the audit says of each shard."""
+        """Audit each shard."""
         return [audit(self.policy, rows, out) for rows, out in self.shards(reported)]
 
     def _shard(self, members: Ints, box: Ints, figures: _Figures | None) -> tuple[Rows, Published]:
@@ -140,7 +136,7 @@ class Exact:
             raise TraceError(message)
         number = np.empty(len(order), np.int64)
         number[order] = np.arange(len(order))
-        # Rows of one release that differ, by their box say, are two releases to whoever sees them.
+        # Rows of one release that differ, for example in their box, are two releases to an attacker.
         told = [trace.release, trace.kind, trace.arrivals, trace.group]
         told += [] if trace.moment is None else [trace.moment]
         first = _changes(box, *(column[members] for column in told))
@@ -166,17 +162,17 @@ class Exact:
         return self._rows(members[order]), out
 
     def _rows(self, members: Ints) -> Rows:
-        """The rows of a shard as they arrived; sensitive values as they left, which is with noise where it is added."""
+        """Take the rows of a shard as they arrived; sensitive values as published, with noise if the method adds it."""
         rows = self.input.rows.take(self.place[members])
-        if getattr(self.policy.parameters, "perturb_sensitive", {}):
+        if self.policy.parameter("perturb_sensitive", {}):
             left = np.full(len(self.trace), -1, np.int64)
             left[self.leaves] = np.arange(len(self.published))
             seen = left[members]
             rows.sensitive[seen >= 0] = self.published.sensitive[seen[seen >= 0]]
         return rows
 
-    def mixed(self) -> int:
-        """How often rows of one group, which was decided once, were published under another box than the rest."""
+    def surplus_boxes(self) -> int:
+        """Count the surplus boxes of groups. A group is decided once, so all of its rows must share one box."""
         grouped = ~self.suppressed()
         of = np.flatnonzero(self.leaves)[grouped]
         shard, group, box = self.trace.shard[of], self.trace.group[of], self.published.box[grouped]
@@ -185,7 +181,7 @@ class Exact:
         return int(np.count_nonzero(same & (np.diff(box[order]) != 0)))
 
     def out_of_order(self) -> int:
-        """Rows that arrived after one of a later event time, though a run puts them in order."""
+        """Count the rows that arrived after a row of later event time. A run sorts them, so there should be none."""
         trace = self.trace
         order = np.lexsort([trace.arrival, trace.shard])
         order = order[self.place[order] >= 0]
@@ -193,7 +189,7 @@ class Exact:
         return int(np.count_nonzero((time[1:] < time[:-1]) & (shard[1:] == shard[:-1])))
 
     def misreported(self, reported: Reported) -> int:
-        """Releases whose number of rows is not what was reported; or that are only in one of the two."""
+        """Count the releases whose reported number of rows is wrong, and those missing on either side."""
         order = np.argsort(reported.shard, kind="stable")
         shard = reported.shard[order]
         number = np.arange(len(order)) - np.searchsorted(shard, shard)
@@ -206,7 +202,7 @@ class Exact:
     # -- time ------------------------------------------------------------------------------------
 
     def delays(self) -> Floats | None:
-        """How long each published row waited: seconds of event time where they count, or else arrivals."""
+        """Compute how long each published row waited: in seconds of event time if `delay` is set, else in arrivals."""
         trace, leaves = self.trace, self.leaves & (self.place >= 0)
         if self.policy.delay is not None:
             if trace.moment is None:
@@ -218,7 +214,7 @@ class Exact:
 
 @dataclass(frozen=True, eq=False)
 class _Figures:
-    """What was reported of the releases of a shard."""
+    """The figures that were reported for the releases of a shard."""
 
     loss: Floats
     persons: Ints
@@ -230,7 +226,7 @@ class _Figures:
 
 
 def _changes(*columns: npt.NDArray[np.int64]) -> Ints:
-    """Where a run of equal rows begins."""
+    """Find where each run of equal rows begins."""
     new = np.zeros(len(columns[0]), np.bool_)
     new[:1] = True
     for column in columns:

@@ -1,7 +1,7 @@
-"""What anonymity costs: measures of published boxes, groups and delays.
+"""Measures of what anonymity costs: published boxes, groups and delays.
 
-All are of the rows that left, those published as `*` included; a box of a quasi-identifier that is not published, or
-that is the widest, has lost all of it.
+All measures cover every published row, including rows published as `*`. A quasi-identifier that is not published, or
+published as its whole domain, is lost entirely.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _BINS = 24
 
 
 def widest(policy: Policy) -> Floats:
-    """The ends of each quasi-identifier's domain, a row each; infinite where it is learned."""
+    """Return the ends of each quasi-identifier's domain, one row each; infinite if the domain is learned."""
     return np.array([qi.geometry.widest() for qi in policy.quasi_identifiers.values()], np.float64).reshape(-1, 2)
 
 
 def domains(policy: Policy, *columns: Floats) -> Floats:
-    """The same with what the columns show where a domain is learned: matrices of coordinates, or of boxes' ends."""
+    """Return the same, with learned domains taken from the columns: matrices of coordinates or of box ends."""
     ends = widest(policy)
     for j in np.flatnonzero(np.isinf(ends[:, 0])):
         values = np.concatenate([column[:, j] for column in columns])
@@ -53,13 +53,13 @@ def domains(policy: Policy, *columns: Floats) -> Floats:
 
 
 def cells(policy: Policy) -> Floats:
-    """What a range of one coordinate is wide, by quasi-identifier: where there is a step, a whole cell is published."""
+    """Return the width of a single coordinate, by quasi-identifier: with a step, a whole cell is published."""
     geometries = [qi.geometry for qi in policy.quasi_identifiers.values()]
     return np.array([1.0 if isinstance(g, Interval) and g.cells else 0.0 for g in geometries])
 
 
 def parts(policy: Policy, lo: Floats, hi: Floats, ends: Floats) -> Floats:
-    """The part of each domain that each box takes up; all of it where it is not published."""
+    """Return the share of each domain that each box covers; 1 if the quasi-identifier is not published."""
     cell = cells(policy)
     width = ends[:, 1] - ends[:, 0] + cell
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -69,24 +69,24 @@ def parts(policy: Policy, lo: Floats, hi: Floats, ends: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Loss:
-    """What was lost, as means over the rows."""
+    """The information lost, as means over the rows."""
 
-    #: The generalized loss metric, with the policy's weights; and for each quasi-identifier by itself.
+    #: The generalized loss metric with the policy's weights, and the same for each quasi-identifier alone.
     overall: float
     per_attribute: tuple[float, ...]
-    #: The normalized certainty penalty: of a category, the share of the leaves; none for a single one.
+    #: The normalized certainty penalty. For a category it is the share of the leaves, and 0 for a single leaf.
     ncp: float
-    #: The parts of the domains added up, without weights.
+    #: The shares of the domains, added up without weights.
     penalty: float
     #: The loss of each row.
     rows: Floats
 
 
 def losses(policy: Policy, lo: Floats, hi: Floats, ends: Floats, box: Ints, has: Bools | None = None) -> Loss | None:
-    """The losses of rows in boxes; None if there are no rows.
+    """Compute the losses of rows in boxes; None if there are no rows.
 
-    `has` says for each row which quasi-identifiers it has, where that is known and some lack one: what a row lacks and
-    does not show is not lost, and what it lacks and shows is.
+    `has` tells which quasi-identifiers each row has, if that is known and some rows lack one. A missing value that is
+    not published counts as kept; a missing value that is published counts as lost.
     """
     if not len(box):
         return None
@@ -121,7 +121,7 @@ def _mean(values: Floats, weights: Floats) -> Floats:
 
 
 def _certainty(policy: Policy, lo: Floats, hi: Floats, ends: Floats) -> Floats:
-    """As `parts`, but categories and codes are counted: 0 for one, else their share of all."""
+    """Return the same as `parts`, but count categories and codes: 0 for a single one, else their share of all."""
     certainty = parts(policy, lo, hi, ends)
     for j, qi in enumerate(policy.quasi_identifiers.values()):
         if not isinstance(qi.geometry, Interval):
@@ -132,7 +132,7 @@ def _certainty(policy: Policy, lo: Floats, hi: Floats, ends: Floats) -> Floats:
 
 
 def diversity(box: Ints, codes: Ints, boxes: int) -> tuple[Ints, Floats]:
-    """For each box how many values its rows have, and the exponential of their entropy; 0 if it has no rows."""
+    """For each box, count the distinct values and compute the exponential of their entropy; 0 if it has no rows."""
     of, _, rows = _pairs(box, codes)
     size = np.bincount(of, rows, minlength=boxes)
     share = rows / size[of]
@@ -141,13 +141,13 @@ def diversity(box: Ints, codes: Ints, boxes: int) -> tuple[Ints, Floats]:
 
 
 def distances(box: Ints, codes: Ints, boxes: int, size: int | None) -> Floats:
-    """For each box how far its rows' values are from those of all; `size` is given for ordered ones."""
+    """For each box, compute the distance of its values from those of all rows; `size` is given for ordered values."""
     of, value, rows = _pairs(box, codes)
     share = rows / np.bincount(of, rows, minlength=boxes)[of]
     if size is None:
         _, value = np.unique(value, return_inverse=True)
         every = np.bincount(value, rows) / max(rows.sum(), 1)
-        # Values that a box lacks add their whole share.
+        # Each value that a box lacks adds its whole share.
         off = np.abs(share - every[value]) - every[value]
         far = (1.0 + np.bincount(of, off, minlength=boxes)) / 2
         far[np.bincount(of, minlength=boxes) == 0] = 0.0
@@ -163,14 +163,14 @@ def distances(box: Ints, codes: Ints, boxes: int, size: int | None) -> Floats:
 
 
 def _pairs(box: Ints, codes: Ints) -> tuple[Ints, Ints, Ints]:
-    """The different pairs of a box and a value, by the boxes, and how many rows have each."""
+    """Return the distinct pairs of a box and a value, sorted by box, and the number of rows of each pair."""
     values, code = np.unique(codes, return_inverse=True)
     pairs, rows = np.unique(box.astype(np.int64) * max(len(values), 1) + code, return_counts=True)
     return pairs // max(len(values), 1), values[pairs % max(len(values), 1)] if len(pairs) else pairs, rows
 
 
 def histogram_of_sizes(sizes: Ints, rows: Ints) -> list[dict[str, int]]:
-    """How many groups have from `from` up to, not including, `to` members; and how many rows these have."""
+    """Count the groups with at least `from` and fewer than `to` members, and the rows in them."""
     if not len(sizes):
         return []
     edges = np.rint(np.geomspace(max(sizes.min(), 1), sizes.max() + 1, _BINS + 1)).astype(np.int64)
@@ -183,7 +183,7 @@ def histogram_of_sizes(sizes: Ints, rows: Ints) -> list[dict[str, int]]:
 
 
 def histogram(values: Floats, most: float) -> list[dict[str, Any]]:
-    """How many rows have a value from `from` up to `to`; the last of them with its end."""
+    """Count the rows with a value of at least `from` and below `to`; the last bin includes its end."""
     counts, edges = np.histogram(values, bins=_BINS, range=(0.0, max(most, 1e-9)))
     ends: Sequence[float] = [rounded(edge) for edge in edges.tolist()]
     bins = zip(ends[:-1], ends[1:], counts.tolist(), strict=True)
@@ -191,5 +191,5 @@ def histogram(values: Floats, most: float) -> list[dict[str, Any]]:
 
 
 def rounded(value: float) -> float:
-    """Six digits, which is more than anybody reads."""
+    """Round to six significant digits, which is more than anyone reads."""
     return float(f"{value:.6g}")

@@ -2,13 +2,13 @@
 
     SELECT COUNT(*) WHERE pred(q_1) AND ... AND pred(q_n) AND pred(sensitive)
 
-A predicate on a number is an interval of a share `theta ** (1 / (n + 1))` of its domain, placed at
-random; one on a category is a node of the hierarchy that has about this share of the leaves (the
-nearest share there is; drawn, where several have it), one on a code a prefix. Where numbers are
-whole, a range is as wide as the whole numbers in it, as a node is as wide as its leaves.
+A predicate on a number is an interval that covers a share `theta ** (1 / (n + 1))` of its domain, placed at random. A
+predicate on a category is a node of the hierarchy with about this share of the leaves: one of the nodes whose share is
+nearest. A predicate on a code is a prefix. If values are whole numbers, the width of a range is the number of values in
+it, just as the width of a node is the number of its leaves.
 
-On the published rows the count is estimated: a row satisfies a predicate with the share of its
-range that lies in the predicate's.
+Counts over published rows are estimates: a row satisfies a predicate to the degree that its range lies within the
+predicate's range.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ __all__ = ["Axis", "Boxes", "Queries", "WorkloadError", "workload_error"]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-#: Queries times rows that are looked at at once: what bounds the memory.
+#: How many pairs of a query and a row are compared at once. This bounds the memory.
 _CELLS = 1 << 21
 
 
 @dataclass(frozen=True)
 class Axis:
-    """What is asked of one column."""
+    """A column that queries restrict."""
 
-    #: With a declared domain: an interval that is learned has no share to take.
+    #: Its geometry. An interval must have a declared domain: a learned one has no share to take.
     geometry: Geometry
     #: Whether its values are whole numbers. Codes and leaves always are.
     whole: bool = True
 
     @property
     def unit(self) -> float:
-        """What a range of one value is wide."""
+        """The width of a range that holds a single value."""
         return 1.0 if self.whole or not isinstance(self.geometry, Interval) else 0.0
 
 
 @dataclass(frozen=True, eq=False)
 class Queries:
-    """One query a row, a column for each axis."""
+    """Queries, one per row, with one column per axis."""
 
     lo: Floats
     hi: Floats
@@ -56,7 +56,7 @@ class Queries:
         return len(self.lo)
 
     def chunks(self, others: int) -> Iterator[Queries]:
-        """A few at a time, where each is compared with so many others."""
+        """Yield a few queries at a time, each to be compared with `others` rows."""
         size = max(_CELLS // max(others, 1), 1)
         for start in range(0, len(self), size):
             yield Queries(self.lo[start : start + size], self.hi[start : start + size])
@@ -64,7 +64,7 @@ class Queries:
 
 @dataclass(frozen=True, eq=False)
 class Boxes:
-    """Published rows: the different boxes, a column for each axis, and which of them each row has."""
+    """Published rows: the distinct boxes, with one column per axis, and the box of each row."""
 
     lo: Floats
     hi: Floats
@@ -72,7 +72,7 @@ class Boxes:
 
     @classmethod
     def distinct(cls, lo: Floats, hi: Floats) -> Boxes:
-        """The boxes of rows that have one each."""
+        """Build the boxes from rows that have one box each."""
         boxes, of = np.unique(np.hstack([lo, hi]), axis=0, return_inverse=True)
         least, most = np.hsplit(boxes, 2)
         return cls(least, most, of.reshape(-1))
@@ -85,7 +85,7 @@ class WorkloadError:
     #: Mean over the windows of the median relative error of a window's queries.
     error: float
     windows: int
-    #: Share of the queries that no row answers: if they count, their error is infinite, or 0 if estimated at 0.
+    #: Share of the queries that no row answers. If they count, their error is infinite, or 0 if the estimate is 0.
     empty: float
 
 
@@ -97,7 +97,7 @@ def draw(axes: Sequence[Axis], theta: float, count: int, rng: np.random.Generato
 
 
 def actual(queries: Queries, points: Floats) -> Floats:
-    """The counts over the rows as they were."""
+    """Count the original rows that satisfy each query."""
     columns = np.ascontiguousarray(points.T)
     counts = []
     for part in queries.chunks(len(points)):
@@ -110,13 +110,13 @@ def actual(queries: Queries, points: Floats) -> Floats:
 
 
 def estimated(queries: Queries, axes: Sequence[Axis], boxes: Boxes) -> Floats:
-    """The counts to be expected of rows that were published in these boxes."""
+    """Estimate the counts from the published boxes."""
     there, rows = np.unique(boxes.of, return_counts=True)
     lo, hi = boxes.lo[there].T.copy(), boxes.hi[there].T.copy()
     totals = np.empty(len(queries))
     for query, (least, most) in enumerate(zip(queries.lo, queries.hi, strict=True)):
         left, expected = np.arange(len(there)), rows.astype(np.float64)
-        # The last first, which is the sensitive column: it leaves most boxes out. The others look at the rest.
+        # The last axis first: it is the sensitive column, which rules out most boxes.
         for j in range(len(axes) - 1, -1, -1):
             chance = _shared(lo[j, left], hi[j, left], least[j], most[j], axes[j].unit)
             met = np.flatnonzero(chance)
@@ -126,17 +126,17 @@ def estimated(queries: Queries, axes: Sequence[Axis], boxes: Boxes) -> Floats:
 
 
 def _shared(lo: Floats, hi: Floats, least: float, most: float, unit: float) -> Floats:
-    """The share of each range that lies in a predicate's."""
+    """Return the share of each range that lies within the predicate's range."""
     first, last, width = np.maximum(lo, least), np.minimum(hi, most), hi - lo + unit
     if unit:
         return np.asarray(np.maximum(last - first + unit, 0.0) / width)
-    # A range of one number lies in the predicate's or does not.
+    # A range of one number lies within the predicate's range or outside of it.
     point = width == 0
     return np.asarray(np.where(point, first <= last, np.maximum(last - first, 0.0) / np.where(point, 1.0, width)))
 
 
 def relative_errors(act: Floats, est: Floats) -> Floats:
-    """How far each estimate is off, as a part of the actual count."""
+    """Return the error of each estimate relative to the actual count."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(act == est, 0.0, np.abs(act - est) / act)
 
@@ -153,22 +153,21 @@ def workload_error(
     scale: float = 1.0,
     answered: bool = False,
 ) -> WorkloadError:
-    """Judge the published stream, window by window of its input.
+    """Measure the error over the published stream, window by window of its input.
 
-    A window is `window` rows that arrived in a row, as they were and as they were published,
-    whenever that was; suppressed ones count with their widest box. What is left over at the end and
-    does not fill a window is not judged.
+    A window is `window` consecutive arrivals, compared with their published form whenever that left. Suppressed rows
+    count with their widest box. Rows at the end that do not fill a window are left out.
 
     Args:
         axes: The quasi-identifiers and, last, the sensitive column, if there is one.
-        points: The rows, none of them left out, a column for each axis.
-        boxes: What they became, row by row; of a sensitive value, a box of that one.
-        window: The rows of a window; None: all of them, and the boxes need not be in the order of the rows.
-        theta: The selectivity that is expected of a query.
-        queries: For each window.
-        seed: Of the queries.
-        scale: What an estimate is multiplied by: where a method samples, what a row stands for.
-        answered: Only queries that some row answers count; NaN if there are none.
+        points: All rows of the input, one column per axis.
+        boxes: The published form of each row. The box of a sensitive value is that value.
+        window: Rows per window; None takes all rows as one window, and `boxes` may then be in any order.
+        theta: The expected selectivity of a query.
+        queries: The number of queries per window.
+        seed: The seed that draws the queries.
+        scale: A factor on the estimates: the number of rows that each row stands for, if the method samples.
+        answered: Whether to count only queries that some row answers. The error is NaN if there are none.
     """
     rng = np.random.default_rng(seed)
     parts = [slice(None)]

@@ -1,4 +1,4 @@
-"""Encoding: columns of values to the arrays an engine is given."""
+"""Encodes columns of values as the arrays that an engine takes."""
 
 from __future__ import annotations
 
@@ -11,49 +11,44 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from crenel.encoding.keyed_hash import siphash
 from crenel.encoding.rows import Rows
 from crenel.errors import Rejected
 from crenel.policy import Policy, columns
 from crenel.policy.columns import Ints, Reasons
-from crenel.policy.parameters import takes_holes
 from crenel.policy.quasi_identifiers import QuasiIdentifier
 
 __all__ = ["Encoded", "Encoder", "Rejection"]
 
-#: Text that is how an integer of 64 bits is written.
+#: The decimal text of a 64-bit integer.
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}", re.ASCII)
 _INT64 = range(-(2**63), 2**63)
-
-#: Words hashed at once. In parts that stay in the processor's cache, a column of 500,000 took a
-#: third of the time that it took as a whole (1,024 at once: longer than the whole).
-_PART = 16_384
 
 
 class Rejection(NamedTuple):
     """A row that could not be encoded. It never holds the value."""
 
-    #: The row's place in the input.
+    #: The position of the row in the input.
     index: int  # type: ignore[assignment]
 
-    #: The first column that did not fit: person, event time, quasi-identifiers, sensitive, in
-    #: this order.
+    #: The first column that did not fit, in this order: person, event time, quasi-identifiers, sensitive columns.
     field: str
 
-    #: Why: a short constant.
+    #: The reason, a short constant.
     reason: str
 
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """What became of a batch: every input row is either kept or rejected."""
+    """An encoded batch: every input row is either kept or rejected."""
 
     #: The rows that were encoded, in the input's order.
     rows: Rows
 
-    #: Their places in the input.
+    #: Their positions in the input.
     kept: NDArray[np.int64]
 
-    #: The others, by their places.
+    #: The rejected rows, by position.
     rejected: tuple[Rejection, ...]
 
 
@@ -61,16 +56,17 @@ class Encoder:
     """Encodes batches of rows by a policy.
 
     Args:
-        policy: Which columns, and how.
-        secret: Keys the hash of persons. All encoders of one stream must have the same: a person's hash is then the
-            same in every batch, process and run. It is never read from where the policy says: whoever only looks at
-            rows (the audit, `crenel check`) needs no secret. Give `secret_of(policy)` where hashes are stored.
+        policy: The columns, and how to encode them.
+        secret: The key for the hash of persons. All encoders of one stream must have the same secret, so that a
+            person's hash is the same in every batch, process and run. The encoder never reads the secret that the
+            policy refers to, because code that only looks at rows (the audit, `crenel check`) needs none. Pass
+            `secret_of(policy)` if hashes are stored.
     """
 
     def __init__(self, policy: Policy, *, secret: bytes = b"") -> None:
         self.policy = policy
-        self._takes_holes = takes_holes(policy.parameters)
-        # One key for each of the two hashes, whatever the secret's length.
+        self._takes_holes = policy.declaration.takes_holes
+        # Derive one key for each of the two hashes, whatever the length of the secret.
         digest = blake2b(secret, digest_size=48, person=b"crenel.person").digest()
         self._int_key = np.frombuffer(digest[:16], dtype="<u8").astype(np.uint64)
         self._text_key = digest[16:]
@@ -79,11 +75,14 @@ class Encoder:
         """Encode a batch.
 
         Args:
-            batch: Columns by their names, all of one length: sequences, numpy arrays or Arrow arrays. A column that
-                the policy names and that is not there rejects all rows; a quasi-identifier is missing in all of them
-                where the method takes rows with holes.
-            time: Event times in microseconds, where the policy names no column for them. They may be left out where
-                only arrivals count (`delay_rows`).
+            batch: Columns by name, all of one length: sequences, numpy arrays or Arrow arrays. If a column that the
+                policy names is absent, all rows are rejected. An absent quasi-identifier counts as missing in all rows
+                if the method takes rows with missing values.
+            time: Event times in microseconds, if the policy names no column for them. They may be omitted if only
+                arrivals count (`delay_rows`).
+
+        Raises:
+            ValueError: The columns differ in length, or `time` is needed and not given.
         """
         count = _length(self.policy, batch, time)
         work = _Work(batch, count)
@@ -103,7 +102,7 @@ class Encoder:
         return Encoded(rows.take(kept), kept, tuple(sorted(work.rejected)))
 
     def _coordinates(self, work: _Work, name: str, kind: QuasiIdentifier) -> columns.Floats:
-        """A quasi-identifier's column: NaN where it is missing, if the method takes that; else that has its reason."""
+        """Encode a quasi-identifier. A missing value becomes NaN if the method takes that; else it is rejected."""
         if self._takes_holes and name not in work.batch:
             return np.full(work.count, np.nan)
 
@@ -123,12 +122,11 @@ class Encoder:
         return encoded
 
     def persons(self, values: Any) -> tuple[Ints, Reasons]:
-        """A keyed 64-bit hash of each person.
+        """Hash each person to 64 bits, under the key.
 
-        1, 1.0 and "1" are one person (see `columns.text_of`); None, NaN and empty text are none;
-        booleans and numbers that are not whole tell nobody apart, and are rejected. Whole numbers
-        are hashed by SipHash-2-4, which is done for all of them at once; other text, once for
-        each distinct value, by BLAKE2b.
+        1, 1.0 and "1" are one person (see `columns.text_of`). None, NaN and empty text are missing. Booleans and
+        fractional numbers cannot identify a person, and are rejected. Whole numbers are hashed by SipHash-2-4, all at
+        once. Other text is hashed by BLAKE2b, once for each distinct value.
         """
         whole = _whole_numbers(values)
         if whole is not None:
@@ -154,13 +152,13 @@ class Encoder:
         if time is not None:
             return np.ascontiguousarray(time, dtype=np.int64)
         if self.policy.delay is not None:
-            msg = "encode: time must be given, since the policy has a delay and names no event_time."
+            msg = "encode: time must be given if the policy has a delay and names no event_time, not None."
             raise ValueError(msg)
         return np.zeros(work.count, dtype=np.int64)
 
 
 class _Work:
-    """One batch on its way: which rows are still good, and why the others are not."""
+    """The state of one batch: which rows are still good, and why the others are not."""
 
     def __init__(self, batch: Mapping[str, Any], count: int) -> None:
         self.batch = batch
@@ -181,55 +179,8 @@ class _Work:
         return result
 
 
-def siphash(words: Ints, key: NDArray[np.uint64]) -> Ints:
-    """SipHash-2-4 of each word (8 bytes, little-endian), under a key of two words."""
-    hashes = np.empty(len(words), dtype=np.int64)
-    for start in range(0, len(words), _PART):
-        part = slice(start, start + _PART)
-        hashes[part] = _siphash(words[part].astype(np.int64), key)
-    return hashes
-
-
-def _siphash(words: Ints, key: NDArray[np.uint64]) -> Ints:
-    k0, k1 = key
-    word = words.view(np.uint64)
-    v = [
-        np.full_like(word, k0 ^ np.uint64(0x736F6D6570736575)),
-        np.full_like(word, k1 ^ np.uint64(0x646F72616E646F6D)),
-        np.full_like(word, k0 ^ np.uint64(0x6C7967656E657261)),
-        np.full_like(word, k1 ^ np.uint64(0x7465646279746573)),
-    ]
-    length = np.full_like(word, np.uint64(8 << 56))
-    for block in (word, length):
-        v[3] ^= block
-        _sip_round(v)
-        _sip_round(v)
-        v[0] ^= block
-    v[2] ^= np.uint64(0xFF)
-    for _ in range(4):
-        _sip_round(v)
-    return (v[0] ^ v[1] ^ v[2] ^ v[3]).view(np.int64)
-
-
-def _sip_round(v: list[NDArray[np.uint64]]) -> None:
-    v[0] += v[1]
-    v[1] = _rotated(v[1], 13) ^ v[0]
-    v[0] = _rotated(v[0], 32)
-    v[2] += v[3]
-    v[3] = _rotated(v[3], 16) ^ v[2]
-    v[0] += v[3]
-    v[3] = _rotated(v[3], 21) ^ v[0]
-    v[2] += v[1]
-    v[1] = _rotated(v[1], 17) ^ v[2]
-    v[2] = _rotated(v[2], 32)
-
-
-def _rotated(word: NDArray[np.uint64], bits: int) -> NDArray[np.uint64]:
-    return (word << np.uint64(bits)) | (word >> np.uint64(64 - bits))
-
-
 def _identity(value: Any) -> str:
-    """The text that tells a person apart."""
+    """Return the text that identifies a person."""
     if isinstance(value, (bool, np.bool_)):
         raise Rejected(columns.WRONG_TYPE)
     if isinstance(value, (float, np.floating)) and value % 1 > 0:
@@ -241,7 +192,7 @@ def _identity(value: Any) -> str:
 
 
 def _whole_number(value: Any) -> int | None:
-    """The whole number that a person is, be it written as text; None if it is none of 64 bits."""
+    """Return the whole number that identifies a person, even if written as text; None if it is not a 64-bit integer."""
     try:
         text = _identity(value)
     except Rejected:
@@ -250,7 +201,7 @@ def _whole_number(value: Any) -> int | None:
 
 
 def _whole_numbers(values: Any) -> Ints | None:
-    """The column as int64, if it is of such integers throughout."""
+    """Return the column as int64 if it holds nothing but such integers."""
     if columns.is_arrow(values):
         if values.null_count or not str(values.type).lstrip("u").startswith("int"):
             return None

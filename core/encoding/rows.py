@@ -1,4 +1,4 @@
-"""Encoded rows: what an engine is given."""
+"""Encoded rows, as an engine takes them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ __all__ = ["Rows"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Rows:
-    """Rows in columns of numbers, in the order of their arrival.
+    """Rows as columns of numbers, in the order of arrival.
 
     Args:
-        qi: float64, a row each, a column per quasi-identifier: coordinates; NaN where it is missing, which few methods
-            take.
-        person: int64, equal where the person is.
-        sensitive: int64, a row each, a column per sensitive column: codes.
+        qi: float64 coordinates, one row each and one column per quasi-identifier. NaN marks a missing value, which few
+            methods take.
+        person: int64, equal for rows of the same person.
+        sensitive: int64 codes, one row each and one column per sensitive column.
         time: int64, event time in microseconds.
+
+    Raises:
+        TypeError: A column is not a numpy array of its type and dimensions.
+        ValueError: The columns differ in length, or are not contiguous.
     """
 
     qi: NDArray[np.float64]
@@ -45,11 +49,11 @@ class Rows:
         return len(self.person)
 
     def __repr__(self) -> str:
-        # Never the values: a repr ends up in logs.
+        # Show no values: a repr ends up in logs.
         return f"Rows({len(self)} rows)"
 
     def take(self, indices: NDArray[np.integer[Any]]) -> Rows:
-        """The rows of these numbers, in this order."""
+        """Return the rows at these positions, in this order."""
         return Rows(
             np.ascontiguousarray(self.qi[indices]),
             self.person[indices],
@@ -58,7 +62,7 @@ class Rows:
         )
 
     def slice(self, start: int, stop: int) -> Rows:
-        """The rows from `start` up to, not including, `stop`; they share memory with these."""
+        """Return the rows from `start` up to, not including, `stop`. They share memory with these."""
         part = slice(start, stop)
         return Rows(self.qi[part], self.person[part], self.sensitive[part], self.time[part])
 

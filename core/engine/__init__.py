@@ -1,6 +1,6 @@
-"""The methods: numpy arrays in, releases out. Nothing here knows of Beam, of Arrow, or of files.
+"""Engines: numpy arrays of rows in, releases out. Nothing here knows of Beam, of Arrow, or of files.
 
->>> from crenel.engine import create
+>>> from crenel.engine import create_engine
 >>> from crenel.policy import Policy
 >>> policy = Policy.from_dict(
 ...     {
@@ -12,70 +12,67 @@
 ...         "seed": 7,
 ...     }
 ... )
->>> create(policy).held
+>>> create_engine(policy).held
 0
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import importlib
+from typing import TYPE_CHECKING, Any
 
-from crenel.encoding.rows import Rows
-from crenel.engine.contract import Engine, Kind, Release, Releases, SnapshotError
-from crenel.engine.methods.adaptive_window.adaptive_window_engine import AdaptiveWindow
-from crenel.engine.methods.bastion.bastion_engine import Bastion
-from crenel.engine.methods.castle.castle_engine import Castle
-from crenel.engine.methods.castleguard.castleguard_engine import CastleGuard
-from crenel.engine.methods.faanst.faanst_engine import Faanst, ProactiveFaanst
-from crenel.engine.methods.mondrian.mondrian_engine import Mondrian
-from crenel.engine.methods.partition.partition_engine import Partition
-from crenel.engine.methods.rtree.rtree_engine import Continuous
-from crenel.engine.methods.sdgs.sdgs_engine import Sdgs
-from crenel.engine.reorder import Reordered
-from crenel.policy import Policy
-from crenel.policy.secret import secret_of
+if TYPE_CHECKING:
+    from crenel.encoding.rows import Rows
+    from crenel.engine.contract import Engine, Kind, Release, Releases, SnapshotError
+    from crenel.policy import Policy
 
-__all__ = ["Engine", "Kind", "Release", "Releases", "Rows", "SnapshotError", "create"]
+__all__ = ["Engine", "Kind", "Release", "Releases", "Rows", "SnapshotError", "create_engine"]
 
-_METHODS: dict[str, Callable[[Policy, bytes], Engine]] = {
-    "adaptive-window": AdaptiveWindow,
-    "bastion": Bastion,
-    "castle": Castle,
-    "castleguard": CastleGuard,
-    "faanst-passive": Faanst,
-    "faanst-proactive": ProactiveFaanst,
-    "min-delay": Continuous,
-    "mondrian": Mondrian,
-    "partition": Partition,
-    "rtree": Continuous,
-    "rtree-density": Continuous,
-    "rtree-full": Continuous,
-    "sdgs": Sdgs,
+#: Where each name comes from. A policy imports the declarations of methods, which are below this package, and must
+#: not wait for what engines need.
+_HOME = {
+    "Engine": "crenel.engine.contract",
+    "Kind": "crenel.engine.contract",
+    "Release": "crenel.engine.contract",
+    "Releases": "crenel.engine.contract",
+    "Rows": "crenel.encoding.rows",
+    "SnapshotError": "crenel.engine.contract",
 }
 
 
-def create(policy: Policy, *, secret: bytes | None = None, shard: bytes = b"") -> Engine:
+def create_engine(policy: Policy, *, secret: bytes | None = None, shard: bytes = b"") -> Engine:
     """Make an engine that holds no rows yet.
 
-    Parameters
-    ----------
-    policy
-        What is to be guaranteed, and by which method.
-    secret
-        What the engine's generator starts from where the policy has no `seed`. If it is not given, it is read from
-        where the policy says (`secret`), or drawn anew.
-    shard
-        What tells this engine from the others of the pipeline, so that no two share a sequence.
+    Args:
+        policy: What is to be guaranteed, and by which method.
+        secret: The secret that the engine's random generator starts from, unless the policy has a `seed`. If it is
+            not given, it is read from where the policy says (`secret`), or drawn anew.
+        shard: Tells this engine from the others of the pipeline, so that no two draw the same sequence.
 
-    Raises
-    ------
-    PolicyError
-        The policy names a secret that is not there, or that is not fit to be one.
+    Raises:
+        PolicyError: the policy names a secret that does not exist or is unfit, or its method cannot be loaded.
     """
+    from crenel.policy.secret import secret_of
+
     if secret is None or policy.seed is not None:
         secret = secret_of(policy)
     hidden = hashlib.blake2b(secret, digest_size=32).digest()
     key = hashlib.blake2b(shard, key=hidden, digest_size=32, person=b"crenel.engine").digest()
-    engine = _METHODS[policy.method](policy, key)
-    return Reordered(engine, policy) if getattr(policy.parameters, "reorder", False) else engine
+    engine: Engine = policy.declaration.load_engine()(policy, key)
+    if policy.reorders:
+        from crenel.engine.reorder import Reordered
+
+        return Reordered(engine, policy)
+    return engine
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(importlib.import_module(_HOME[name]), name)
+    msg = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(msg)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOME])

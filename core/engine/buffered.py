@@ -23,7 +23,7 @@ from crenel.engine.kernels import group_boxes as kernels
 from crenel.engine.reusable import Pool
 from crenel.engine.space import check_rows, fingerprint, set_domains, space_of
 from crenel.policy import Policy
-from crenel.policy.parameters import WindowReuse
+from crenel.policy.parameters import Reuse
 
 _Parameters = TypeVar("_Parameters")
 _SCHEMAS = Schemas("crenel.engine", ("buffered.1.avsc",))
@@ -88,7 +88,7 @@ class Buffered(Engine, Generic[_Parameters]):
         self._first_deadline: int = common.LATEST
         #: Whether all held rows are known to be enough for a group.
         self._known_enough = False
-        self._pool = Pool(len(policy.quasi_identifiers), getattr(policy.parameters, "max_reusable", 0))
+        self._pool = Pool(len(policy.quasi_identifiers), policy.parameter("max_reusable", 0))
         self._leaving: list[dict[str, Any]] = []
 
     def __repr__(self) -> str:
@@ -326,15 +326,15 @@ class Buffered(Engine, Generic[_Parameters]):
     def _reuse(self, which: Iterable[int]) -> None:
         """Let go of those held rows that a reusable generalization contains, one by one."""
         held, left = self._held, []
-        rule = getattr(self._parameters, "reuse", WindowReuse.OFF)
-        if rule is WindowReuse.OFF:
+        rule = self._policy.reuse
+        if rule is Reuse.OFF:
             return
         for i in which:
             at = self._pool.containing(held.qi[i])
             if len(at) == 0:
                 continue
             losses = self._pool.losses(self._space, at)
-            chosen = int(np.argmin(losses)) if rule is WindowReuse.BEST else self._below(len(at))
+            chosen = int(np.argmin(losses)) if rule is Reuse.BEST else self._below(len(at))
             box = self._pool[int(at[chosen])]
             self._leave(
                 Kind.REUSE, held.number[[i]], [1], [box.lo], [box.hi], [losses[chosen]], [box.persons], [box.group]

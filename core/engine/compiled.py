@@ -28,8 +28,6 @@ class Compiled(Engine):
 
     #: Rows that one call of the kernel takes: what bounds the buffer beside the rows that must be held.
     chunk: ClassVar[int] = 4096
-    #: Whether rows may lack quasi-identifiers.
-    takes_holes: ClassVar[bool] = False
     #: What the kernel works on: of every method it has `numbers` and `random`, beside arrays of its own.
     _state: Any
 
@@ -54,7 +52,7 @@ class Compiled(Engine):
 
     def push(self, rows: Rows) -> Releases:
         """Take rows that arrive in this order; return what became due."""
-        check_rows(self._policy, self._space, rows, holes=self.takes_holes)
+        check_rows(self._policy, self._space, rows, holes=self._policy.declaration.takes_holes)
         rows = self._counted(rows)
         parts = []
         for start in range(0, len(rows), self.chunk):

@@ -1,4 +1,4 @@
-"""A line that is divided into cells of equal width: what a quasi-identifier with a `step` is generalized by."""
+"""Divides a line into cells of equal width, which a quasi-identifier with a `step` publishes."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _MOST = 2**50
 
 @dataclass(frozen=True, kw_only=True)
 class Cells:
-    """The cells `[i * step, (i + 1) * step)` of a line, known by their numbers `i`.
+    """The cells `[i * step, (i + 1) * step)` of a line, numbered by `i`.
 
-    The step is `numerator / denominator`, and a multiple of it is the float next to the exact product: 3 times 0.1 is
-    0.3. With a domain, the first and the last cell end where the domain ends; the last cell includes that end.
+    The step is `numerator / denominator`. A multiple of the step is the float nearest to the exact product: 3 times 0.1
+    is 0.3. With a domain, the first and the last cell end where the domain ends, and the last cell includes that end.
     """
 
     numerator: int
     denominator: int = 1
 
-    #: The ends of the domain; None: there is none.
+    #: The ends of the domain, if there is one.
     domain: tuple[float, float] | None = None
 
     #: No cell reaches farther from 0 than this.
@@ -48,20 +48,20 @@ class Cells:
 
     @property
     def too_fine(self) -> bool:
-        """Whether the domain reaches beyond the cells that can be told apart."""
+        """Whether the domain reaches beyond the cells that floats can distinguish."""
         if self.domain is None:
             return self._most < 1
         return max(abs(Fraction(end)) for end in self.domain) > self._most * self._step
 
     @cached_property
     def geometry(self) -> Interval:
-        """The cells' numbers; without a domain, those that the stream has shown so far."""
+        """The interval of cell numbers; learned from the stream if there is no domain."""
         if self.domain is None:
             return Interval(cells=True)
         return Interval(float(self.first), float(self.last), cells=True)
 
     def numbers(self, values: Floats) -> Floats:
-        """The number of each value's cell; NaN for NaN, and for a value in no cell."""
+        """Return the number of each value's cell; NaN for NaN and for values in no cell."""
         numbers = self._numbers(values)
         if self.domain is not None:
             np.minimum(numbers, self.last, out=numbers, where=values == self.domain[1])
@@ -70,9 +70,9 @@ class Cells:
         return numbers
 
     def ends(self, lo: Floats, hi: Floats) -> tuple[Floats, Floats]:
-        """Where ranges of cells, given by the numbers of their first and last cells, begin and end.
+        """Return where ranges of cells begin and end, given the numbers of their first and last cells.
 
-        What is infinite or NaN stays so.
+        Infinite ends and NaN are kept.
         """
         begin, end = self._multiples(lo), self._multiples(hi + 1.0)
         if self.domain is not None:
@@ -80,10 +80,10 @@ class Cells:
         return begin, end
 
     def between(self, begin: Floats, end: Floats) -> tuple[Floats, Floats]:
-        """The first and the last cells of the ranges that begin and end there: the reverse of `ends`.
+        """Return the first and the last cells of ranges, given where they begin and end: the inverse of `ends`.
 
         Raises:
-            ValueError: no range of cells begins and ends there.
+            ValueError: No range of cells begins and ends there.
         """
         lo, hi = self._numbers(begin), self._numbers(end)
         with np.errstate(invalid="ignore"):
@@ -106,31 +106,31 @@ class Cells:
 
     @property
     def _most(self) -> int:
-        """How many cells there are on each side of 0."""
-        # Where multiples are integers, they are exact up to EXACT, however small the step.
+        """The number of cells on each side of 0."""
+        # Integer multiples are exact up to EXACT, however small the step.
         exact = EXACT // self.numerator if self.denominator == 1 else 0
         return min(max(_MOST, exact), int(self.limit / self._step))
 
     def _number(self, value: float) -> int:
-        """The number of the cell that a value lies in, as if there were no domain."""
+        """Return the number of a value's cell, as if there were no domain."""
         return int(self._numbers(np.array([value]))[0])
 
     def _below(self, value: float) -> int:
-        """The number of the cell that ends at a value, or that it lies in."""
+        """Return the number of the cell that a value ends, or that it lies in."""
         number = self._number(value)
         return number - 1 if self._multiple(number) == value else number
 
     def _numbers(self, values: Floats) -> Floats:
-        # The quotient of floats may round across a multiple, by one cell at most.
+        # Dividing floats may round across a multiple, by at most one cell.
         with np.errstate(invalid="ignore", over="ignore"):
             numbers = np.floor(values / (self.numerator / self.denominator)) + 0.0
-            numbers[~(np.abs(numbers) <= 2.0 * EXACT)] = np.nan  # of no cell
+            numbers[~(np.abs(numbers) <= 2.0 * EXACT)] = np.nan  # in no cell
             numbers -= self._multiples(numbers) > values
             numbers += self._multiples(numbers + 1.0) <= values
         return numbers
 
     def _multiple(self, number: int) -> float:
-        return number * self.numerator / self.denominator  # of integers: rounded once
+        return number * self.numerator / self.denominator  # integers, so that it is rounded only once
 
     def _multiples(self, numbers: Floats) -> Floats:
         products = numbers * float(self.numerator)

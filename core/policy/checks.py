@@ -1,4 +1,4 @@
-"""Checking what the user declared: sentences of one form, and all of them at once."""
+"""Checks of declarations: every message has the same form, and all problems are reported at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _Choice = TypeVar("_Choice")
 
 
 class Problems:
-    """Collects problems, so that the user reads of all of them and not of the first only."""
+    """Collects problems, so that the user reads all of them at once."""
 
     def __init__(self) -> None:
         self.found: list[str | Problem] = []
@@ -25,20 +25,20 @@ class Problems:
         return bool(self.found)
 
     def add(self, path: str, sentence: str) -> None:
-        """Note a problem; the sentence goes on where the path ends."""
+        """Add a problem; the sentence continues from the path."""
         self.found.append((path, sentence))
 
     def must(self, path: str, rule: str, value: object) -> None:
-        """Note that a field must be something that it is not."""
+        """Add the problem that a field breaks a rule."""
         self.add(path, f"must be {rule}, not {short(value)}.")
 
     def include(self, path: str, error: PolicyError) -> None:
-        """Note another's problems, under this path."""
+        """Add the problems of another error, under this path."""
         for inner, sentence in error.details:
             self.add(".".join(part for part in (path, inner) if part), _continued(inner, sentence))
 
     def unknown(self, path: str, key: object, known: Iterable[str]) -> None:
-        """Note a key that nobody knows, with what may have been meant."""
+        """Add an unknown key, with a suggestion of what may have been meant."""
         names = list(known)
         where = f"{path}.{key}" if path else str(key)
         guess = suggestion(key, names)
@@ -46,13 +46,13 @@ class Problems:
         self.add(where, f"is unknown; {guess}the fields are: {listed}." if names else "is unknown.")
 
     def raise_if_any(self, owner: str) -> None:
-        """Raise all that was noted."""
+        """Raise an error with all problems, if there are any."""
         if self.found:
             raise PolicyError(self.found, owner)
 
 
 def short(value: object, limit: int = 80) -> str:
-    """The value as it is written, cut where it is long."""
+    """Return the value as the user wrote it, shortened if it is long."""
     if hasattr(value, "isoformat"):  # a date as the user wrote it, not datetime.date(...)
         text = str(value)
     elif isinstance(value, (list, tuple)) and len(value) <= 4:
@@ -63,13 +63,13 @@ def short(value: object, limit: int = 80) -> str:
 
 
 def suggestion(given: object, known: Iterable[str]) -> str:
-    """`did you mean 'x'? ` if one of the known names is near, else nothing."""
+    """Return `did you mean 'x'? ` if a known name is similar, else an empty text."""
     near = difflib.get_close_matches(str(given).lower(), list(known), n=1, cutoff=0.6)
     return f"did you mean {near[0]!r}? " if near else ""
 
 
 def an_integer(problems: Problems, path: str, value: Any, at_least: int, default: int = 0) -> int:
-    """The value if it is an integer (a boolean is not) of at least so much; else the default."""
+    """Return the value if it is an integer (not a boolean) of at least `at_least`; else the default."""
     if not isinstance(value, (bool, str)):
         try:
             number = operator.index(value)
@@ -83,7 +83,7 @@ def an_integer(problems: Problems, path: str, value: Any, at_least: int, default
 
 
 def a_number(problems: Problems, path: str, value: Any, rule: str, lo: float, hi: float) -> float | None:
-    """The value if it is a number strictly between `lo` and `hi`; else None."""
+    """Return the value if it is a number strictly between `lo` and `hi`; else None."""
     number = as_number(value)
     if number is None or not lo < number < hi:
         problems.must(path, rule, value)
@@ -92,7 +92,7 @@ def a_number(problems: Problems, path: str, value: Any, rule: str, lo: float, hi
 
 
 def as_number(value: Any) -> float | None:
-    """The value as a finite float, if it is a number."""
+    """Return the value as a finite float if it is a number; else None."""
     if isinstance(value, (bool, str, bytes)) or type(value).__name__ == "bool_":
         return None
     try:
@@ -103,7 +103,7 @@ def as_number(value: Any) -> float | None:
 
 
 def a_boolean(problems: Problems, path: str, value: Any) -> bool:
-    """The value if it is a boolean; else False."""
+    """Return the value if it is a boolean; else False."""
     if not isinstance(value, bool):
         problems.must(path, "true or false", value)
         return False
@@ -111,7 +111,7 @@ def a_boolean(problems: Problems, path: str, value: Any) -> bool:
 
 
 def one_of(problems: Problems, path: str, value: Any, choices: type[_Choice]) -> _Choice | None:
-    """The member of an enumeration whose value (or itself) was given; else None."""
+    """Return the member of an enumeration that was given, as itself or by its value; else None."""
     try:
         return choices(value)  # type: ignore[call-arg]
     except ValueError:
@@ -122,5 +122,5 @@ def one_of(problems: Problems, path: str, value: Any, choices: type[_Choice]) ->
 
 
 def _continued(inner: str, sentence: str) -> str:
-    # A sentence that stood alone goes on after a path as a remark.
+    # A whole sentence becomes a remark if a path precedes it.
     return sentence if inner or sentence.startswith((":", "must ")) else f": {sentence}"

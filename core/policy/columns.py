@@ -1,7 +1,7 @@
-"""Columns of values to arrays of numbers: the part of encoding that looks at types.
+"""Converts columns of values to arrays of numbers, by the types of the values.
 
-A column is a sequence, a numpy array or an Arrow array. Nothing here raises for a value: what
-does not fit has a reason instead, and no reason ever holds the value.
+A column is a sequence, a numpy array or an Arrow array. No function for columns raises because of a value. A value that
+does not fit gets a reason instead, and no reason ever holds the value.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from crenel.policy.geometry import EXACT
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
-#: For each value why it was rejected, or None; None itself if none was.
+#: For each value the reason of its rejection, or None; None instead of the array if no value was rejected.
 Reasons: TypeAlias = NDArray[np.object_] | None
 
 MISSING = "missing"
@@ -40,8 +40,7 @@ WRONG_LENGTH = "wrong length"
 UNKNOWN_CHARACTER = "unknown character"
 WRONG_TYPE = "wrong type"
 
-#: A number other than 0 lies between these in size, so that the difference of any two, and 1 /
-#: that, is one too.
+#: The allowed size of numbers other than 0. Within it, the difference of any two numbers and its inverse are finite.
 LARGEST, SMALLEST = 1e280, 1e-280
 
 _EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - compared with moments already moved to UTC
@@ -57,7 +56,7 @@ _ARROW_NUMBERS = frozenset(
 
 
 def number(value: Any) -> float:
-    """The value as a finite float64, never -0.0; text and booleans are no numbers."""
+    """Return the value as a finite float64, never -0.0. Text and booleans are not numbers."""
     if value is None:
         raise Rejected(MISSING)
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, _NUMBER_TYPES):
@@ -66,7 +65,7 @@ def number(value: Any) -> float:
         result = float(value)
     except OverflowError:
         raise Rejected(TOO_LARGE) from None
-    except ValueError:  # a signalling Decimal NaN
+    except ValueError:  # a signalling NaN of Decimal
         raise Rejected(NOT_A_NUMBER) from None
     size = abs(result)
     if SMALLEST <= size <= LARGEST or result == 0:
@@ -77,7 +76,7 @@ def number(value: Any) -> float:
 
 
 def numbers(values: Any) -> tuple[Floats, Reasons]:
-    """`number` of each value; NaN where there is a reason."""
+    """Apply `number` to each value; NaN if there is a reason."""
     found = _plain_numbers(values)
     if found is None:
         return spread(*factorize(values), number)
@@ -96,14 +95,14 @@ def numbers(values: Any) -> tuple[Floats, Reasons]:
 
 
 def moment(value: Any) -> float:
-    """The value as whole microseconds since the epoch.
+    """Return the value as whole microseconds since the epoch.
 
-    A datetime (naive means UTC), a date (its midnight), ISO-8601 text, or a number: seconds since
-    the epoch.
+    The value is a datetime (naive means UTC), a date (its midnight), ISO-8601 text, or a number of seconds since the
+    epoch.
     """
     if value is None:
         raise Rejected(MISSING)
-    if isinstance(value, dt.date):  # a datetime is one too
+    if isinstance(value, dt.date):  # also a datetime
         micros = _of_date(value)
     elif isinstance(value, str):
         micros = _of_text(value)
@@ -113,15 +112,14 @@ def moment(value: Any) -> float:
         micros = round(number(value) * 1e6)
     else:
         raise Rejected(NOT_A_DATE)
-    # Beyond, a float64 does not tell microseconds apart; and milliseconds taken for seconds end
-    # here.
+    # Beyond this, float64 does not resolve microseconds. It also catches milliseconds given as seconds.
     if abs(micros) > EXACT:
         raise Rejected(TOO_FAR)
     return float(micros)
 
 
 def moments(values: Any) -> tuple[Floats, Reasons]:
-    """`moment` of each value; NaN where there is a reason."""
+    """Apply `moment` to each value; NaN if there is a reason."""
     dates = _plain_dates(values)
     if dates is not None:
         return _of_dates(dates)
@@ -135,11 +133,10 @@ def moments(values: Any) -> tuple[Floats, Reasons]:
 
 
 def text_of(value: Any) -> str:
-    """The canonical text of a value.
+    """Return the canonical text of a value.
 
-    1, 1.0 and "1" have the same: an identifier that is sometimes text and sometimes a number is
-    one, and where it is not, taking two for one errs on the side of privacy (fewer persons, fewer
-    distinct values are counted).
+    1, 1.0 and "1" have the same text, so that an identifier may be text in one row and a number in another. If they
+    were meant as two, taking them for one errs on the side of privacy: fewer persons and fewer distinct values count.
     """
     if isinstance(value, str):
         return str.__str__(value)
@@ -152,7 +149,7 @@ def text_of(value: Any) -> str:
     if isinstance(value, float):
         return str(int(value)) if value.is_integer() else repr(value)
     if isinstance(value, Decimal):
-        if not value.is_finite() or abs(value.adjusted()) > 400:  # no gigabytes of digits
+        if not value.is_finite() or abs(value.adjusted()) > 400:  # do not write gigabytes of digits
             return str(value)
         return str(int(value)) if value == int(value) else str(value.normalize())
     if isinstance(value, dt.datetime) and value.tzinfo is not None:
@@ -167,10 +164,10 @@ def text_of(value: Any) -> str:
 
 
 def factorize(values: Any) -> tuple[Ints, list[Any]]:
-    """Each value's place in a list of the distinct ones, and that list.
+    """Return each value's position in a list of the distinct values, and that list.
 
-    The list is of plain Python objects, None for what is missing. Values that cannot be hashed
-    are listed one by one.
+    The list holds plain Python objects, with None for a missing value. Values that cannot be hashed are listed one by
+    one.
     """
     if is_arrow(values):
         values = _arrow_array(values)
@@ -190,7 +187,7 @@ def factorize(values: Any) -> tuple[Ints, list[Any]]:
 def spread(
     codes: Ints, distinct: list[Any], function: Callable[[Any], float], dtype: Any = np.float64
 ) -> tuple[Any, Reasons]:
-    """Apply a function to the distinct values and hand its results, and reasons, to every value."""
+    """Apply a function to each distinct value, and copy its results and reasons to all values."""
     results = np.zeros(len(distinct), dtype=dtype)
     reasons = np.full(len(distinct), None, dtype=object)
     rejected = False
@@ -209,7 +206,7 @@ def spread(
 
 
 def mark(reasons: Reasons, where: NDArray[np.bool_], reason: str, *, over: bool = False) -> Reasons:
-    """Give a reason to these values; those that have one keep it, unless `over`."""
+    """Set the reason of these values. A value that already has one keeps it, unless `over`."""
     if not where.any():
         return reasons
     if reasons is None:
@@ -219,14 +216,14 @@ def mark(reasons: Reasons, where: NDArray[np.bool_], reason: str, *, over: bool 
 
 
 def blank(values: Floats, reasons: Reasons) -> Floats:
-    """The values, NaN where there is a reason."""
+    """Replace values that have a reason by NaN."""
     if reasons is not None:
         values[reasons != None] = np.nan  # noqa: E711 - elementwise
     return values
 
 
 def holes(values: Any, among: Ints) -> Ints:
-    """Which of these places of a column hold nothing: null, NaN, NaT or empty text, whatever the column's type."""
+    """Find the positions with a missing value: null, NaN, NaT or empty text, whatever the type of the column."""
     if is_arrow(values):
         picked = values.take(among).to_pylist()
     else:
@@ -236,23 +233,23 @@ def holes(values: Any, among: Ints) -> Ints:
 
 
 def is_missing(value: Any) -> bool:
-    """Whether a value stands for none."""
+    """Whether the value counts as missing."""
     if value is None or (isinstance(value, (str, bytes)) and len(value) == 0):
         return True
     if isinstance(value, np.datetime64):
         return bool(np.isnat(value))
     if isinstance(value, np.floating):
         return bool(np.isnan(value))
-    return _is_nan(value) or type(value).__name__ == "NAType"  # pandas', which is not imported to tell
+    return _is_nan(value) or type(value).__name__ == "NAType"  # of pandas, which need not be imported for this
 
 
 def is_arrow(values: Any) -> bool:
-    """Whether it is an Arrow column; pyarrow is not imported to tell."""
+    """Whether it is an Arrow column. This does not import pyarrow."""
     return type(values).__module__.partition(".")[0] == "pyarrow"
 
 
 def as_array(values: Any) -> Any:
-    """A pandas column, a masked array and their like as numpy or a list; anything else as it is."""
+    """Convert a pandas column, masked array or similar to numpy or a list; return anything else unchanged."""
     if isinstance(values, np.ma.MaskedArray):
         return values.tolist()
     if isinstance(values, np.ndarray) or is_arrow(values):
@@ -266,7 +263,7 @@ def as_array(values: Any) -> Any:
 
 
 def _is_nan(value: Any) -> bool:
-    # Also pandas' NaT, which is a datetime. Other types may not compare to a boolean.
+    # This includes NaT of pandas, which is a datetime. Other types may not compare to a boolean.
     comparable = isinstance(value, (float, Decimal, dt.datetime))
     return comparable and bool(value != value)  # noqa: PLR0124
 
@@ -303,7 +300,7 @@ def _arrow_dictionary(values: Any) -> tuple[Ints, list[Any]] | None:
 
 
 def _plain_numbers(values: Any) -> tuple[Floats, NDArray[np.bool_] | None] | None:
-    """The column as float64 and what is missing in it, if it is of numbers throughout."""
+    """Return the column as float64, and what is missing in it, if it holds nothing but numbers."""
     if is_arrow(values):
         values = _arrow_array(values)
         if str(values.type) not in _ARROW_NUMBERS:
@@ -315,7 +312,7 @@ def _plain_numbers(values: Any) -> tuple[Floats, NDArray[np.bool_] | None] | Non
         if values.dtype.kind not in "iuf":
             return None
         return values.astype(np.float64), None
-    # A list; asking for the types first, since numpy would take True for 1.
+    # Check the types of a list first, because numpy would take True for 1.
     kinds = set(map(type, values))
     if not kinds or not kinds <= {int, float, type(None)}:
         return None
@@ -344,7 +341,7 @@ def _plain_dates(values: Any) -> NDArray[np.datetime64] | None:
 
 def _of_dates(dates: NDArray[np.datetime64]) -> tuple[Floats, Reasons]:
     reasons = mark(None, np.isnat(dates), MISSING)
-    # Days first: microseconds of a year far away do not fit into 64 bits.
+    # Check the days first: the microseconds of a distant year overflow 64 bits.
     days = dates.astype("datetime64[D]").astype(np.int64)
     reasons = mark(reasons, np.abs(days) > EXACT // 86_400_000_000 + 1, TOO_FAR)
     micros = dates.astype("datetime64[us]").astype(np.int64)
@@ -387,10 +384,10 @@ def _of_text(value: str) -> int:
 def _factorize_list(values: list[Any]) -> tuple[Ints, list[Any]]:
     kinds = set(map(type, values)) - {type(None)}
     if any(issubclass(kind, dt.datetime) for kind in kinds):
-        # The two passes of an hour that a clock repeats are equal, and an hour apart.
+        # When a clock is set back, both passes of the repeated hour compare equal, though they are an hour apart.
         return np.arange(len(values), dtype=np.int64), values
     try:
-        # 1, 1.0 and True are one key to a dict: with several types, the type is a part of the key.
+        # A dict takes 1, 1.0 and True for one key. With several types, the type becomes a part of the key.
         keys: list[Any] = values if len(kinds) <= 1 else list(zip(map(type, values), values, strict=True))
         places = {key: place for place, key in enumerate(dict.fromkeys(keys))}
     except TypeError:

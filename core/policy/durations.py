@@ -1,4 +1,4 @@
-"""Spans of time, as users write them and as microseconds."""
+"""Durations: as users write them, and as microseconds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from crenel.policy.checks import Problems
 
 __all__ = ["A_DURATION", "UNITS", "a_duration", "format_duration", "parse_duration"]
 
-#: Microseconds of each unit of a duration.
+#: Microseconds per unit.
 UNITS = {
     "d": 86_400_000_000,
     "h": 3_600_000_000,
@@ -23,12 +23,12 @@ UNITS = {
 _DURATION = re.compile(r"(\d+(?:\.\d+)?) ?(us|ms|s|m|h|d)", re.ASCII)
 A_DURATION = "a duration such as '500ms', '30s', '10m', '2h' or '1d'"
 
-#: Durations and deadlines are added in 64 bits.
+#: Durations and deadlines are added in 64 bits, so they must leave room.
 _LONGEST = 2**62
 
 
 def a_duration(problems: Problems, path: str, value: Any, at_least: int) -> int:
-    """The microseconds of a text such as `10m`, a timedelta or an integer, if they are so many; else the least."""
+    """Return the microseconds of a text such as `10m`, a timedelta or an integer; on a problem, `at_least`."""
     micros = _micros(value)
     if micros is None or not at_least <= micros <= _LONGEST:
         rule = A_DURATION if micros is None else f"{A_DURATION}, at least {at_least} microsecond"
@@ -38,7 +38,7 @@ def a_duration(problems: Problems, path: str, value: Any, at_least: int) -> int:
 
 
 def parse_duration(text: str) -> int | None:
-    """The microseconds of a text such as `10m`; None if it is no duration."""
+    """Return the microseconds of a text such as `10m`; None if it is not a duration."""
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         return None
@@ -47,7 +47,7 @@ def parse_duration(text: str) -> int | None:
 
 
 def format_duration(micros: int) -> str:
-    """The text of a duration, in the largest unit that it is a whole number of."""
+    """Write a duration in the largest unit that divides it."""
     if micros == 0:
         return "0s"
     unit = next(name for name, size in UNITS.items() if micros % size == 0)

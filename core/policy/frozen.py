@@ -1,4 +1,4 @@
-"""A mapping that does not change."""
+"""A mapping that cannot change."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _Value = TypeVar("_Value")
 
 
 class FrozenDict(Mapping[str, _Value], Generic[_Value]):
-    """A mapping that does not change, and whose order counts."""
+    """A mapping that cannot change. Two of them are equal only if their order is."""
 
     __slots__ = ("_items",)
 

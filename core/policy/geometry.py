@@ -1,14 +1,14 @@
-"""How a range of coordinates widens into what can be published, and how wide that is.
+"""How a range of coordinates widens into what can be published, and how much information that loses.
 
 Every quasi-identifier maps its values to coordinates (float64) and has one of three geometries:
 
-- `Interval`: a range is published as it is, or, where coordinates are numbers of cells, as those cells;
-- `Radix`: numbers of a fixed count of digits; a range widens to all numbers that share its prefix;
-- `Tree`: the leaves of a hierarchy, numbered depth-first; a range widens to the leaves under their
-  lowest common ancestor.
+- `Interval`: a range is published as it is; if coordinates number cells, as those cells.
+- `Radix`: numbers with a fixed count of digits. A range widens to all numbers with the common prefix.
+- `Tree`: the leaves of a hierarchy, numbered depth-first. A range widens to all leaves under the lowest common
+  ancestor.
 
-These three are all that the compiled engine knows. A quasi-identifier's own sense (a logarithmic
-scale, a cell on a map, an address) lies in the mapping from values to coordinates.
+The compiled engine knows only these three. What is special about a quasi-identifier (a logarithmic scale, a cell on a
+map, an address) lies in its mapping from values to coordinates.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from numpy.typing import NDArray
 
 __all__ = ["EXACT", "Geometry", "Interval", "Radix", "Tree"]
 
-#: The integers from -EXACT to EXACT are exact as float64.
+#: float64 represents all integers from -EXACT to EXACT exactly.
 EXACT = 2**53
 
 
 @dataclass(frozen=True)
 class Interval:
-    """The real numbers from `lo` to `hi`; both None: the range that the stream has shown so far.
+    """The real numbers from `lo` to `hi`. If both are None, the range is learned from the stream.
 
-    With `cells`, the whole numbers from `lo` to `hi`, each of which stands for a cell as wide as any other: a range of
-    them is as wide as the cells in it, and one cell alone is not lossless.
+    With `cells`, the whole numbers from `lo` to `hi`. Each stands for a cell of the same width, so the width of a range
+    is the number of its cells, and even a single cell loses information.
     """
 
     lo: float | None = None
@@ -50,7 +50,7 @@ class Interval:
                 raise ValueError(msg)
             return
         width = self.hi - self.lo
-        # The engine multiplies by 1 / width, so that has to be a number too.
+        # The engine multiplies by 1 / width, which must be finite too.
         if not (0 < width < math.inf and math.isfinite(1.0 / width)):
             msg = f"interval: lo must be less than hi, and both finite, not {self.lo}, {self.hi}."
             raise ValueError(msg)
@@ -62,21 +62,21 @@ class Interval:
 
     @property
     def cell(self) -> float:
-        """The width of what one coordinate stands for."""
+        """The width of a single coordinate."""
         return 1.0 if self.cells else 0.0
 
     def widest(self) -> tuple[float, float]:
-        """The whole domain; `(-inf, inf)` if it is learned."""
+        """Return the whole domain; `(-inf, inf)` if it is learned."""
         if self.lo is None or self.hi is None:
             return (-math.inf, math.inf)
         return (float(self.lo), float(self.hi))
 
     def span(self, lo: float, hi: float) -> tuple[float, float]:
-        """What the range is published as: itself."""
+        """Return what the range is published as: the range itself."""
         return (float(lo), float(hi))
 
     def loss(self, lo: float, hi: float) -> float:
-        """Width of the range as a part of the domain's; NaN where that is yet to be learned."""
+        """Return the range's share of the domain; NaN if the domain is learned."""
         if math.isinf(lo) and math.isinf(hi) and lo < hi:
             return 1.0
         if self.lo is None or self.hi is None:
@@ -98,7 +98,7 @@ class Radix:
         if not _is_integer(self.length) or self.length < 1:
             msg = f"radix: length must be an integer of at least 1, not {self.length!r}."
             raise ValueError(msg)
-        # 53 digits of the smallest base are the most; asking first keeps the power small.
+        # Base 2 allows at most 53 digits. Checking that first keeps the power small.
         if self.length > 53 or self.base**self.length > EXACT:
             msg = f"radix: base**length must be at most 2**53, not {self.base}**{self.length}."
             raise ValueError(msg)
@@ -108,21 +108,21 @@ class Radix:
         return (0.0, float(self.base**self.length - 1))
 
     def span(self, lo: float, hi: float) -> tuple[float, float]:
-        """The block of all numbers that share the common prefix of `lo` and `hi`."""
+        """Return all numbers that share the common prefix of `lo` and `hi`."""
         a, b, size = int(lo), int(hi), 1
         while a != b:
             a, b, size = a // self.base, b // self.base, size * self.base
         return (float(a * size), float(a * size + size - 1))
 
     def shared(self, lo: float, hi: float) -> int:
-        """How many leading digits `lo` and `hi` have in common."""
+        """Count the leading digits that `lo` and `hi` have in common."""
         a, b, digits = int(lo), int(hi), self.length
         while a != b:
             a, b, digits = a // self.base, b // self.base, digits - 1
         return digits
 
     def loss(self, lo: float, hi: float) -> float:
-        """Width of the range's span as a part of the domain's."""
+        """Return the share of the domain that the range's span covers."""
         first, last = self.span(lo, hi)
         return (last - first) / self.widest()[1]
 
@@ -131,14 +131,13 @@ class Radix:
 class Tree:
     """A rooted tree whose leaves are numbered depth-first.
 
-    Nodes are numbered so that a parent comes before its children; node 0 is the root and its own
-    parent.
+    A parent has a smaller number than its children. Node 0 is the root and its own parent.
 
     Args:
-        parent: For each node its parent.
-        first: For each node the first leaf number under it; its own for a leaf.
-        last: For each node the last leaf number under it; its own for a leaf.
-        leaf: For each leaf number its node.
+        parent: The parent of each node.
+        first: The first leaf number under each node; for a leaf, its own number.
+        last: The last leaf number under each node; for a leaf, its own number.
+        leaf: The node of each leaf number.
     """
 
     parent: NDArray[np.int32]
@@ -158,13 +157,13 @@ class Tree:
 
     @classmethod
     def from_parents(cls, parent: NDArray[np.int32]) -> Tree:
-        """The tree of these parents, its nodes in depth-first order (root, first child, ...)."""
+        """Build the tree from its parents, with nodes in depth-first order (root, first child, ...)."""
         parents = np.asarray(parent, dtype=np.int32)
         count = len(parents)
         is_leaf = np.ones(count, dtype=bool)
         is_leaf[parents[1:]] = False
         leaf = np.flatnonzero(is_leaf).astype(np.int32)
-        # Depth-first: a node's leaves are a run that starts after all leaves before the node.
+        # In depth-first order, the leaves under a node follow all leaves before the node.
         first = (np.cumsum(is_leaf) - is_leaf).astype(np.int32)
         last = first.tolist()
         above = parents.tolist()
@@ -190,7 +189,7 @@ class Tree:
         return (0.0, float(len(self.leaf) - 1))
 
     def ancestor(self, lo: float, hi: float) -> int:
-        """The lowest node that has the leaves `lo` and `hi` under it. O(depth)."""
+        """Return the lowest node above the leaves `lo` and `hi`. O(depth)."""
         node = int(self.leaf[int(lo)])
         last = int(hi)
         while self.last[node] < last:
@@ -198,12 +197,12 @@ class Tree:
         return node
 
     def span(self, lo: float, hi: float) -> tuple[float, float]:
-        """The leaves under the lowest common ancestor."""
+        """Return the leaves under the lowest common ancestor."""
         node = self.ancestor(lo, hi)
         return (float(self.first[node]), float(self.last[node]))
 
     def loss(self, lo: float, hi: float) -> float:
-        """Width of the range's span as a part of all leaves'; 0 where there is one leaf."""
+        """Return the share of the leaves that the range's span covers; 0 if there is only one leaf."""
         widest = len(self.leaf) - 1
         if widest == 0:
             return 0.0
@@ -215,9 +214,9 @@ class Tree:
         if not nodes or len(self.first) != nodes or len(self.last) != nodes:
             return "parent, first and last must be of one length, at least 1"
         if self.parent[0] != 0 or np.any(self.parent[1:] >= np.arange(1, nodes)):
-            return "a parent must come before its children, and the root be node 0 and its own parent"
+            return "a parent must come before its children, and the root must be node 0 and its own parent"
         if np.any(self.parent < 0) or np.any(self.leaf < 0) or np.any(self.leaf >= nodes):
-            return "parent and leaf must hold numbers of nodes"
+            return "parent and leaf must hold node numbers"
         if self.first[0] != 0 or self.last[0] != leaves - 1:
             return "all leaves must be under the root"
         number = np.arange(leaves)

@@ -1,8 +1,7 @@
-"""Hierarchies of categories: a ragged tree of labels.
+"""Hierarchies of categories: a tree of labels whose branches may differ in depth.
 
-Every label stands for one node. A leaf is a value that a record may have; a node above it is what
-is published for a group of leaves. Everything here is linear in the number of nodes: no table of
-leaves by levels is kept.
+Every label stands for one node. A leaf is a value that a record may have; a node above it is published for a group of
+leaves. All operations are linear in the number of nodes: no table of leaves by levels is kept.
 """
 
 from __future__ import annotations
@@ -24,24 +23,24 @@ from crenel.policy.geometry import Tree
 
 __all__ = ["ROOT", "Hierarchy"]
 
-#: The label of a root that was not named.
+#: The label of a root that has no name.
 ROOT = "*"
 
-#: A wrong file may be wrong in every line.
+#: A wrong file may be wrong in every line, so only the first problems are listed.
 _MOST_PROBLEMS = 10
 
 
 class Hierarchy:
-    """A tree of labels, its leaves numbered depth-first, siblings in the order of their naming.
+    """A tree of labels. Leaves are numbered depth-first, siblings in the order they are declared.
 
-    Use `from_csv`, `from_mapping` or `flat`. It is immutable, compares by content, and pickles as
-    its labels and parents.
+    Use `from_csv`, `from_mapping` or `flat` to build one. It is immutable, compares by content, and pickles as its
+    labels and parents.
     """
 
-    #: The label of every node, depth-first.
+    #: The label of each node, depth-first.
     labels: tuple[str, ...]
 
-    #: The parent of every node; node 0 is the root and its own parent.
+    #: The parent of each node. Node 0 is the root and its own parent.
     parents: NDArray[np.int32]
 
     def __init__(self, labels: Iterable[str], parents: NDArray[np.int32]) -> None:
@@ -51,13 +50,12 @@ class Hierarchy:
 
     @classmethod
     def from_csv(cls, path: str | PathLike[str], *, delimiter: str = ";", encoding: str = "utf-8-sig") -> Hierarchy:
-        """Read ARX's format: a line for each leaf, `leaf;level 1;...;*`, no header.
+        """Read ARX's format: one line per leaf, `leaf;level 1;...;*`, without a header.
 
-        Lines may differ in length; a label repeated on neighbouring levels, and an empty cell,
-        add no node.
+        Lines may differ in length. An empty cell, or a label repeated on neighbouring levels, adds no node.
 
         Raises:
-            PolicyError: the file cannot be read, or is not a tree; with the lines.
+            PolicyError: The file cannot be read, or is not a tree. The message names the lines.
         """
         name = Path(path).name
         builder = _Builder(f"{name}, line ")
@@ -81,11 +79,10 @@ class Hierarchy:
 
     @classmethod
     def from_mapping(cls, nested: Mapping[Any, Any] | Sequence[Any]) -> Hierarchy:
-        """Take a tree of mappings and lists.
+        """Build a hierarchy from nested mappings and lists.
 
-        A mapping holds groups by their labels; a list holds leaves, and may hold mappings; a
-        label that holds nothing (None) is a leaf. A mapping of one label at the top is the root;
-        otherwise the root is `*`.
+        A mapping holds groups by label. A list holds leaves, and may hold mappings. A label that maps to None is a
+        leaf. If the top mapping has a single label, that is the root; otherwise the root is `*`.
 
         Example:
             >>> Hierarchy.from_mapping({"School": ["9th", "10th"], "Higher": {"BSc": None}})
@@ -97,11 +94,11 @@ class Hierarchy:
 
     @classmethod
     def flat(cls, values: Iterable[Any]) -> Hierarchy:
-        """Take values that have nothing above them but the root, `*`."""
+        """Build a hierarchy in which all values are directly under the root, `*`."""
         return cls.from_mapping(list(values))
 
     def to_mapping(self) -> dict[str, Any]:
-        """The tree as nested mappings and lists, as `from_mapping` takes it."""
+        """Return the tree as nested mappings and lists, as `from_mapping` takes it."""
         children: list[list[int]] = [[] for _ in self.labels]
         for node in range(1, len(self.labels)):
             children[self.parents[node]].append(node)
@@ -123,13 +120,13 @@ class Hierarchy:
 
     @cached_property
     def leaves(self) -> tuple[str, ...]:
-        """The leaves' labels in depth-first order: a leaf's place is its number."""
+        """The labels of the leaves in depth-first order: a leaf's position is its number."""
         labels = self.labels
         return tuple([labels[node] for node in self.tree.leaf.tolist()])
 
     @cached_property
     def depth(self) -> int:
-        """The most steps from the root down to a leaf."""
+        """The largest number of steps from the root to a leaf."""
         depths = [0] * len(self.labels)
         for node, parent in enumerate(self.parents.tolist()):
             if node:
@@ -138,24 +135,24 @@ class Hierarchy:
 
     @property
     def root_label(self) -> str:
-        """What stands for all leaves."""
+        """The label that stands for all leaves."""
         return self.labels[0]
 
     def leaf_number(self, label: str) -> int:
-        """The number of the leaf of this label; KeyError if there is none."""
+        """Return the number of the leaf with this label; KeyError if there is none."""
         return self.numbers[label]
 
     def label(self, node: int) -> str:
-        """The label of a node."""
+        """Return the label of a node."""
         return self.labels[node]
 
     def label_of_span(self, lo: float, hi: float) -> str:
-        """The label of the lowest node that has the leaves `lo` to `hi` under it."""
+        """Return the label of the lowest node above the leaves `lo` to `hi`."""
         return self.labels[self.tree.ancestor(lo, hi)]
 
     @cached_property
     def numbers(self) -> dict[str, int]:
-        """The leaves' numbers by their labels."""
+        """The numbers of the leaves by label."""
         return {label: number for number, label in enumerate(self.leaves)}
 
     def __len__(self) -> int:
@@ -177,7 +174,7 @@ class Hierarchy:
 
 
 class _Builder:
-    """Gathers child -> parent by label, which is the tree, and what is wrong with it."""
+    """Collects the parent of each label, and all problems."""
 
     def __init__(self, place: str) -> None:
         self.place = place
@@ -195,7 +192,7 @@ class _Builder:
             self.unlisted += 1
 
     def add_path(self, cells: list[str], line: int) -> None:
-        """One line of a file: a leaf and what is above it."""
+        """Add one line of a file: a leaf and the labels above it."""
         if not cells[0]:
             self.problem(f"{self.place}{line}: the leaf must not be empty.")
             return
@@ -205,7 +202,7 @@ class _Builder:
                 path.append(cell)
         if len(set(path)) < len(path):
             again = next(label for place, label in enumerate(path) if label in path[:place])
-            self.problem(f"{self.place}{line}: the label {short(again)} must not return above another.")
+            self.problem(f"{self.place}{line}: the label {short(again)} must not occur twice on one path.")
             return
         self.leaves.setdefault(path[0], line)
         for child, above in pairwise(path):
@@ -225,17 +222,17 @@ class _Builder:
         )
 
     def add_tree(self, nested: Any) -> None:
-        """A tree of mappings and lists."""
+        """Add a tree of mappings and lists."""
         if isinstance(nested, (str, bytes)) or not isinstance(nested, (Mapping, Sequence)):
             self.problem(f"it must be a mapping or a list, not {short(nested)}.")
             return
         seen: set[str] = set()
         open_groups: list[tuple[str | None, Any]] = [(None, nested)]
-        for above, group in open_groups:  # grows while it is gone through
+        for above, group in open_groups:  # grows during the loop
             for label, under in self._members(above, group):
                 if label in seen:
                     self.problem(
-                        f"the label {short(label)} must be there once, not again"
+                        f"the label {short(label)} must occur once, not again"
                         + (f" under {short(above)}." if above is not None else ".")
                     )
                     continue
@@ -269,7 +266,7 @@ class _Builder:
             return label
         if isinstance(label, (int, float)) and not isinstance(label, bool):
             return str(label)
-        # YAML reads `no` as False and 2020-01-01 as a date; which text was meant is not known.
+        # YAML reads `no` as False and 2020-01-01 as a date. The text that was meant is lost.
         self.problem(f"a label must be text (put it in quotes), not {short(label)}.")
         return None
 
@@ -281,7 +278,7 @@ class _Builder:
                 self.problem(f"{self._at(line)}{short(leaf)} must be a value or a group, not both.")
         if self.problems:
             if self.unlisted:
-                self.problems.append(f"and {self.unlisted} problems more of the same kinds.")
+                self.problems.append(f"and {self.unlisted} more problems of the same kinds.")
             raise PolicyError([("hierarchy", f": {text}") for text in self.problems], "")
         return cls(*_depth_first(root, self.parent))
 
@@ -301,7 +298,7 @@ class _Builder:
             return ROOT
         if len(self.tops) == 1 and next(iter(self.tops)) not in self.leaves:
             return next(iter(self.tops))
-        # Several tops, or a leaf at the top, get a root of their own.
+        # Several tops, or a leaf at the top, get a common root above them.
         if ROOT in self.tops or ROOT in self.parent:
             other = next((top for top in self.tops if top != ROOT), ROOT)
             self.problem(f"{self._at(self.tops.get(other, 0))}the top must be {ROOT!r} everywhere, not {short(other)}.")

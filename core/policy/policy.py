@@ -1,8 +1,7 @@
 """The policy: columns, their roles, the guarantees, the method and its parameters.
 
-One YAML file (`Policy.from_yaml`), a dict (`Policy.from_dict`) or Python objects. Whichever it
-is, it is checked in full when it is built, and a `PolicyError` names all that is wrong. Every
-field is described in `docs/policy.md`.
+It comes from a YAML file (`Policy.from_yaml`), a dict (`Policy.from_dict`) or Python objects. It is checked in full
+when it is built, and a `PolicyError` lists everything that is wrong. `docs/policy.md` describes every field.
 """
 
 from __future__ import annotations
@@ -19,11 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from crenel.errors import PolicyError
+from crenel.policy import methods
 from crenel.policy import quasi_identifiers as qi_types
 from crenel.policy.checks import Problems, a_number, an_integer, one_of, short, suggestion
 from crenel.policy.durations import A_DURATION, UNITS, a_duration, format_duration
 from crenel.policy.frozen import FrozenDict
-from crenel.policy.parameters import METHODS
+from crenel.policy.methods import Method
+from crenel.policy.parameters import Reuse
 from crenel.policy.quasi_identifiers import QuasiIdentifier
 from crenel.policy.sensitive import Sensitive
 
@@ -32,14 +33,14 @@ __all__ = ["FrozenDict", "OnSuppress", "Policy", "PolicyError", "Sensitive", "Sh
 #: Where a secret may be: an environment variable, or a file by its absolute path.
 _SECRET = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:/.+", re.ASCII)
 
-#: Moments in a delay at which rows leave for reasons of time.
+#: The number of moments in a delay at which rows may leave because of their deadline.
 _TICKS = 16
 
 
 class OnSuppress(Enum):
-    """What becomes of a row that no group would take in time."""
+    """What happens to a row that finds no group before its deadline."""
 
-    #: It is published with every quasi-identifier at its widest.
+    #: It is published with every quasi-identifier fully generalized.
     STAR = "star"
 
     #: It is not published.
@@ -47,23 +48,23 @@ class OnSuppress(Enum):
 
 
 class ShardBy(Enum):
-    """What sends rows to the same shard."""
+    """Which rows go to the same shard."""
 
-    #: All rows of a person: any shard is a sample of the persons.
+    #: All rows of a person, so that each shard is a sample of the persons.
     PERSON = "person"
 
-    #: Rows whose quasi-identifiers are near each other, by the declared domains and hierarchies.
+    #: Rows with similar quasi-identifiers, by the declared domains and hierarchies.
     LOCALITY = "locality"
 
 
 @dataclass(frozen=True, init=False)
 class Policy:
-    """What is declared about a stream.
+    """What a user declares about a stream.
 
-    It is immutable, compares by content, and pickles with its hierarchies inside.
+    A policy is immutable, compares by content, and pickles together with its hierarchies.
 
     Raises:
-        PolicyError: something is wrong; all of it is listed.
+        PolicyError: something is wrong; the message lists everything that is.
 
     Example:
         >>> from crenel.policy.quasi_identifiers import Numeric
@@ -72,40 +73,40 @@ class Policy:
         600000000
     """
 
-    #: The format of the policy.
+    #: The version of the policy format.
     version: int
 
-    #: The column that tells persons apart. It never leaves.
+    #: The column that identifies persons. It is never published.
     person: str
 
-    #: The column of the event time; None: Beam's timestamp of the element.
+    #: The column of the event time; None: the timestamp of the Beam element.
     event_time: str | None
 
-    #: The columns that leave generalized, in order.
+    #: The columns that are published generalized, in order.
     quasi_identifiers: FrozenDict[QuasiIdentifier]
 
-    #: The columns that an outsider must not learn for a person; they leave as they are.
+    #: The columns that an attacker must not learn about a person; they are published as they are.
     sensitive: FrozenDict[Sensitive]
 
-    #: Other columns that may leave as they are.
+    #: Other columns that are published as they are.
     publish: tuple[str, ...]
 
-    #: The least number of distinct persons under a published generalization.
+    #: The fewest distinct persons under a published generalization.
     k: int
 
-    #: The least number of distinct values of each sensitive column there; None: not asked for.
+    #: The fewest distinct values of each sensitive column there; None: not required.
     l: int | None
 
-    #: The most distance between a group's sensitive values and the stream's; None: not asked for.
+    #: The largest distance between the sensitive values of a group and of the stream; None: not required.
     t: float | None
 
-    #: Microseconds of event time within which a row leaves; None: not limited.
+    #: Microseconds of event time within which a row leaves; None: no limit.
     delay: int | None
 
-    #: Arrivals within which a row leaves; None: not limited.
+    #: Arrivals within which a row leaves; None: no limit.
     delay_rows: int | None
 
-    #: Microseconds by which event times may be out of order before the clock follows them.
+    #: Microseconds by which the clock stays behind the latest event time, because rows may be out of order.
     disorder: int
 
     #: The name of the method.
@@ -114,20 +115,20 @@ class Policy:
     #: The method's parameters.
     parameters: Any
 
-    #: What becomes of a row that no group would take in time.
+    #: What happens to a row that finds no group before its deadline.
     on_suppress: OnSuppress
 
-    #: The number of engines that share the stream, each with rows of its own.
+    #: The number of shards that the stream is split into, each with an engine of its own.
     shards: int
 
-    #: What sends rows to the same shard: PERSON, LOCALITY, or the values of these columns.
+    #: Which rows go to the same shard: by PERSON, by LOCALITY, or by the values of these columns.
     shard_by: ShardBy | tuple[str, ...]
 
-    #: The seed of the draws, for tests: a seed can be guessed.
+    #: The seed of all random draws, for tests: an attacker can guess a seed.
     seed: int | None = field(repr=False)
 
-    #: Where the secret that the draws start from is: `env:NAME` or `file:PATH`. None, and no seed: a secret is drawn
-    #: when the pipeline is built.
+    #: Where to read the secret that random draws start from: `env:NAME` or `file:PATH`. None, and no seed: a secret is
+    #: drawn when the pipeline is built.
     secret: str | None
 
     def __init__(
@@ -164,9 +165,14 @@ class Policy:
     def tick(self) -> int:
         """Microseconds that deadlines and published moments are multiples of: a sixteenth of the delay, or a second.
 
-        Who sees a row leave alone at its deadline would otherwise know its event time.
+        Otherwise, an attacker who sees a row leave alone at its deadline would know its event time.
         """
         return max(self.delay // _TICKS, 1) if self.delay is not None else UNITS["s"]
+
+    @property
+    def declaration(self) -> Method:
+        """What the policy's method declares about itself."""
+        return methods.find(self.method)
 
     @property
     def crowd(self) -> bool:
@@ -175,18 +181,34 @@ class Policy:
         A crowd is a release of rows of at least k persons, each person in it once, at one moment, under one
         generalization.
         """
-        return self.on_suppress is OnSuppress.DROP and bool(getattr(self.parameters, "crowd", False))
+        return self.on_suppress is OnSuppress.DROP and self.declaration.crowd(self.parameters)
+
+    @property
+    def reuse(self) -> Reuse:
+        """Whether a row may leave alone, under an earlier generalization; `OFF` for a method that never does that."""
+        reuse: Reuse = self.parameter("reuse", Reuse.OFF)
+        return reuse
+
+    @property
+    def reorders(self) -> bool:
+        """Whether rows are published in the order of the input."""
+        reorder: bool = self.parameter("reorder", False)
+        return reorder
+
+    def parameter(self, name: str, otherwise: Any) -> Any:
+        """Return one of the method's parameters, or `otherwise` if the method has no such parameter."""
+        return getattr(self.parameters, name) if name in self.declaration.fields else otherwise
 
     @classmethod
     def from_yaml(cls, path: str | PathLike[str]) -> Policy:
-        """Read a YAML file; the hierarchies' files are relative to it."""
+        """Read a policy from a YAML file; files of hierarchies are relative to it."""
         problems = Problems()
         given = _read_yaml(Path(path), problems)
         return cls._from_given(given, Path(path).parent, problems)
 
     @classmethod
     def from_dict(cls, given: Mapping[str, Any], base_dir: str | PathLike[str] = ".") -> Policy:
-        """Take what a YAML file would hold; the hierarchies' files are relative to `base_dir`."""
+        """Make a policy from what a YAML file would hold; files of hierarchies are relative to `base_dir`."""
         return cls._from_given(given, Path(base_dir), Problems())
 
     @classmethod
@@ -200,10 +222,9 @@ class Policy:
                 problems.unknown("", key, [f.name for f in dataclasses.fields(cls)])
         for name in ("delay", "disorder"):
             if isinstance(given.get(name), int) and given.get(name) != 0:
-                # 10 what? Python objects count microseconds, and no reader of a file would guess
-                # so.
+                # Python objects count microseconds, which nobody who reads a file would guess.
                 problems.must(name, A_DURATION, given[name])
-                given = {**given, name: "1s"}  # so that no other check speaks of it
+                given = {**given, name: "1s"}  # so that no other check reports it
         defaults = {**_DEFAULTS, "person": _ABSENT, "quasi_identifiers": _ABSENT, "k": _ABSENT}
         known_given = {key: value for key, value in given.items() if key in known}
         clean = _Check({**defaults, **known_given}, base_dir, problems).all()
@@ -211,9 +232,9 @@ class Policy:
         return cls(**clean)
 
     def to_dict(self) -> dict[str, Any]:
-        """What `from_dict` makes this policy of: plain values that YAML and JSON can hold.
+        """Return what `from_dict` makes this policy from: plain values that YAML and JSON can hold.
 
-        Fields at their defaults are left out; a hierarchy is there by its content, not by its file.
+        Fields at their defaults are left out. A hierarchy is included by its content, not by its file.
         """
         full: dict[str, Any] = {
             "version": self.version,
@@ -251,7 +272,7 @@ class Policy:
 
 
 class _Absent:
-    """Stands for a field that must be given and was not."""
+    """Stands for a required field that was not given."""
 
     def __repr__(self) -> str:
         return "given"
@@ -279,26 +300,28 @@ _DEFAULTS: dict[str, Any] = {
 
 
 class _Check:
-    """Turns what was given into a policy's fields, noting whatever is wrong."""
+    """Turns what was given into the fields of a policy, and notes everything that is wrong."""
 
     def __init__(self, given: Mapping[str, Any], base_dir: Path, problems: Problems) -> None:
         self.given = given
         self.base_dir = base_dir
         self.problems = problems
+        #: Of the method that was given; None if there is no such method.
+        self.declaration: Method | None = None
 
     def all(self) -> dict[str, Any]:
         before = len(self.problems.found)
         clean = {name: getattr(self, name)(self.given[name]) for name in self.given}
         self._roles()
-        # What two fields say to each other is asked only of fields that are right by themselves.
+        # Fields are compared with each other only if each is valid by itself.
         wrong = {path.split(".")[0] for path, _ in self._details(before)}
         self._guarantees(clean, wrong)
         self._deadlines(clean, wrong)
         self._locality(clean, wrong)
         if clean["seed"] is not None and clean["secret"] is not None:
             self.problems.add("secret", "must not be given together with seed; keep the secret.")
-        if not wrong and hasattr(clean["parameters"], "check"):
-            clean["parameters"].check(clean, self.problems)
+        if not wrong and self.declaration is not None:
+            self.declaration.check(clean, self.problems)
         return clean
 
     def _details(self, start: int) -> list[tuple[str, str]]:
@@ -407,19 +430,20 @@ class _Check:
         return 0 if value is None else a_duration(self.problems, "disorder", value, at_least=0)
 
     def method(self, value: Any) -> str:
-        if not isinstance(value, str) or value not in METHODS:
-            self.problems.must("method", f"one of {', '.join(METHODS)}", value)
+        try:
+            self.declaration = methods.find(value)
+        except PolicyError as error:
+            self.problems.include("", error)
             return ""
-        return value
+        return self.declaration.name
 
     def parameters(self, value: Any) -> Any:
-        method = self.given["method"]
-        cls = METHODS.get(method) if isinstance(method, str) else None
-        if cls is None:  # said already, and whose parameters they are is not known
+        if self.declaration is None:  # reported already; whose parameters these are is not known
             return None
+        cls = self.declaration.parameters
         if value is None or isinstance(value, Mapping):
-            return self._build("parameters", cls, dict(value or {}), lambda said: cls(**said))
-        if type(value) is not cls:  # a subclass is another method's, whose promises this one does not keep
+            return self._build("parameters", cls, dict(value or {}), lambda given: cls(**given))
+        if type(value) is not cls:  # a subclass belongs to another method, whose promises this one does not keep
             self.problems.must("parameters", f"a mapping, or {cls.__name__}", value)
         return value
 
@@ -437,7 +461,7 @@ class _Check:
         return tuple(self._names("shard_by", value))
 
     def _locality(self, clean: Mapping[str, Any], wrong: set[str]) -> None:
-        """What is near can be told beforehand only where the domain is known."""
+        """Require domains: which rows are similar can be computed in advance only from them."""
         if clean["shard_by"] is not ShardBy.LOCALITY or "quasi_identifiers" in wrong:
             return
         for name, qi in clean["quasi_identifiers"].items():
@@ -457,7 +481,7 @@ class _Check:
         if value is None:
             return None
         if not isinstance(value, str) or not _SECRET.fullmatch(value):
-            # What was given may be the secret itself: it is not repeated.
+            # The value may be the secret itself, so it is not repeated.
             self.problems.add(
                 "secret",
                 "must be env:NAME or file:/PATH (an absolute path): it says where the secret is, and never holds it.",
@@ -487,7 +511,7 @@ class _Check:
         return names
 
     def _build(self, path: str, cls: type, spec: dict[str, Any], make: Any) -> Any:
-        """Make an object of what was said of it; None if that is wrong."""
+        """Make an object from its fields; None if they are wrong."""
         known = [f.name for f in dataclasses.fields(cls) if f.init]
         unknown = [key for key in spec if key not in known]
         for key in unknown:
@@ -507,12 +531,12 @@ class _Check:
             return make(said)
         except PolicyError as error:
             self.problems.include(path, error)
-        except (ValueError, TypeError) as error:  # a type of the user's own
+        except (ValueError, TypeError) as error:  # raised by a type of the user's own
             self.problems.add(path, f": {error}")
         return None
 
     def _roles(self) -> None:
-        """A column has one role; only the event time may be a quasi-identifier besides."""
+        """Require one role for each column; only the event time may also be a quasi-identifier."""
         roles: dict[str, list[str]] = {}
         for role in ("person", "event_time"):
             name = self.given[role]
@@ -532,6 +556,8 @@ class _Check:
         for name in ("l", "t"):
             if clean[name] is not None and not clean["sensitive"] and "sensitive" not in wrong:
                 self.problems.add(name, "needs a sensitive column; name one under sensitive.")
+            if clean[name] is not None and self.declaration is not None:
+                self._kept(name, self.declaration)
         if clean["l"] is None or "l" in wrong:
             return
         if clean["l"] > clean["k"] and "k" not in wrong:
@@ -541,6 +567,13 @@ class _Check:
             if column.size is not None and clean["l"] > column.size:
                 rule = f"at most {column.size}, the number of values of sensitive.{name}"
                 self.problems.must("l", rule, clean["l"])
+
+    def _kept(self, guarantee: str, method: Method) -> None:
+        """The one place that refuses a guarantee that the method does not keep."""
+        if not {"l": method.keeps_l, "t": method.keeps_t}[guarantee]:
+            others = ", ".join(methods.keeping(guarantee))
+            instead = f"leave it out, or choose a method that keeps it ({others})."
+            self.problems.add(guarantee, f"is not kept by the method {method.name!r}: {instead}")
 
     def _deadlines(self, clean: dict[str, Any], wrong: set[str]) -> None:
         if clean["delay"] is None and clean["delay_rows"] is None:
@@ -552,7 +585,8 @@ class _Check:
             rule = f"at least k ({clean['k']}): no group of k persons can gather in fewer arrivals"
             self.problems.must("delay_rows", rule, rows)
         both = clean["delay"] is not None and rows is not None
-        if both and getattr(clean["parameters"], "reorder", False):
+        reorders = self.declaration is not None and self.declaration.reorders and "parameters" not in wrong
+        if both and reorders and clean["parameters"].reorder:
             rule = "must not be true with both delay and delay_rows; keep one."
             self.problems.add("parameters.reorder", rule)
 
@@ -605,12 +639,12 @@ def _read_yaml(path: Path, problems: Problems) -> Any:
 
 
 def _strict_loader(name: str, problems: Problems) -> Any:
-    """YAML's safe loader, which also notes a key that is there twice (YAML keeps the last)."""
+    """YAML's safe loader, which also reports duplicate keys (YAML would keep the last)."""
     import yaml
 
     class Loader(yaml.SafeLoader):
         def flatten_mapping(self, node: yaml.MappingNode) -> None:
-            # Before merging: a merged key may well be there again.
+            # Before merging: a merged key may be given again.
             seen: dict[Any, int] = {}
             for key, _ in node.value:
                 if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
@@ -618,7 +652,7 @@ def _strict_loader(name: str, problems: Problems) -> Any:
                 line = key.start_mark.line + 1
                 if key.value in seen:
                     problems.found.append(
-                        f"policy: {name}, line {line}: the key {short(key.value)} must be there "
+                        f"policy: {name}, line {line}: the key {short(key.value)} must occur "
                         f"once; it is in line {seen[key.value]} too."
                     )
                 seen.setdefault(key.value, line)

@@ -1,7 +1,7 @@
-"""Quasi-identifiers: how a column's values become coordinates, and a range of them is published.
+"""Quasi-identifiers: how the values of a column become coordinates, and how a range of coordinates is published.
 
-Four types are built in; a user's own is a subclass of `QuasiIdentifier` that is registered under
-a name. See `docs/quasi-identifiers.md`.
+Four types are built in. To add a type, subclass `QuasiIdentifier` and register it under a name, as
+`docs/quasi-identifiers.md` shows.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ __all__ = [
     "register",
 ]
 
-#: Packages may offer types under this group of entry points, each by its name in a policy.
+#: The group of entry points through which packages offer types, each by its name in a policy.
 ENTRY_POINTS = "crenel.policy.quasi_identifiers"
 
 
 class Range(NamedTuple):
-    """A published range, both ends within it; None for an end that is nowhere."""
+    """A published range that includes both ends. An end is None if the range is unbounded there."""
 
     lo: Any
     hi: Any
@@ -57,13 +57,13 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class QuasiIdentifier(ABC):
-    """A column that leaves generalized. The fields of a subclass are what a policy may say of it.
+    """A column that is published generalized. The fields of a subclass are what a policy can declare.
 
-    A subclass gives `geometry`, `coordinate` and `publish`;
-    `crenel.testing.check_quasi_identifier` says whether they fit together.
+    A subclass implements `geometry`, `coordinate` and `publish`. `crenel.testing.check_quasi_identifier` checks that
+    they fit together.
     """
 
-    #: How much this column's loss counts beside the others'.
+    #: The weight of this column's loss among the quasi-identifiers.
     weight: float = 1.0
 
     def __post_init__(self) -> None:
@@ -75,37 +75,37 @@ class QuasiIdentifier(ABC):
     @property
     @abstractmethod
     def geometry(self) -> Geometry:
-        """The shape of the coordinates: it says how a range widens, and what that loses."""
+        """The shape of the coordinates: how a range widens, and what that loses."""
 
     @abstractmethod
     def coordinate(self, value: Any) -> float:
-        """Where a value lies; the same for the same value, always.
+        """Return the coordinate of a value, always the same for the same value.
 
         Raises:
-            Rejected: the value does not fit. The reason never holds the value.
+            Rejected: The value does not fit. The reason never holds the value.
         """
 
     @abstractmethod
     def publish(self, lo: float, hi: float) -> Any:
-        """What stands for a span (as `geometry.span` gives it): something that JSON can hold."""
+        """Return what is published for a span of `geometry.span`: something that JSON can represent."""
 
     def coordinates(self, values: Any) -> tuple[NDArray[np.float64], Reasons]:
-        """`coordinate` of a column: NaN where a value was rejected, and the reasons.
+        """Apply `coordinate` to a column: NaN if a value was rejected, with the reasons.
 
-        The reasons are None if no value was rejected. This asks for each distinct value once. A
-        subclass may do better.
+        The reasons are None if no value was rejected. This method calls `coordinate` once per distinct value. A
+        subclass may override it with something faster.
         """
         return columns.spread(*columns.factorize(values), self.coordinate)
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], base_dir: Path) -> QuasiIdentifier:
-        """Build it from what a policy says; files are relative to `base_dir`."""
+        """Build the type from a policy's declaration; files are relative to `base_dir`."""
         return cls(**spec)
 
     def to_spec(self) -> dict[str, Any]:
-        """What a policy would say of it: the fields that differ from their defaults.
+        """Return the declaration for a policy file: the fields that differ from their defaults.
 
-        Their values must be such as YAML can hold.
+        YAML must be able to represent their values.
         """
         return {
             field.name: getattr(self, field.name)
@@ -114,7 +114,7 @@ class QuasiIdentifier(ABC):
         }
 
     def __getstate__(self) -> dict[str, Any]:
-        # Without what is computed from the rest.
+        # Leave out cached properties, which are computed from the rest.
         return {
             name: value
             for name, value in self.__dict__.items()
@@ -126,10 +126,10 @@ class QuasiIdentifier(ABC):
 class Numeric(QuasiIdentifier):
     """A number, published as a range. Text is not a number, and neither is a boolean."""
 
-    #: The least and the greatest value; a value outside is rejected. None: learned from the stream.
+    #: The least and the largest value; values outside are rejected. None: learned from the stream.
     domain: tuple[float, float] | None = None
 
-    #: Ranges end at multiples of this, or where the domain ends. None: at the values of rows.
+    #: Ranges end at multiples of this, or where the domain ends. None: they end at values of rows.
     step: float | None = None
 
     def __post_init__(self) -> None:
@@ -149,21 +149,21 @@ class Numeric(QuasiIdentifier):
         object.__setattr__(self, "domain", domain)
         object.__setattr__(self, "step", step)
         if self.cells is not None and self.cells.too_fine:
-            problems.must("step", "greater: the domain is too many steps from 0 to tell them apart", self.step)
+            problems.must("step", "greater, because steps so far from 0 cannot be told apart", self.step)
             problems.raise_if_any(type(self).__name__)
 
     @cached_property
     def cells(self) -> Cells | None:
-        """The cells that the step divides the line into, if there is one."""
+        """The cells of the step; None without a step."""
         if self.step is None:
             return None
-        step = Fraction(repr(self.step))  # as it is written: 0.1 is a tenth
+        step = Fraction(repr(self.step))  # as written: 0.1 is a tenth
         limit = int(columns.LARGEST)
         return Cells(numerator=step.numerator, denominator=step.denominator, domain=self.domain, limit=limit)
 
     @cached_property
     def geometry(self) -> Interval:
-        """An interval: of numbers, or of cells' numbers."""
+        """The interval of the numbers, or of cell numbers."""
         return self._domain if self.cells is None else self.cells.geometry
 
     @cached_property
@@ -172,28 +172,28 @@ class Numeric(QuasiIdentifier):
 
     @property
     def _taken(self) -> Interval:
-        """The values that are taken; a subclass may have a geometry of its own."""
+        """The accepted values. A subclass may have another geometry."""
         return self.geometry if self.cells is None else self._domain
 
     def coordinate(self, value: Any) -> float:
-        """The number itself; with a step, the number of its cell."""
+        """Return the number itself; with a step, the number of its cell."""
         return _celled(self.cells, _inside(self._taken, columns.number(value)), columns.TOO_LARGE)
 
     def coordinates(self, values: Any) -> tuple[NDArray[np.float64], Reasons]:
-        """The numbers themselves; with a step, the numbers of their cells."""
+        """Return the numbers themselves; with a step, the numbers of their cells."""
         found = _all_inside(self._taken, *columns.numbers(values))
         return _all_celled(self.cells, *found, columns.TOO_LARGE)
 
     def publish(self, lo: float, hi: float) -> Range:
-        """The two ends, as floats."""
+        """Return the two ends as floats."""
         return Range(*map(_end, _ends(self.cells, lo, hi)))
 
     def ends(self, lo: NDArray[np.float64], hi: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The ends that `publish` gives of each span; infinite where it gives None."""
+        """Return the ends that `publish` gives for each span; infinite where it gives None."""
         return (lo, hi) if self.cells is None else self.cells.ends(lo, hi)
 
     def to_spec(self) -> dict[str, Any]:
-        """The domain as a list."""
+        """Return the declaration, with the domain as a list."""
         spec = super().to_spec()
         if self.domain:
             spec["domain"] = [_tidy(bound) for bound in self.domain]
@@ -206,16 +206,15 @@ class Numeric(QuasiIdentifier):
 class Datetime(QuasiIdentifier):
     """A moment, published as a range of ISO-8601 text in UTC.
 
-    A value is a datetime (naive means UTC), a date (its midnight), ISO-8601 text, or a number of
-    seconds since the epoch. It lies between the years 1684 and 2255, where float64 tells
-    microseconds apart.
+    A value is a datetime (naive means UTC), a date (its midnight), ISO-8601 text, or a number of seconds since the
+    epoch. It must lie between the years 1684 and 2255, where float64 resolves microseconds.
     """
 
-    #: The first and the last moment; a value outside is rejected. None: learned from the stream.
+    #: The first and the last moment; values outside are rejected. None: learned from the stream.
     domain: tuple[dt.date | str, dt.date | str] | None = None
 
-    #: A duration such as `1h`: ranges end at multiples of this since the epoch (in UTC), or where
-    #: the domain ends. None: at the values of rows.
+    #: A duration such as `1h`. Ranges end at its multiples since the epoch (in UTC), or where the domain ends. None:
+    #: they end at values of rows.
     step: dt.timedelta | str | None = None
 
     def __post_init__(self) -> None:
@@ -232,7 +231,7 @@ class Datetime(QuasiIdentifier):
         object.__setattr__(self, "step", step)
 
     def _checked_step(self, problems: Problems, ends: tuple[float, float] | None) -> str | None:
-        if not isinstance(self.step, (str, dt.timedelta)):  # of what would a number be?
+        if not isinstance(self.step, (str, dt.timedelta)):  # a bare number has no unit
             problems.must("step", A_DURATION, self.step)
             return None
         micros = a_duration(problems, "step", self.step, 1)
@@ -244,7 +243,7 @@ class Datetime(QuasiIdentifier):
 
     @cached_property
     def cells(self) -> Cells | None:
-        """The cells that the step divides time into, if there is one."""
+        """The cells of the step; None without a step."""
         if self.step is None:
             return None
         micros = a_duration(Problems(), "step", self.step, 1)
@@ -253,7 +252,7 @@ class Datetime(QuasiIdentifier):
 
     @cached_property
     def geometry(self) -> Interval:
-        """An interval: of microseconds, or of cells' numbers."""
+        """The interval of microseconds, or of cell numbers."""
         return self._domain if self.cells is None else self.cells.geometry
 
     @cached_property
@@ -265,24 +264,24 @@ class Datetime(QuasiIdentifier):
 
     @property
     def _taken(self) -> Interval:
-        """The moments that are taken; a subclass may have a geometry of its own."""
+        """The accepted moments. A subclass may have another geometry."""
         return self.geometry if self.cells is None else self._domain
 
     def coordinate(self, value: Any) -> float:
-        """Microseconds since the epoch; with a step, the number of the cell."""
+        """Return microseconds since the epoch; with a step, the number of the cell."""
         return _celled(self.cells, _inside(self._taken, columns.moment(value)), columns.TOO_FAR)
 
     def coordinates(self, values: Any) -> tuple[NDArray[np.float64], Reasons]:
-        """Microseconds since the epoch; with a step, the numbers of the cells."""
+        """Return microseconds since the epoch; with a step, the numbers of the cells."""
         found = _all_inside(self._taken, *columns.moments(values))
         return _all_celled(self.cells, *found, columns.TOO_FAR)
 
     def publish(self, lo: float, hi: float) -> Range:
-        """The two moments, as `2020-01-31T12:00:00Z`."""
+        """Return the two moments, as `2020-01-31T12:00:00Z`."""
         return Range(*map(_iso, _ends(self.cells, lo, hi)))
 
     def to_spec(self) -> dict[str, Any]:
-        """The domain as text."""
+        """Return the declaration, with the domain as text."""
         spec = super().to_spec()
         if self.domain:
             spec["domain"] = [_iso(columns.moment(bound)) for bound in self.domain]
@@ -291,9 +290,9 @@ class Datetime(QuasiIdentifier):
 
 @dataclass(frozen=True, kw_only=True)
 class Categorical(QuasiIdentifier):
-    """A category, published as the lowest node of a hierarchy that has all values under it."""
+    """A category, published as the lowest node of a hierarchy above all of its values."""
 
-    #: The tree of categories; a policy names a CSV file, or has nested mappings and lists.
+    #: The tree of categories. A policy gives a CSV file, or nested mappings and lists.
     hierarchy: Hierarchy
 
     def __post_init__(self) -> None:
@@ -307,9 +306,9 @@ class Categorical(QuasiIdentifier):
 
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], base_dir: Path) -> Categorical:
-        """Read the hierarchy's file, if one is named."""
+        """Read the hierarchy from its file, if the policy names one."""
         if "hierarchy" not in spec:
-            rule = "must be a CSV file's name, a mapping or a list; it is not given."
+            rule = "must be a CSV file's name, a mapping or a list; it is missing."
             raise PolicyError([("hierarchy", rule)], cls.__name__)
         return cls(**{**spec, "hierarchy": _hierarchy(spec["hierarchy"], base_dir)})
 
@@ -319,18 +318,18 @@ class Categorical(QuasiIdentifier):
         return self.hierarchy.tree
 
     def coordinate(self, value: Any) -> float:
-        """The number of the leaf. A number is looked up by its text: 3 and 3.0 as `3`."""
+        """Return the number of the leaf. A number is looked up by its text: 3 and 3.0 as `3`."""
         place = self.hierarchy.numbers.get(columns.text_of(value))
         if place is None:
             raise Rejected(columns.UNKNOWN)
         return float(place)
 
     def publish(self, lo: float, hi: float) -> str:
-        """The label of the lowest common ancestor."""
+        """Return the label of the lowest common ancestor."""
         return self.hierarchy.label_of_span(lo, hi)
 
     def to_spec(self) -> dict[str, Any]:
-        """The hierarchy by its content, wherever it came from."""
+        """Return the declaration with the content of the hierarchy, wherever it came from."""
         return {**super().to_spec(), "hierarchy": self.hierarchy.to_mapping()}
 
 
@@ -347,8 +346,7 @@ class Prefix(QuasiIdentifier):
     #: The number of characters.
     length: int
 
-    #: `digits`, `hex`, `alphanumeric` (in these two, case does not matter), or the characters
-    #: themselves, in order.
+    #: `digits`, `hex`, `alphanumeric` (the last two ignore case), or the characters themselves, in order.
     alphabet: str = "digits"
 
     def __post_init__(self) -> None:
@@ -370,7 +368,7 @@ class Prefix(QuasiIdentifier):
             characters = self.ALPHABETS.get(given, given)
             if len(set(characters)) == len(characters) >= 2 and "*" not in characters:
                 return characters
-        rule = "'digits', 'hex', 'alphanumeric', or two characters or more, each once and none a '*'"
+        rule = "'digits', 'hex', 'alphanumeric', or at least two distinct characters, none of them '*'"
         problems.must("alphabet", rule, given)
         return ""
 
@@ -381,7 +379,7 @@ class Prefix(QuasiIdentifier):
 
     @cached_property
     def digits(self) -> dict[str, int]:
-        """The place of each character in the alphabet; of both cases in those that are built in."""
+        """The position of each character in the alphabet. Built-in alphabets include both cases."""
         places = {character: place for place, character in enumerate(self.characters)}
         if self.alphabet in self.ALPHABETS:
             places.update({c.swapcase(): place for c, place in list(places.items())})
@@ -389,11 +387,11 @@ class Prefix(QuasiIdentifier):
 
     @cached_property
     def geometry(self) -> Radix:
-        """Numbers of as many digits as the code has characters."""
+        """Numbers with one digit per character of the code."""
         return Radix(len(self.characters), self.length)
 
     def coordinate(self, value: Any) -> float:
-        """The code read as a number. An integer is taken as its digits, no zeros put before it."""
+        """Return the code read as a number. An integer stands for its digits, without leading zeros."""
         if isinstance(value, (bool, np.bool_)):
             raise Rejected(columns.WRONG_TYPE)
         text = columns.text_of(value)
@@ -410,7 +408,7 @@ class Prefix(QuasiIdentifier):
         return float(place)
 
     def publish(self, lo: float, hi: float) -> str:
-        """The common prefix, then stars."""
+        """Return the common prefix, followed by stars."""
         base, rest = len(self.characters), int(lo)
         text = ""
         for _ in range(self.length):
@@ -430,8 +428,11 @@ _registered: dict[str, type[QuasiIdentifier]] = {
 def register(name: str, cls: type[QuasiIdentifier]) -> None:
     """Let policies use a type by this name.
 
-    Workers need no registration: a policy travels with its quasi-identifiers, whose class is
-    imported there.
+    Workers need no registration: a policy carries its quasi-identifiers, and workers import their classes.
+
+    Raises:
+        TypeError: `cls` is not a subclass of `QuasiIdentifier`.
+        ValueError: `name` is not text, or names another type.
     """
     if not isinstance(name, str) or not name:
         msg = f"register: name must be text, not {name!r}."
@@ -440,7 +441,7 @@ def register(name: str, cls: type[QuasiIdentifier]) -> None:
         msg = f"register: cls must be a subclass of QuasiIdentifier, not {cls!r}."
         raise TypeError(msg)
     known = _registered.get(name)
-    # A class of the same place is the same one defined again, as in a notebook.
+    # A class with the same module and name is the same class defined again, as in a notebook.
     if known is not None and _place(known) != _place(cls):
         msg = f"register: name must be free, not {name!r}, which is {known.__qualname__}."
         raise ValueError(msg)
@@ -448,10 +449,10 @@ def register(name: str, cls: type[QuasiIdentifier]) -> None:
 
 
 def lookup(name: str) -> type[QuasiIdentifier]:
-    """The type of this name: registered, or offered by an installed package.
+    """Return the type of this name: registered, or offered by an installed package.
 
     Raises:
-        KeyError: there is none; the message lists those that are known.
+        KeyError: There is no such type. The message lists the known types.
     """
     if name not in _registered:
         for entry in _entry_points():
@@ -465,13 +466,13 @@ def lookup(name: str) -> type[QuasiIdentifier]:
 
 
 def names() -> list[str]:
-    """The names a policy can use."""
+    """List the names that a policy can use."""
     offered = [entry.name for entry in _entry_points()]
     return [*_registered, *sorted(set(offered) - set(_registered))]
 
 
 def name_of(cls: type[QuasiIdentifier]) -> str:
-    """The name a policy calls this type by."""
+    """Return the name by which a policy calls this type."""
     for name, known in _registered.items():
         if known is cls:
             return name
@@ -523,7 +524,7 @@ def _bound(value: Any) -> float | None:
 
 
 def _moment_bound(value: Any) -> float | None:
-    if as_number(value) is not None:  # 2020 is more likely a year than a second of 1970
+    if as_number(value) is not None:  # 2020 more likely means the year than a second of 1970
         return None
     try:
         return columns.moment(value)
@@ -558,7 +559,7 @@ def _celled(cells: Cells | None, coordinate: float, reason: str) -> float:
 def _all_celled(
     cells: Cells | None, found: NDArray[np.float64], reasons: Reasons, reason: str
 ) -> tuple[NDArray[np.float64], Reasons]:
-    """The cells of what was found; the reason is for what lies beyond the outermost cells."""
+    """Return the cells of the coordinates. Coordinates beyond the outermost cells get this reason."""
     if cells is None:
         return found, reasons
     numbers = cells.numbers(found)

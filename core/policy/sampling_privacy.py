@@ -1,7 +1,7 @@
-"""The arithmetic of differential privacy: the two theorems of the CASTLEGUARD paper, computed.
+"""The differential privacy that sampling provides: the two theorems of the CASTLEGUARD paper, computed.
 
-Robinson et al.: *CASTLEGUARD: Anonymised Data Streams with Guaranteed Differential Privacy*, 2020. What the second one
-promises, and of which methods it is true, is in `docs/differential-privacy.md`.
+Robinson et al.: *CASTLEGUARD: Anonymised Data Streams with Guaranteed Differential Privacy*, 2020.
+`docs/differential-privacy.md` explains what theorem 2 promises, and for which methods it holds.
 """
 
 from __future__ import annotations
@@ -10,44 +10,44 @@ import math
 
 __all__ = ["SAMPLING", "delta", "epsilon_range", "least_epsilon", "moves_less", "phi"]
 
-#: The chances of sampling that a guarantee can follow from.
+#: The rule for a sampling probability that provides a guarantee.
 SAMPLING = "a number above 0 and below 1"
 
-#: Rounding may move a number by this much of itself before it is taken for another.
+#: Numbers within this relative distance count as equal, because of rounding.
 _ROUNDING = 1e-12
 
-#: Terms of a tail that are smaller than this part of its sum do not change it any more.
+#: Terms of a tail below this share of its sum do not change it any more.
 _NEGLIGIBLE = 1e-18
 
 
 def least_epsilon(beta: float) -> float:
-    """The least epsilon that theorem 2 speaks of: -ln(1 - beta)."""
+    """Return the least epsilon that theorem 2 covers: -ln(1 - beta)."""
     return -math.log1p(-beta)
 
 
 def epsilon_range(beta: float) -> str:
-    """The rule for an epsilon, as a sentence's part."""
+    """Return the rule for an epsilon, as part of a sentence."""
     return f"a number of at least {least_epsilon(beta):.6g} (-ln(1 - beta), of a beta of {beta:g})"
 
 
 def is_epsilon(epsilon: float, beta: float) -> bool:
-    """Whether theorem 2 speaks of this epsilon."""
+    """Whether theorem 2 covers this epsilon."""
     return math.isfinite(epsilon) and epsilon >= least_epsilon(beta) * (1 - _ROUNDING)
 
 
 def delta(k: int, beta: float, epsilon: float) -> float:
-    """Theorem 2: the delta that goes with an epsilon, exact but for the rounding of floats.
+    """Theorem 2: return the delta for an epsilon, exact but for the rounding of floats.
 
-    It is the maximum over n of the chance that more than gamma * n of n rows are sampled, where gamma is
-    1 - (1 - beta) / e**epsilon and n at least k / gamma - 1.
+    It is the maximum over n of the probability that more than gamma * n of n rows are sampled, where gamma is
+    1 - (1 - beta) / e**epsilon and n is at least k / gamma - 1.
 
     Args:
-        k: The least size of a group that is published, at least 1.
-        beta: The chance that a row is sampled, above 0 and below 1.
+        k: The least size of a published group, at least 1.
+        beta: The probability that a row is sampled, above 0 and below 1.
         epsilon: At least -ln(1 - beta).
 
     Raises:
-        ValueError: one of them is out of its range, which the message says.
+        ValueError: An argument is out of its range. The message says which.
 
     Example:
         >>> f"{delta(20, 0.2, 1.0):.3g}"
@@ -60,7 +60,7 @@ def delta(k: int, beta: float, epsilon: float) -> float:
     while True:
         # The tail above gamma * n grows with n until gamma * n reaches the next integer: only these n can be the worst.
         n = _last_below(threshold, gamma)
-        # No tail of this n, and of none beyond, is more than Chernoff's bound.
+        # The tails of this n and of all larger n are at most Chernoff's bound.
         if math.exp(-n * divergence) <= worst:
             return worst
         worst = max(worst, _tail(threshold, n, beta))
@@ -68,14 +68,14 @@ def delta(k: int, beta: float, epsilon: float) -> float:
 
 
 def moves_less(phi: float, r: float) -> float:
-    """Theorem 1: the chance that a value moves by less than `r` of its range, under noise of scale range / phi."""
+    """Theorem 1: return the probability that noise of scale range / phi moves a value by less than `r` of its range."""
     _check_positive("phi", phi)
     _check_positive("r", r)
     return -math.expm1(-r * phi)
 
 
 def phi(probability: float, r: float) -> float:
-    """Theorem 1, turned around: the phi under which a value moves by less than `r` of its range with this chance."""
+    """Theorem 1, inverted: return the phi that moves a value by less than `r` of its range with this probability."""
     if not 0.0 < probability < 1.0:
         msg = f"probability must be {SAMPLING}, not {probability!r}."
         raise ValueError(msg)
@@ -102,17 +102,17 @@ def _check_positive(name: str, value: float) -> None:
 
 
 def _last_below(threshold: int, gamma: float) -> int:
-    """The greatest n of which gamma * n is below the threshold."""
+    """Return the largest n for which gamma * n is below the threshold."""
     quotient = threshold / gamma
     nearest = round(quotient)
-    # At the least epsilon gamma is a round number, and gamma * n is often the threshold itself: it is not below.
+    # At the least epsilon gamma is a round number, and gamma * n often equals the threshold: that is not below.
     if abs(quotient - nearest) <= _ROUNDING * quotient:
         return nearest - 1
     return math.ceil(quotient) - 1
 
 
 def _tail(threshold: int, n: int, beta: float) -> float:
-    """The chance that at least so many of n rows are sampled."""
+    """Return the probability that at least `threshold` of n rows are sampled."""
     if threshold > n:
         return 0.0
     log_first = (
@@ -122,7 +122,7 @@ def _tail(threshold: int, n: int, beta: float) -> float:
         + threshold * math.log(beta)
         + (n - threshold) * math.log1p(-beta)
     )
-    # The threshold is above the mean, so that terms only fall.
+    # The threshold is above the mean, so the terms only fall.
     odds = beta / (1.0 - beta)
     total, term = 0.0, 1.0
     for j in range(threshold, n + 1):
@@ -134,6 +134,6 @@ def _tail(threshold: int, n: int, beta: float) -> float:
 
 
 def _divergence(gamma: float, beta: float) -> float:
-    """The relative entropy of two chances, by which tails fall."""
+    """Return the relative entropy of two probabilities, at which tails decay."""
     rest = 0.0 if gamma >= 1.0 else (1.0 - gamma) * math.log((1.0 - gamma) / (1.0 - beta))
     return gamma * math.log(gamma / beta) + rest

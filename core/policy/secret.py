@@ -1,7 +1,7 @@
-"""The secret that all draws of a pipeline start from: drawn, or read from where the policy says it is.
+"""The secret that all random draws of a pipeline start from.
 
-A policy holds the reference alone (`env:NAME`, `file:PATH`). What it refers to is read when a pipeline is built or an
-engine made, and is in no message of an error.
+It is drawn, or read from where the policy says. A policy holds only the reference (`env:NAME`, `file:PATH`). The secret
+itself is read when a pipeline is built or an engine is created, and never appears in an error message.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from crenel.policy import Policy
 
 __all__ = ["secret_of"]
 
-#: Bytes of a secret: as many as are drawn, and the fewest that are accepted.
+#: Bytes in a drawn secret, and the least number of bytes in a given one.
 _SIZE = 32
 
-#: A secret of 32 random bytes has about 30 different ones; a placeholder has few.
+#: A secret of 32 random bytes has about 30 distinct bytes. A placeholder has few.
 _FEWEST_DIFFERENT = 16
 
-#: The most text that is read: a wrong path must not fill the memory.
+#: The most text to read: a wrong path must not fill the memory.
 _LONGEST = 65_536
 
 _HEX = re.compile(rb"(?:[0-9a-fA-F]{2})+")
@@ -32,13 +32,13 @@ _URL_SAFE = bytes.maketrans(b"-_", b"+/")
 
 
 def secret_of(policy: Policy) -> bytes:
-    """Return the secret of a pipeline under this policy: from its `seed`, from where `secret` says, or 256 bits drawn.
+    """Return the secret of a pipeline: from the policy's `seed`, from what its `secret` refers to, or 256 random bits.
 
-    Without `seed` and `secret` every call draws anew: call it once for each pipeline, and let the result travel with
-    it, so that every worker and every retry draws the same.
+    Without `seed` and `secret`, every call draws a new secret. So call this once per pipeline and send the result along
+    with it: every worker and every retry must make the same draws.
 
     Raises:
-        PolicyError: the policy names a secret that is not there, or that is not fit to be one.
+        PolicyError: The secret that the policy refers to does not exist, or is too weak.
     """
     if policy.seed is not None:
         return f"seed {policy.seed}".encode()
@@ -59,7 +59,7 @@ def _variable(name: str) -> bytes:
 def _file(path: str) -> bytes:
     try:
         with open(path, "rb") as file:
-            # Of the file that was opened: another could have the name by now.
+            # Check the file that was opened: the path may name another one by now.
             mode = os.fstat(file.fileno()).st_mode
             text = file.read(_LONGEST + 1)
     except OSError as error:
@@ -67,19 +67,19 @@ def _file(path: str) -> bytes:
         message = f"names the file {path}, which cannot be read: {why}."
         raise _wrong(message) from None
     if os.name == "posix" and mode & (stat.S_IROTH | stat.S_IWOTH):
-        message = f"names the file {path}, which every user of the machine may read or write: chmod o-rw it."
+        message = f"names the file {path}, which every user of the machine may read or write: run chmod o-rw on it."
         raise _wrong(message)
     return text
 
 
 def _decoded(text: bytes, reference: str) -> bytes:
-    """The bytes of a secret, of which the text is hex or base64."""
+    """Decode a secret from hex or base64."""
     joined = b"".join(text.split())
     rule = f"of at least {_SIZE} bytes, as openssl rand -hex {_SIZE} writes it"
     try:
         if len(text) > _LONGEST or not joined:
             raise ValueError
-        # Hex first: most of it could be read as base64, of bytes that are not as random as they are many.
+        # Try hex first: most hex text is valid base64 too, but then seems to hold more random bits than it does.
         found = bytes.fromhex(joined.decode("ascii")) if _HEX.fullmatch(joined) else _base64(joined)
     except (ValueError, binascii.Error):
         message = f"must name a secret in hex or base64 {rule}; what {reference} holds is neither."

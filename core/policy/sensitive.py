@@ -1,4 +1,4 @@
-"""Sensitive columns: how their values become codes."""
+"""Sensitive columns, and how their values become codes."""
 
 from __future__ import annotations
 
@@ -23,23 +23,22 @@ _BINS = 10
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Sensitive:
-    """A column that leaves as it is, and whose values must be many in every group.
+    """A column that is published unchanged, and whose values must be diverse in every group.
 
-    Plain, its values are not known beforehand and have no order; a missing value (None, NaN) is a
-    value like any other. Where `values` or `domain` are declared, any other value is rejected.
+    By default its values are unknown beforehand and have no order, and a missing value (None, NaN) is a value like any
+    other. If `values` or `domain` is declared, all other values are rejected.
     """
 
-    #: All values; in their order, if `ordered`. None among them stands for a missing one.
+    #: All values, in their order if `ordered`. None among them stands for a missing value.
     values: tuple[Any, ...] | None = None
 
-    #: The least and the greatest number, of a numeric column that is looked at in bins.
+    #: The least and the largest number of a numeric column, which is divided into bins.
     domain: tuple[float, float] | None = None
 
-    #: How many bins of equal width the domain has; 10 unless said otherwise.
+    #: The number of bins of equal width in the domain; 10 by default.
     bins: int | None = None
 
-    #: Whether the distance of t-closeness knows the order: near values are then less distant than
-    #: far ones.
+    #: Whether t-closeness uses the order: near values are then less distant than far ones.
     ordered: bool = False
 
     def __post_init__(self) -> None:
@@ -65,18 +64,17 @@ class Sensitive:
 
     @property
     def size(self) -> int | None:
-        """The number of codes, which count from 0; None if it is not known beforehand."""
+        """The number of codes, which count from 0; None if it is unknown beforehand."""
         return len(self.values) if self.values is not None else self.bins
 
     def code(self, value: Any) -> int:
-        """The code of a value.
+        """Return the code of a value.
 
-        It is the place in `values`, the number of the bin, or else a stable 63-bit hash of the
-        value's text, so that 1 and "1" are one value: fewer distinct values are counted rather
-        than more.
+        It is the position in `values`, or the number of the bin, or a stable 63-bit hash of the value's text. The text
+        makes 1 and "1" the same value, which counts fewer distinct values rather than more.
 
         Raises:
-            Rejected: the value is not among those declared.
+            Rejected: The value is not among those declared.
         """
         if self.domain is not None:
             return int(self._bin(np.array([columns.number(value)]), None)[0])
@@ -88,7 +86,7 @@ class Sensitive:
         return self._places[text]
 
     def codes(self, values: Any) -> tuple[NDArray[np.int64], Reasons]:
-        """`code` of a column: 0 where a value was rejected, and the reasons (None if none was)."""
+        """Apply `code` to a column: 0 if a value was rejected, with the reasons (None if none was)."""
         if self.domain is None:
             found, reasons = columns.spread(*columns.factorize(values), self.code, np.int64)
             return found, reasons
@@ -98,7 +96,7 @@ class Sensitive:
         return self._bin(numbers, reasons), reasons
 
     def to_spec(self) -> dict[str, Any]:
-        """What a policy would say of it."""
+        """Return the declaration as a policy file has it."""
         spec: dict[str, Any] = {}
         if self.values is not None:
             spec["values"] = list(self.values)
@@ -167,7 +165,7 @@ class Sensitive:
 
 
 def _text(value: Any) -> str | None:
-    """The canonical text; None for what is missing."""
+    """Return the canonical text; None for a missing value."""
     try:
         return columns.text_of(value)
     except Rejected as error:

@@ -1,3 +1,3 @@
-"""What `crenel audit` needs: it reads published files, and writes a page."""
+"""What `crenel audit` is made of: published files are read, and the report is written as a page."""
 
 from __future__ import annotations

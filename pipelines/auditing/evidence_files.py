@@ -1,4 +1,4 @@
-"""The files of an audit, read into columns of numbers: batch by batch, so that they are never all in memory."""
+"""Reads the files of an audit into arrays of numbers, batch by batch: never all of their text at once."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 
 from crenel.audit.evidence import Evidence, Input, Output, Reported, Trace
 from crenel.audit.exact import leaving
-from crenel.encoding.encoder import Encoder, siphash
+from crenel.encoding.encoder import Encoder
+from crenel.encoding.keyed_hash import siphash
 from crenel.encoding.rows import Rows
 from crenel.errors import Rejected
 from crenel.pipelines.auditing.published_values import Boxes, NotReadableError, Spans
 from crenel.pipelines.command_errors import CommandError
+from crenel.pipelines.console.sections import sentence
 from crenel.pipelines.files import readers as sources
 from crenel.pipelines.files.readers import Source
 from crenel.policy import Policy, columns
@@ -33,7 +35,7 @@ Tick = Callable[[int], None]
 
 _KINDS = {"cluster": 0, "reuse": 1, "suppressed": 2, "sampled_out": 3}
 _KEY = np.array([0x6372656E656C, 0x6175646974], dtype=np.uint64)
-#: Microseconds of no moment: further off than any.
+#: Stands for a missing moment: no moment is this far away.
 _NEVER = np.iinfo(np.int64).min
 
 
@@ -50,16 +52,17 @@ def read(
     """Read all files.
 
     Args:
-        policy: Which columns, and how.
-        published: The files, or patterns of names, of what was published.
-        given: Those of what went in, in the order in which they did.
+        policy: The policy.
+        published: The published files, or patterns of their names.
+        given: The input files, in the order in which `crenel run` was given them.
         suppressed: The owner's file of suppressed rows.
         trace: The owner's file of what became of each row.
         releases: The owner's file of releases.
-        tick: Told how many rows were read since.
+        tick: Called with the number of rows read since the last call.
 
     Raises:
-        CommandError: a file is not there, is broken, lacks a column, or holds what the policy cannot have published.
+        CommandError: a file is missing, is broken, lacks a column, or holds a value that the policy cannot have
+            published.
     """
     evidence = Evidence(
         published=_output(policy, _find(published), tick),
@@ -72,10 +75,10 @@ def read(
 
 
 def _as_released(policy: Policy, evidence: Evidence, trace: Trace) -> Evidence:
-    """The rows as they left: by shard and release, those of one release in the order of the files.
+    """Sort the rows by shard and release; rows of one release keep the order of the files.
 
-    The files have all rows in an order of their own: the n-th that the trace says was published is the n-th of the
-    published file, and the same is true of suppressed rows. If they are not as many, they are not those, and stay.
+    The trace is in the order of the output: its n-th published row is the n-th row of the published file, and the same
+    holds for suppressed rows. If the numbers of rows differ, the files do not belong together and stay as they are.
     """
     order = np.lexsort([trace.release, trace.shard])
     columns: dict[str, Any] = {field.name: getattr(trace, field.name) for field in fields(Trace)}
@@ -91,7 +94,13 @@ def _as_released(policy: Policy, evidence: Evidence, trace: Trace) -> Evidence:
 
 
 def _moved(rows: Output, among: NDArray[np.bool_], order: NDArray[np.intp]) -> Output:
-    """The rows, which are those `among` the trace's, as these are when the trace is put in an order."""
+    """Sort the rows of a file as the trace is sorted.
+
+    Args:
+        rows: The rows of the file.
+        among: Which rows of the trace are in the file.
+        order: The order of the trace.
+    """
     if np.count_nonzero(among) != len(rows):
         return rows
     place = (np.cumsum(among) - 1)[order][among[order]]
@@ -100,7 +109,7 @@ def _moved(rows: Output, among: NDArray[np.bool_], order: NDArray[np.intp]) -> O
 
 def _find(patterns: Iterable[str]) -> list[Source]:
     if sources.STANDARD in patterns:
-        msg = "an audit reads files: - is not one."
+        msg = "an audit reads files, not standard input (-)."
         raise CommandError(msg)
     return sources.find(patterns, None, _refuse)
 
@@ -118,7 +127,7 @@ def _batches(found: Iterable[Source], tick: Tick) -> Iterator[tuple[Source, pa.R
 
 
 def _check(found: Iterable[Source], needed: Iterable[str]) -> dict[str, None]:
-    """The columns of the files, as far as these say; an error if one lacks what is needed."""
+    """Collect the columns of the files, as far as the files say; raise if one lacks a column that is needed."""
     seen: dict[str, None] = {}
     problems: list[str] = []
     for source in found:
@@ -131,14 +140,14 @@ def _check(found: Iterable[Source], needed: Iterable[str]) -> dict[str, None]:
 
 
 def _lacking(name: str, there: Sequence[str], needed: Iterable[str]) -> Iterator[str]:
-    """A sentence if columns are missing."""
+    """Yield a sentence if columns are missing."""
     missing = [column for column in needed if column not in there]
     if missing:
-        guess = suggestion(missing[0], list(there)).capitalize() if len(missing) == 1 else ""
+        guess = sentence(suggestion(missing[0], list(there))) if len(missing) == 1 else ""
         yield f"{name} has no column {', '.join(map(repr, missing))}, which it must have. {guess}".strip()
 
 
-# -- what went in ----------------------------------------------------------------------------------
+# -- the input -------------------------------------------------------------------------------------
 
 
 def _input(policy: Policy, found: Sequence[Source], tick: Tick) -> Input:
@@ -152,7 +161,7 @@ def _input(policy: Policy, found: Sequence[Source], tick: Tick) -> Input:
         encoded = encoder.encode(table, np.zeros(raw.num_rows, dtype=np.int64))
         parts.append((encoded.rows, kept.of(table)[encoded.kept], encoded.kept + total))
         total += raw.num_rows
-    if total:  # a file where each row has its own columns can lack one only as a whole
+    if total:  # in JSON lines, a column is missing only if no row has it
         problems = list(_lacking("the input", sorted(seen), named_columns(policy)))
         if problems:
             raise CommandError(*problems)
@@ -176,7 +185,7 @@ def _joined(parts: Sequence[NDArray[Any]], dtype: Any = np.int64, width: int | N
     return np.concatenate([empty, *parts]).astype(dtype, copy=False)
 
 
-# -- what came out ---------------------------------------------------------------------------------
+# -- the published rows ----------------------------------------------------------------------------
 
 
 def _output(policy: Policy, found: Sequence[Source], tick: Tick) -> Output:
@@ -229,15 +238,15 @@ def _codes(source: Source, policy: Policy, text: TextColumns, name: str, column:
 
 
 class _Kept:
-    """Numbers rows by what leaves of them as it is: the same number for the same values in any format."""
+    """Hashes the columns that are published as they are: equal values get equal hashes in every format."""
 
     def __init__(self, policy: Policy) -> None:
-        # With noise, they do not leave as they are.
-        noisy = getattr(policy.parameters, "perturb_sensitive", {})
+        # Columns with noise are not published as they are.
+        noisy = policy.parameter("perturb_sensitive", {})
         self._names = [name for name in (*policy.sensitive, *policy.publish) if name not in noisy]
 
     def of(self, table: dict[str, pa.Array]) -> Ints:
-        """The number of each row."""
+        """Compute the hash of each row."""
         number = np.zeros(len(next(iter(table.values()))), dtype=np.int64)
         for name in self._names:
             codes, distinct = columns.factorize(table[name])
@@ -252,9 +261,9 @@ def _hash(value: Any) -> int:
 
 
 def _canonical(value: Any) -> str:
-    """The same text for values that a format writes differently: 1, 1.0 and "1", a moment and its ISO-8601.
+    """Write a value as the same text in every format: 1, 1.0 and "1", or a moment and its ISO-8601 text.
 
-    Rows that are taken for equal and are not make the audit see less, never see wrong.
+    Different values may get the same text. The audit then proves less, but nothing wrong.
     """
     if columns.is_missing(value):
         return ""
@@ -280,12 +289,12 @@ def _canonical(value: Any) -> str:
 def _number(number: float) -> str:
     if number.is_integer() and abs(number) < 2**53:
         return str(int(number))
-    # Formats write the numbers of 32 bits as the shortest text, or as what they are in 64.
+    # A format writes a 32-bit number either as its shortest text or as its value in 64 bits. Both become 32 bits here.
     with np.errstate(over="ignore"):
         return repr(float(np.float32(number)))
 
 
-# -- the owner's -----------------------------------------------------------------------------------
+# -- the owner's files -----------------------------------------------------------------------------
 
 _TRACE = ("shard", "release", "kind", "row", "arrival", "moment", "arrivals", "group")
 _REPORTED = ("shard", "rows", "persons", "loss")
@@ -302,7 +311,7 @@ def _reported(found: Sequence[Source], tick: Tick) -> Reported:
 
 
 def _owners(found: Sequence[Source], names: Sequence[str], tick: Tick) -> dict[str, Any]:
-    """Columns of a file that `crenel run` has written for the owner."""
+    """Read columns of a file that `crenel run` wrote for the owner."""
     _check(found, names)
     parts: dict[str, list[NDArray[Any]]] = {name: [] for name in names}
     for source, raw in _batches(found, tick):

@@ -1,7 +1,7 @@
-"""What was published, read back into boxes: columns of generalized values to spans of coordinates.
+"""Reads published values back: columns of generalized values become spans of coordinates, and rows become boxes.
 
-Each different value is read once, however many rows have it; what is not exactly what the policy would publish is
-refused, since anything else could hide something in it.
+A distinct value is parsed once, however many rows have it. A value that the policy would not publish exactly so is
+refused: two ways to write a value could carry a secret.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ _ENDS = ["lo", "hi"]
 
 
 class NotReadableError(ValueError):
-    """A value is none that the policy publishes. It never holds the value."""
+    """The policy cannot have published a value. The error never holds the value."""
 
 
 def box(qi: QuasiIdentifier, value: Any) -> tuple[float, float]:
-    """The span that a published value stands for, in any format's way to write it; NaN if there is none.
+    """Find the span that a published value stands for, however a format writes it; NaN if the value is missing.
 
     Raises:
-        NotReadableError: no such value is published.
-        TypeError: the quasi-identifier is not of a type that is built in.
+        NotReadableError: the policy cannot have published this value.
+        TypeError: the type of the quasi-identifier is not a built-in one.
     """
     if value is None:
         return math.nan, math.nan
     read = _READERS.get(type(qi))
     if read is None:
-        message = f"{type(qi).__name__} must be built in to be read back."
+        message = f"published values of type {type(qi).__name__} cannot be read back: it is not a built-in type."
         raise TypeError(message)
     try:
         lo, hi = read(qi, value)
@@ -55,7 +55,7 @@ def box(qi: QuasiIdentifier, value: Any) -> tuple[float, float]:
 
 
 def _ends(value: Any) -> tuple[Any, Any]:
-    """The two ends of a range, None for one that is nowhere: of a record, its JSON, or CSV's text."""
+    """Find the two ends of a range (a record, its JSON, or CSV's text); None for an end that is open."""
     if isinstance(value, str):
         if value == "*":
             return None, None
@@ -76,7 +76,7 @@ def _numeric(qi: Any, value: Any) -> tuple[float, float]:
 
 
 def _coordinates(qi: Any, begin: float, end: float) -> tuple[float, float]:
-    """The coordinates of a range that begins and ends there."""
+    """Turn the ends of a range into coordinates."""
     if qi.cells is None:
         return begin, end
     lo, hi = qi.cells.between(np.array([begin]), np.array([end]))
@@ -87,7 +87,7 @@ def _number(value: Any) -> float:
     if not isinstance(value, str):
         return columns.number(value)
     number = float(value)
-    # Two ways to write a number would tell rows apart that are to look the same.
+    # Only one way to write a number is allowed: a second one could tell apart rows that must look the same.
     if not math.isfinite(number) or pa.scalar(number).cast(pa.string()).as_py() != value:
         raise NotReadableError
     return number
@@ -121,7 +121,7 @@ def _as_published(qi: Any, text: str, lo: float, hi: float) -> tuple[float, floa
     return lo, hi
 
 
-# Exactly these: what a subclass publishes is its own.
+# Exactly these types: a subclass may publish something else.
 _READERS: dict[type, Callable[[Any, Any], tuple[float, float]]] = {
     Numeric: _numeric,
     Datetime: _datetime,
@@ -131,17 +131,17 @@ _READERS: dict[type, Callable[[Any, Any], tuple[float, float]]] = {
 
 
 class Spans:
-    """Reads one quasi-identifier's published column; what was read once is kept."""
+    """Reads the published column of one quasi-identifier, and caches what it has parsed."""
 
     def __init__(self, qi: QuasiIdentifier) -> None:
         self._qi = qi
         self._known: dict[Any, tuple[float, float]] = {}
 
     def of(self, column: pa.Array) -> tuple[Floats, Floats]:
-        """The ends of the spans.
+        """Find the ends of the spans.
 
         Raises:
-            NotReadableError: a value is none that the policy publishes.
+            NotReadableError: the policy cannot have published one of the values.
         """
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
@@ -155,7 +155,7 @@ class Spans:
         qi = self._qi
         if sorted(field.name for field in column.type) != sorted(_ENDS) or type(qi) not in (Numeric, Datetime):
             raise NotReadableError
-        lo, hi = (self._end(column.field(name), nowhere) for name, nowhere in (("lo", -math.inf), ("hi", math.inf)))
+        lo, hi = (self._end(column.field(name), open_end) for name, open_end in (("lo", -math.inf), ("hi", math.inf)))
         if column.null_count:
             missing = column.is_null().to_numpy(zero_copy_only=False)
             lo, hi = np.where(missing, np.nan, lo), np.where(missing, np.nan, hi)
@@ -167,15 +167,15 @@ class Spans:
         except ValueError:
             raise NotReadableError from None
 
-    def _end(self, ends: pa.Array, nowhere: float) -> Floats:
+    def _end(self, ends: pa.Array, open_end: float) -> Floats:
         if pa.types.is_null(ends.type):
-            return np.full(len(ends), nowhere)
+            return np.full(len(ends), open_end)
         read = columns.numbers if type(self._qi) is Numeric else columns.moments
         found, reasons = read(ends)
         null = ends.is_null().to_numpy(zero_copy_only=False)
         if reasons is not None and np.any((reasons != None) & ~null):  # noqa: E711 - elementwise
             raise NotReadableError
-        return np.where(null, nowhere, found)
+        return np.where(null, open_end, found)
 
     def _span(self, value: Any) -> tuple[float, float]:
         if value not in self._known:
@@ -184,17 +184,17 @@ class Spans:
 
 
 class Boxes:
-    """Numbers boxes as they come: equal ones, all quasi-identifiers together, have one number."""
+    """Numbers boxes in the order of their first appearance. Boxes equal in all quasi-identifiers share a number."""
 
     def __init__(self, dimensions: int) -> None:
         self._dimensions = dimensions
         self._numbers: dict[bytes, int] = {}
 
     def numbers(self, lo: Floats, hi: Floats) -> NDArray[np.int32]:
-        """The number of each row's box."""
+        """Find the number of each row's box."""
         both = np.hstack([lo, hi]) + 0.0
-        both[np.isnan(both)] = np.nan  # there is more than one
-        # Rows of a release lie together: only where it changes is a box looked up.
+        both[np.isnan(both)] = np.nan  # NaN has many bit patterns; here it gets one
+        # Rows of a release are neighbours, so a box is looked up only where it changes.
         keys = both.view(np.uint64)
         starts = np.append(True, np.any(keys[1:] != keys[:-1], axis=1))[: len(keys)]
         known = self._numbers
@@ -204,7 +204,7 @@ class Boxes:
         return np.array(found, dtype=np.int32)[np.cumsum(starts) - 1] if found else np.zeros(0, dtype=np.int32)
 
     def all(self) -> tuple[Floats, Floats]:
-        """The boxes, by their numbers."""
+        """Return the boxes, in the order of their numbers."""
         flat = np.frombuffer(b"".join(self._numbers), dtype=np.float64)
         both = flat.reshape(len(self._numbers), 2 * self._dimensions)
         return both[:, : self._dimensions].copy(), both[:, self._dimensions :].copy()

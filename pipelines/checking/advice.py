@@ -1,4 +1,4 @@
-"""What can be said against a policy without looking at data."""
+"""Findings about a policy that need no data."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from crenel.pipelines.console.sections import Finding, Severity, listed
 from crenel.pipelines.drafting import column_names as names
 from crenel.policy import OnSuppress, Policy, PolicyError
 from crenel.policy.geometry import Interval
-from crenel.policy.parameters import PartitionReuse, Reuse, WindowReuse
+from crenel.policy.parameters import Reuse
 from crenel.policy.quasi_identifiers import Categorical
 from crenel.policy.secret import secret_of
 
 __all__ = ["MANY", "SEED", "advise", "reuses", "uncrowded"]
 
-#: What is said of a policy with a seed, before a run too.
+#: The warning about a policy with a seed. A run gives it, too.
 SEED = (
-    "seed: a seed can be guessed; whoever does can undo the order and the draws. "
+    "seed: an attacker who guesses the seed can undo the order of the rows and every random draw. "
     "Leave it out, or name a secret: env:NAME."
 )
 
-#: More quasi-identifiers than this leave little of each.
+#: With more quasi-identifiers than this, little is left of each.
 MANY = 8
 
-#: Fewer persons than this are seldom thought a crowd.
+#: Fewer persons than this are seldom considered a crowd.
 _FEW_PERSONS = 5
 
 
 def advise(policy: Policy) -> list[Finding]:
-    """Everything that can be said against the policy."""
+    """Find everything that speaks against the policy."""
     rules = (_quasi_identifiers, _as_they_are, _guarantees, _crowd, _deadlines, _sampling, _method, _secret)
     return [finding for rule in rules for finding in rule(policy)]
 
@@ -44,18 +44,19 @@ def _note(text: str) -> Finding:
 
 def _quasi_identifiers(policy: Policy) -> Iterator[Finding]:
     kinds = policy.quasi_identifiers
-    learned = [name for name, qi in kinds.items() if isinstance(qi.geometry, Interval) and qi.geometry.learned]
+    learned = _learned(policy)
     if learned:
         star = policy.on_suppress is OnSuppress.STAR
         yield _warn(
-            f"{listed(learned)}: no domain is declared, so that it is learned: a loss is relative "
-            "to what the stream has shown so far, and one absurd value makes all others look alike"
-            + ("; a suppressed row is published as [null, null]." if star else ".")
+            f"{listed(learned)}: no domain is declared, so the engine learns it from the stream. A single absurd "
+            "value then makes all other values look alike."
+            + (" A suppressed row is published as [null, null]." if star else "")
+            + " Declare the domain."
         )
     if len(kinds) > MANY:
         yield _warn(
-            f"{len(kinds)} quasi-identifiers are many: persons alike in all of them are rare, so "
-            "that each is generalized far. Keep those that an outsider may know."
+            f"{len(kinds)} quasi-identifiers are many: few persons are alike in all of them, so each is generalized "
+            "far. Keep only those that an attacker may know."
         )
     flat = [
         name
@@ -64,9 +65,15 @@ def _quasi_identifiers(policy: Policy) -> Iterator[Finding]:
     ]
     if flat:
         yield _warn(
-            f"{listed(flat)}: the hierarchy has a single level, so that values which differ are "
-            "published as its root. Group them."
+            f"{listed(flat)}: the hierarchy has a single level, so different values are published as its root. "
+            "Group the values."
         )
+
+
+def _learned(policy: Policy) -> list[str]:
+    """List the quasi-identifiers whose domain is not declared."""
+    kinds = policy.quasi_identifiers.items()
+    return [name for name, qi in kinds if isinstance(qi.geometry, Interval) and qi.geometry.learned]
 
 
 def _as_they_are(policy: Policy) -> Iterator[Finding]:
@@ -75,51 +82,50 @@ def _as_they_are(policy: Policy) -> Iterator[Finding]:
         known = names.quasi_identifier(name)
         if word is not None:
             yield _warn(
-                f"{name} leaves as it is, and by its name ({word}) it may identify a person: "
-                "leave it out unless you know that it does not."
+                f"{name} is published as it is, but its name ({word}) suggests that it identifies a person. "
+                "Leave it out unless you know that it does not."
             )
         elif known is not None and name in policy.publish:
             yield _warn(
-                f"{name} leaves as it is, and by its name ({known[0]}) an outsider may know it: "
-                "then it belongs under quasi_identifiers."
+                f"{name} is published as it is, but its name ({known[0]}) suggests that an attacker may know it. "
+                "If so, move it to quasi_identifiers."
             )
 
 
 def _guarantees(policy: Policy) -> Iterator[Finding]:
     if policy.sensitive and policy.l is None and policy.t is None:
         yield _warn(
-            f"{listed(policy.sensitive)}: neither l nor t is set, so that a group may all have the "
-            "same value, which is then known of each."
+            f"{listed(policy.sensitive)}: neither l nor t is set, so all rows of a group may have the same value. "
+            "An attacker then knows the value of each person in it."
         )
     if policy.l is not None and 2 * policy.l > policy.k:
         yield _warn(
-            f"l ({policy.l}) is close to k ({policy.k}): nearly every person of a group needs a "
-            "value of their own, which makes groups large or late."
+            f"l ({policy.l}) is close to k ({policy.k}): nearly every person of a group needs a different value, "
+            "which makes groups large or late."
         )
     if policy.t is not None and policy.t < 0.1:
-        yield _note(f"t ({policy.t:g}) is small: groups must be large to be that close.")
+        yield _note(f"t ({policy.t:g}) is small: only large groups come that close to the stream.")
     if policy.k < _FEW_PERSONS:
-        yield _note(f"k ({policy.k}) is small: {_FEW_PERSONS} and more are usual.")
+        yield _note(f"k ({policy.k}) is small: {_FEW_PERSONS} or more is usual.")
 
 
 def uncrowded(policy: Policy) -> Iterator[tuple[str, str]]:
-    """Yield why the policy does not promise the crowd at one moment, and what to set for each reason."""
-    promised = getattr(policy.parameters, "crowd", False)
+    """Yield each reason why the policy does not promise a crowd at one moment, and the setting that removes it."""
+    method = policy.declaration
     alone = "may publish a row alone, under an earlier generalization"
-    if policy.method != "bastion" and not promised:
+    if not method.crowd(method.parameters()):  # whatever its parameters are
         yield f"{policy.method} {alone if reuses(policy) else 'does not promise it'}", "method: bastion"
     elif reuses(policy):
-        yield f"reuse: true {alone}", "reuse: false"
-    if getattr(policy.parameters, "reorder", False):
+        yield f"reuse: {policy.reuse.value} {alone}", "reuse: off"
+    if policy.reorders:
         yield "reorder: true publishes the rows of a release one by one", "reorder: false"
     if policy.on_suppress is OnSuppress.STAR:
-        yield "on_suppress: star publishes a row that no group takes alone, as *", "on_suppress: drop"
+        yield "on_suppress: star publishes a row that finds no group alone, as *", "on_suppress: drop"
 
 
 def reuses(policy: Policy) -> bool:
-    """Whether a row may leave under a generalization that was published before."""
-    reuse = getattr(policy.parameters, "reuse", False)
-    return reuse not in (False, Reuse.OFF, PartitionReuse.OFF, WindowReuse.OFF)
+    """Whether a row may be released under a generalization that was published before."""
+    return policy.reuse is not Reuse.OFF
 
 
 def _crowd(policy: Policy) -> Iterator[Finding]:
@@ -136,79 +142,73 @@ def _crowd(policy: Policy) -> Iterator[Finding]:
 def _deadlines(policy: Policy) -> Iterator[Finding]:
     if policy.delay_rows is not None and policy.delay_rows < 2 * policy.k:
         yield _warn(
-            f"delay_rows ({policy.delay_rows:,}) is less than twice k ({policy.k}): a row has "
-            "hardly a choice of company, so that much is generalized away or suppressed."
+            f"delay_rows ({policy.delay_rows:,}) is less than twice k ({policy.k}): a row has hardly any choice of a "
+            "group, so much is generalized away or suppressed. Set a larger delay_rows."
         )
     if policy.delay_rows is None:
-        yield _warn("Only delay is set: memory depends on the rate. delay_rows would bound it.")
+        yield _warn("Only delay is set, so memory grows with the rate of the stream. Set delay_rows to bound it.")
     if policy.delay is not None and policy.event_time is None:
         yield _note(
-            "event_time is not set: Beam's timestamps of the elements count, which many sources "
-            "set to the time of reading."
+            "event_time is not set, so Beam's timestamps of the elements count. Many sources set these to the time of "
+            "reading."
         )
     if policy.delay is not None and policy.disorder >= policy.delay:
-        yield _warn("disorder is not less than delay: rows are held at least twice as long.")
+        yield _warn("disorder is not less than delay, so rows are held at least twice as long as delay.")
     if policy.delay is None and policy.disorder:
-        yield _note("disorder is of no effect without delay.")
+        yield _note("disorder has no effect without delay.")
 
 
 def _sampling(policy: Policy) -> Iterator[Finding]:
-    parameters = policy.parameters
-    if not getattr(parameters, "samples", False):
+    if not policy.declaration.samples:
         return
-    perturbs = getattr(parameters, "perturbs", False)
-    if parameters.beta_sample == 1:
-        yield _warn("beta_sample is 1: no row is left out, and without sampling there is no differential privacy.")
+    perturbs = policy.declaration.perturbs
+    if policy.parameters.beta_sample == 1:
+        yield _warn("beta_sample is 1: every row is kept, and without sampling there is no differential privacy.")
     elif stated(policy) is None and not perturbs:
-        yield _warn("No differential privacy can be stated: l needs cover: all.")
+        yield _warn("No differential privacy can be stated. With l, set cover: all.")
     if not perturbs:
         return
-    learned = [
-        n for n, qi in policy.quasi_identifiers.items() if isinstance(qi.geometry, Interval) and qi.geometry.learned
-    ]
+    learned = _learned(policy)
     if learned:
         yield _warn(
-            f"{listed(learned)}: noise is scaled to the range seen so far, so that the first rows have next to none. "
+            f"{listed(learned)}: noise is scaled to the range seen so far, so the first rows get almost none. "
             "Declare the domain."
         )
-    yield _warn(
-        "castleguard is not differentially private: its paper's claim is refuted, since its groups depend on the data "
-        "(docs/differential-privacy.md). The method sdgs is."
-    )
 
 
 def _method(policy: Policy) -> Iterator[Finding]:
-    parameters = policy.parameters
-    if getattr(parameters, "reorder", False):
+    if policy.declaration.caution:
+        yield _warn(policy.declaration.caution)
+    if policy.reorders:
         yield _warn(
-            "reorder: rows leave in the order of the input. Who knows in which order persons came "
-            "finds each one's row by counting; and until a group's last row has left, fewer than "
-            "k persons are published under its generalization."
+            "reorder: rows are released in the order of the input. An attacker who knows the order in which persons "
+            "came finds each row by counting. And until the last row of a group is released, fewer than k persons are "
+            "published under its generalization."
         )
-    if getattr(parameters, "fill_missing", False):
+    if policy.parameter("fill_missing", False):
         yield _warn(
-            "fill_missing: rows are published with ranges of quasi-identifiers that they lack, and such a range may be "
-            "of fewer than k persons' values."
+            "fill_missing: a row that lacks a quasi-identifier is published with a range for it, and that range may "
+            "cover the values of fewer than k persons."
         )
-    reuse = getattr(parameters, "reuse", None)
-    if reuse in (PartitionReuse.BEST, WindowReuse.BEST):
+    if policy.reuse is Reuse.BEST:
         yield _warn(
-            "reuse is best: a row that leaves alone leaves under the narrowest generalization that contains it, and so "
-            "tells that it is in no narrower one. uniform does not, and costs little."
+            "reuse is best: a row released alone gets the narrowest generalization that contains it, which reveals "
+            "that no narrower one does. Set reuse: uniform, which does not reveal it and costs little."
         )
-    if reuse in (Reuse.OFF, PartitionReuse.OFF, WindowReuse.OFF):
-        yield _note("reuse is off: more rows are merged into wide groups, or suppressed.")
+    default = policy.declaration.reuses[:1]
+    if policy.reuse is Reuse.OFF and default not in ((), (Reuse.OFF,)):
+        yield _note("reuse is off: more rows are merged into wide groups, or are suppressed.")
 
 
 def _secret(policy: Policy) -> Iterator[Finding]:
     if policy.seed is not None:
         yield _warn(SEED)
     elif policy.secret is None:
-        yield _note("A secret is drawn for each pipeline.")
+        yield _note("Each pipeline draws a secret of its own.")
     else:
         try:
             secret_of(policy)
         except PolicyError as error:
-            yield _warn(f"Here, a run would fail: {error}")
+            yield _warn(f"On this machine, a run would fail: {error}")
         else:
-            yield _note(f"The secret is read from {policy.secret}. Give every pipeline one of its own.")
+            yield _note(f"The secret is read from {policy.secret}. Give each pipeline a secret of its own.")

@@ -1,7 +1,7 @@
-"""How many rows find no company at several deadlines: the engine, run on a stretch of a sample.
+"""How many rows find no group at several deadlines: the engine, run on a stretch of a sample.
 
-A sample that leaves out rows in between makes a stream look thinner than it is. So the rows are
-taken as they follow one another in time: the middle of the sample, where it is long.
+A sample with gaps makes a stream look thinner than it is. So the stretch is of consecutive rows: all
+of a short sample, or the middle of a long one.
 """
 
 from __future__ import annotations
@@ -20,34 +20,35 @@ from crenel.engine import Kind, Releases
 from crenel.errors import PolicyError
 from crenel.pipelines.commands.run import quiet
 from crenel.pipelines.console.sections import count
-from crenel.policy import OnSuppress, Policy
+from crenel.policy import OnSuppress, Policy, Reuse
 from crenel.policy.columns import Ints
 from crenel.policy.durations import format_duration
 
 __all__ = ["MOST_ROWS", "Step", "steps"]
 
-#: Rows that the engine is run on, at most: for each deadline in a second or so, by most methods.
+#: The most rows that the engine is run on. Most methods then need about a second for each deadline.
 MOST_ROWS = 20_000
 
-#: The deadlines that are tried, as multiples of the policy's: of ten minutes up to six hours.
+#: The deadlines that are tried, as multiples of the policy's: from ten minutes, say, up to six hours.
 _TIMES = (1, 2, 6, 12, 36)
 
-#: Rows that are pushed at once, so that progress is seen, and Ctrl-C answered.
+#: Rows that are pushed at once: few, so that the user sees progress and Ctrl-C works.
 _ROWS = 512
 
-#: What engines draw from where the policy has no seed: nothing is published, and the same sample gives the same table.
+#: The engines' secret, if the policy has no seed. It may be known, since nothing is published; and it is fixed, so that
+#: the same sample always gives the same table.
 _SECRET = b"crenel check"
 
 
 @dataclass(frozen=True)
 class Step:
-    """What would become of the rows at a deadline. Counts only."""
+    """What would become of the rows at one deadline. Counts only."""
 
     #: The deadline in words.
     deadline: str
     rows: int
     suppressed: int
-    #: The average over all rows, suppressed ones with 1.
+    #: The average over all rows. A suppressed row counts 1.
     loss: float
 
     @property
@@ -59,15 +60,16 @@ class Step:
 def steps(
     policy: Policy, encoded: Encoded, table: Any, tick: Callable[[str], None] = lambda line: None
 ) -> Iterator[Step]:
-    """What would become of a stretch of the sample at the policy's deadline and at longer ones.
+    """Try a stretch of the sample at the policy's deadline, and at longer ones.
 
-    The method is the policy's, with what lets rows leave without a crowd turned off where it can be: reuse, and stars.
+    The method is the policy's. What lets rows be released without a crowd, reuse and stars, is turned off where the
+    method allows it.
 
     Args:
-        policy: What is to be guaranteed.
+        policy: The policy.
         encoded: The sample's rows.
-        table: The sample as it was read, Arrow's.
-        tick: Told how far it is.
+        table: The sample as it was read, an Arrow table.
+        tick: Called with a line about the progress.
     """
     strict = _strict(policy)
     if strict is None or not len(encoded.kept):
@@ -79,15 +81,15 @@ def steps(
             return
         step, ended = _tried(longer, shards, _deadline(longer), tick)
         yield step
-        if ended:  # all rows were held to the end: they would be at any longer deadline
+        if ended:  # all rows were held to the end, as they would be at any longer deadline
             return
 
 
 def _strict(policy: Policy) -> Policy | None:
-    """The policy without reuse and stars, by deadlines that the sample can show; None if it has none."""
+    """Turn off reuse and stars, and drop a deadline that the sample cannot show; None if no deadline is left."""
     changes: dict[str, Any] = {"on_suppress": OnSuppress.DROP}
-    if hasattr(policy.parameters, "reuse"):
-        changes["parameters"] = dataclasses.replace(policy.parameters, reuse=False)
+    if policy.declaration.reuses:
+        changes["parameters"] = dataclasses.replace(policy.parameters, reuse=Reuse.OFF)
     if policy.event_time is None and policy.delay is not None:
         if policy.delay_rows is None:
             return None
@@ -101,7 +103,7 @@ def _longer(policy: Policy, times: int) -> Policy | None:
 
 
 def _changed(policy: Policy, **changes: Any) -> Policy | None:
-    """The policy with these changes; None if its method has parameters that do not go with them."""
+    """Change a policy; None if the method's parameters do not allow it."""
     try:
         return dataclasses.replace(policy, **changes)
     except PolicyError:
@@ -115,7 +117,7 @@ def _deadline(policy: Policy) -> str:
 
 
 def _stretch(policy: Policy, rows: Rows) -> Ints:
-    """The rows of the middle that follow one another, in the order in which `crenel run` takes them."""
+    """Choose consecutive rows from the middle, in the order in which `crenel run` takes them."""
     timeless = policy.event_time is None
     order = np.arange(len(rows)) if timeless else np.argsort(rows.time, kind="stable")
     start = max(len(rows) - MOST_ROWS, 0) // 2
@@ -123,10 +125,10 @@ def _stretch(policy: Policy, rows: Rows) -> Ints:
 
 
 def _shards(policy: Policy, encoded: Encoded, table: Any, stretch: Ints) -> list[tuple[int, Rows]]:
-    """The rows of each shard, as a run would deal them out."""
+    """Split the rows into shards as a run does."""
     if policy.shards == 1:
         return [(0, encoded.rows.take(stretch))]
-    # Beam comes with it, which takes a while to load, and complains of what it does not find.
+    # This loads Beam, which takes a while and logs warnings about packages that are not installed.
     with quiet():
         from crenel.transforms._pack.row_pack import Packer
 
@@ -138,11 +140,11 @@ def _shards(policy: Policy, encoded: Encoded, table: Any, stretch: Ints) -> list
 def _tried(
     policy: Policy, shards: Sequence[tuple[int, Rows]], deadline: str, tick: Callable[[str], None]
 ) -> tuple[Step, bool]:
-    """What becomes of the rows, and whether none of them left before the end."""
+    """Run the engine; return what became of the rows, and whether it released none before the end."""
     suppressed, loss, left, pushed = 0, 0.0, 0, 0
     rows = sum(len(part) for _, part in shards)
     for shard, part in shards:
-        engine = engines.create(policy, secret=_SECRET, shard=str(shard).encode())
+        engine = engines.create_engine(policy, secret=_SECRET, shard=str(shard).encode())
         for start in range(0, len(part), _ROWS):
             tick(f"trying a deadline of {deadline}: {pushed:,} of {count(rows, 'row')}")
             some = part.slice(start, min(start + _ROWS, len(part)))

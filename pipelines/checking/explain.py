@@ -1,8 +1,7 @@
-"""A policy in words: what leaves and how, what is promised, and when."""
+"""A policy in words: which columns are published and how, what is promised, and when a row is released."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from itertools import pairwise
@@ -10,62 +9,38 @@ from typing import Any
 
 from crenel.audit.differential_privacy import stated
 from crenel.pipelines.checking.advice import reuses, uncrowded
-from crenel.pipelines.console.sections import Line, Section, count, listed, spoken
+from crenel.pipelines.console.sections import Line, Section, count, listed, sentence, spoken
 from crenel.policy import OnSuppress, Policy
+from crenel.policy.durations import format_duration
 from crenel.policy.geometry import Geometry, Interval, Radix, Tree
-from crenel.policy.parameters import takes_holes
+from crenel.policy.parameters import Parameter
 from crenel.policy.quasi_identifiers import Categorical, Datetime, QuasiIdentifier, Range
 
 __all__ = ["example", "explain"]
 
-#: Microseconds in which a range of moments is shown: a second to a year.
+#: The widths of a range of moments in an example, in microseconds: a second to a year.
 _CALENDAR = [10**6 * s for s in (1, 60, 3600, 86_400, 7 * 86_400, 30 * 86_400, 365 * 86_400)]
 
-#: What a code is shown by: mixed, so that its digits can be told apart.
+#: The digits of an example of a code: mixed, so that a reader can tell them apart.
 _MIXED = (5, 3, 7, 0, 6, 1, 9, 2, 8, 4)
-
-_GLOSSES = {
-    "beta": "at most {} clusters held at once",
-    "mu": "the loss that is thought good is the mean of the last {} releases'",
-    "eta": "how much a generalization of less loss is preferred for reuse",
-    "lonely": "how much a row that is hard to find company for is preferred in a group",
-    "search": "a group is chosen among at most {} rows",
-    "active_rows": "about {} rows held at once",
-    "alpha": "an instant's delay adds this part to a row's loss",
-    "sample": "{} samples say where the stream is dense",
-    "window_rows": "of the last {} rows",
-    "max_reusable": "at most {} published generalizations kept for reuse",
-    "beta_sample": "the chance that a row is kept; others are never published",
-    "phi": "a quasi-identifier's range over the scale of its noise",
-    "epsilon": "what delta is stated for",
-    "perturb_sensitive": "sensitive columns that leave with noise, and their budgets",
-    "grid": "bins, levels or characters of each quasi-identifier",
-    "cover": "what the rows of a cell have in common",
-}
-
-#: Parameters of reuse.
-_OF_REUSE = ("eta", "max_reusable", "reuse_for")
-
-#: What holds where a parameter is not set.
-_UNSAID = {"active_rows": "30 k: about so many rows held at once", "instant": "an arrival is an instant"}
 
 
 def explain(policy: Policy) -> list[Section]:
-    """The policy in words."""
+    """Explain the policy, in sections."""
     return [
-        Section("What leaves", tuple(_leaves(policy))),
-        Section("What never leaves", tuple(_stays(policy))),
-        Section("What is promised", tuple(_promises(policy))),
-        Section("When a row leaves", tuple(_deadline(policy))),
-        Section("What is held in memory", (_memory(policy),)),
-        Section("How", tuple(_method(policy))),
+        Section("Published columns", tuple(_published_columns(policy))),
+        Section("Columns that are never published", tuple(_hidden_columns(policy))),
+        Section("What the policy promises", tuple(_promises(policy))),
+        Section("When a row is released", tuple(_deadline(policy))),
+        Section("Rows held in memory", (_memory(policy),)),
+        Section("Method", tuple(_method(policy))),
     ]
 
 
 def example(qi: QuasiIdentifier) -> str:
-    """A value on its way up, as it would be published: `53706 -> 5370* -> 537** -> *****`.
+    """Show how a value is generalized step by step: `53706 -> 5370* -> 537** -> *****`.
 
-    The value is made up, or is one of the policy's own; empty where the domain is not known.
+    The value is made up, or is one of the policy's own labels. Empty if the domain is not known.
     """
     geometry = qi.geometry
     if isinstance(geometry, Interval) and geometry.learned:
@@ -78,7 +53,7 @@ def example(qi: QuasiIdentifier) -> str:
 
 
 def published(value: Any) -> str:
-    """A published value as a reader would write it."""
+    """Write a published value as a reader would."""
     if not isinstance(value, Range):
         return str(value)
     lo, hi = (_plain(end) for end in value)
@@ -127,7 +102,7 @@ def _climb_radix(geometry: Radix) -> Iterator[tuple[float, float]]:
 
 
 def _climb_tree(geometry: Tree) -> Iterator[tuple[float, float]]:
-    # One of the deepest; of a large tree, the first leaves tell enough.
+    # A leaf as deep as any. Of a large tree, looking at the first leaves is enough.
     paths = (_ancestors(geometry, leaf) for leaf in geometry.leaf[:100].tolist())
     for above in max(paths, key=len):
         yield (float(geometry.first[above]), float(geometry.last[above]))
@@ -140,25 +115,25 @@ def _ancestors(geometry: Tree, node: int) -> list[int]:
     return path
 
 
-def _leaves(policy: Policy) -> Iterator[Line]:
+def _published_columns(policy: Policy) -> Iterator[Line]:
     for name, qi in policy.quasi_identifiers.items():
         yield name, f"quasi-identifier: {_how(qi)}" + _weight(qi)
     for name, column in policy.sensitive.items():
-        as_it_is = "with noise" if name in getattr(policy.parameters, "perturb_sensitive", ()) else "as it is"
+        how = "with noise" if name in policy.parameter("perturb_sensitive", {}) else "as it is"
         size = f", one of {column.size} values" if column.values is not None else ""
-        bins = f", looked at in {column.size} ranges" if column.domain is not None else ""
-        order = ", in their order" if column.ordered else ""
-        yield name, f"sensitive: {as_it_is}{size}{bins}{order}"
+        bins = f", counted in {column.size} ranges" if column.domain is not None else ""
+        order = ", which are ordered" if column.ordered else ""
+        yield name, f"sensitive: {how}{size}{bins}{order}"
     for name in policy.publish:
-        yield name, "published: as it is; nothing is checked about it"
+        yield name, "other column: as it is; crenel checks nothing about it"
 
 
 def _how(qi: QuasiIdentifier) -> str:
     shown = example(qi)
     if not shown:
         step = getattr(qi, "step", None)
-        ends = "" if step is None else f" that ends at multiples of {_plain(step)}"
-        return f"as a range{ends}; its domain is learned from the stream"
+        ends = "" if step is None else f" whose ends are multiples of {_plain(step)}"
+        return f"as a range{ends}; the domain is learned from the stream"
     if isinstance(qi, Categorical):
         hierarchy = qi.hierarchy
         size = f"{count(len(hierarchy), 'value')}, {count(hierarchy.depth, 'level')} above them"
@@ -170,54 +145,54 @@ def _weight(qi: QuasiIdentifier) -> str:
     return "" if qi.weight == 1 else f" (its precision counts {qi.weight:g} times)"
 
 
-def _stays(policy: Policy) -> Iterator[Line]:
-    yield policy.person, "the person: only counted"
+def _hidden_columns(policy: Policy) -> Iterator[Line]:
+    yield policy.person, "the person: used only to count persons"
     if policy.event_time is not None:
         if policy.event_time in policy.quasi_identifiers:
-            yield policy.event_time, "the event time, but for its generalization above"
+            yield policy.event_time, "the event time: only its generalization is published, see above"
         else:
-            yield policy.event_time, "the event time: only for the deadline"
-    yield "(all others)", "a column that the policy does not name never leaves"
+            yield policy.event_time, "the event time: used only for the deadline"
+    yield "(all others)", "a column that the policy does not name is never published"
 
 
 def _promises(policy: Policy) -> Iterator[str]:
     if policy.crowd:
         yield (
-            f"Every published row leaves in a release of rows of at least {policy.k} persons (k), each person in it "
-            "once, at one moment, under one generalization, in an order drawn in secret."
+            f"Each row is released together with others: a release has rows of at least {policy.k} persons (k), one "
+            "row each, under one generalization, at one moment, in a secret random order."
         )
     else:
         yield (
-            f"When a row leaves, the rows published so far under the same generalization are of at "
-            f"least {policy.k} different persons (k)."
+            f"When a row is released, the rows published so far under the same generalization belong to at least "
+            f"{policy.k} different persons (k)."
         )
         yield f"A crowd at one moment is not promised: {'; '.join(why for why, _ in uncrowded(policy))}."
-    if takes_holes(policy.parameters):
+    if policy.declaration.takes_holes:
         yield (
-            "Rows may lack quasi-identifiers. A generalization includes which of them are published: that is the same "
-            "for all rows of a group."
+            "Rows may lack quasi-identifiers. All rows of a group are published with the same quasi-identifiers, and "
+            "without the others."
         )
     names = listed(policy.sensitive)
     each = names if len(policy.sensitive) == 1 else f"each of {names}"
     if policy.l is not None:
-        yield f"They have at least {policy.l} different values of {each} (l)."
+        yield f"Each group has at least {policy.l} different values of {each} (l)."
     if policy.t is not None:
         yield (
-            f"The values of {each} are distributed as in the whole stream so far, within a "
-            f"distance of {policy.t:g} of 1 (t)."
+            f"In each group, the values of {each} are distributed nearly as in the whole stream so far: at a distance "
+            f"of at most {policy.t:g}, where 1 is the largest possible (t)."
         )
     if policy.on_suppress is OnSuppress.STAR:
         yield (
-            "A row that no group takes in time is published with every quasi-identifier at its "
-            "widest (on_suppress: star); what is said above does not count it."
+            "A row that finds no group in time is published with every quasi-identifier at its widest "
+            "(on_suppress: star). The promises above do not cover such a row."
         )
     else:
-        yield "A row that no group takes in time is not published (on_suppress: drop)."
-    if getattr(policy.parameters, "perturbs", False):
-        yield "Generalizations are over perturbed values: a row's own need not lie in them."
+        yield "A row that finds no group in time is not published (on_suppress: drop)."
+    if policy.declaration.perturbs:
+        yield "Generalizations cover perturbed values: they need not contain the row's own."
     statement = stated(policy)
     if statement is not None:
-        yield f"{str(statement)[0].upper()}{str(statement)[1:]}."
+        yield sentence(f"{statement}.")
 
 
 def _deadline(policy: Policy) -> Iterator[str]:
@@ -225,7 +200,7 @@ def _deadline(policy: Policy) -> Iterator[str]:
     if policy.delay is not None:
         limits.append(f"{spoken(policy.delay)} after its event time (delay)")
     if policy.delay_rows is not None:
-        limits.append(f"when {count(policy.delay_rows, 'later row')} of its shard came (delay_rows)")
+        limits.append(f"when {count(policy.delay_rows, 'later row')} of its shard have come (delay_rows)")
     earlier = ", whichever is earlier" if len(limits) == 2 else ""
     yield f"At the latest {', or '.join(limits)}{earlier}."
     if policy.delay is None:
@@ -234,30 +209,38 @@ def _deadline(policy: Policy) -> Iterator[str]:
     yield f"The event time is {source}."
     if policy.disorder:
         yield (
-            f"Event times may be {spoken(policy.disorder)} out of order: the clock is the latest "
-            "one seen minus that (disorder), or the watermark."
+            f"Event times may be {spoken(policy.disorder)} out of order (disorder): the clock is that much behind the "
+            "latest event time seen, unless the watermark is later."
         )
 
 
 def _memory(policy: Policy) -> str:
-    reusable = f", and {policy.parameters.max_reusable:,} generalizations" if reuses(policy) else ""
+    reusable = f", and {policy.parameters.max_reusable:,} reusable generalizations" if reuses(policy) else ""
     if policy.delay_rows is not None:
         return f"At most {count(policy.delay_rows, 'row')} of each shard{reusable}."
     window = spoken((policy.delay or 0) + policy.disorder)
-    return f"The rows of each shard that come within {window}, however many{reusable}."
+    return f"All rows of each shard that come within {window}{reusable}."
 
 
 def _method(policy: Policy) -> Iterator[Line]:
-    yield "method", policy.method
-    for field in dataclasses.fields(policy.parameters):
-        value = getattr(policy.parameters, field.name)
-        if value is None:
-            yield field.name, _UNSAID.get(field.name, "not set")
+    yield "method", f"{policy.method}: {policy.declaration.summary}"
+    for name, about in policy.declaration.fields.items():
+        value = getattr(policy.parameters, name)
+        if isinstance(value, Mapping) and not value:
             continue
-        shown = value.value if isinstance(value, Enum) else value
-        shown = str(shown).lower() if isinstance(shown, bool) else shown
-        if shown is None or (isinstance(shown, Mapping) and not shown):
-            continue
-        unused = field.name in _OF_REUSE and not reuses(policy)
-        gloss = "of no effect without reuse" if unused else _GLOSSES.get(field.name)
-        yield field.name, f"{shown}" + (f": {gloss.format(shown)}" if gloss else "")
+        unused = about.used_with and policy.reuse not in about.used_with
+        meaning = f"no effect with reuse: {policy.reuse.value}" if unused else about.sentence.rstrip(".")
+        yield name, f"{_value(value, about)}: {meaning[0].lower()}{meaning[1:]}"
+
+
+def _value(value: Any, about: Parameter) -> str:
+    """Write a parameter's value as a reader would, with its unit."""
+    if value is None:
+        return f"not set ({about.unset})" if about.unset else "not set"
+    if isinstance(value, Enum):
+        return str(value.value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    if about.unit == "microseconds":
+        return format_duration(value)
+    return f"{value:,} {about.unit}" if about.unit else str(value)

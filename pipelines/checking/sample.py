@@ -1,4 +1,4 @@
-"""What a sample of the data says about a policy. Counts and shares only, never a row's value."""
+"""How a policy fits a sample of the data. It reports counts and shares, never a row's value."""
 
 from __future__ import annotations
 
@@ -13,14 +13,23 @@ import numpy as np
 from crenel.encoding.encoder import Encoded, Encoder
 from crenel.pipelines.console.limits import Limits
 from crenel.pipelines.console.limits import said as exactly
-from crenel.pipelines.console.sections import Finding, Line, Section, Severity, count, listed, percent, spoken
+from crenel.pipelines.console.sections import (
+    Finding,
+    Line,
+    Section,
+    Severity,
+    count,
+    listed,
+    percent,
+    sentence,
+    spoken,
+)
 from crenel.pipelines.drafting import sample_measures as measures
 from crenel.policy import Policy, columns
 from crenel.policy.checks import suggestion
 from crenel.policy.columns import Floats, Ints
 from crenel.policy.durations import format_duration
 from crenel.policy.geometry import Interval, Tree
-from crenel.policy.parameters import SdgsParameters, takes_holes
 from crenel.policy.quasi_identifiers import Datetime, Numeric, QuasiIdentifier
 
 if TYPE_CHECKING:
@@ -28,26 +37,23 @@ if TYPE_CHECKING:
 
 __all__ = ["Sample"]
 
-#: Fewer persons tell nothing about what is rare.
+#: With fewer persons, a sample does not show what is rare.
 _ENOUGH = 20
 
-#: With fewer rows among k persons of the same quasi-identifiers, much is lost for the holes alone.
+#: If a smaller share of rows meets k persons with the same quasi-identifiers, missing values alone cost much.
 _ALIKE = 0.9
-
-#: Where the middle 98% use less than this of a domain, outliers stretch it.
-_STRETCHED = 0.2
 
 _DAY = 86_400_000_000
 
 
 class Sample:
-    """A sample of the data, under a policy.
+    """A sample of the data, seen through a policy.
 
     Args:
-        policy: What is to be guaranteed.
-        table: The sample, Arrow's.
+        policy: The policy.
+        table: The sample, an Arrow table.
         limits: How many rows may be suppressed and rejected.
-        tick: Told how far it is.
+        tick: Called with a line about the progress.
     """
 
     def __init__(
@@ -64,26 +70,25 @@ class Sample:
         self._tick = tick
 
     def look(self) -> list[Section]:
-        """All that the sample says, in sections; `findings` has what is wrong."""
-        said: list[Section] = [Section("The sample", tuple(self._columns()))]
+        """Report on the sample, in sections. `findings` then holds what is wrong."""
+        sections = [Section("The sample", tuple(self._columns()))]
         if not self._complete:
-            return said
+            return sections
+        sections.append(Section("Rows that would be rejected", tuple(self._rejections())))
+        if not len(self._encoded.kept):
+            return sections
         parts = {
-            "Rows that would be rejected": self._rejections,
             "Persons": self._persons,
             "Quasi-identifiers": self._quasi_identifiers,
-            "Holes": self._holes,
-            "Columns that leave as they are": self._as_they_are,
-            "Time": self._time,
-            "Company": self._company,
+            "Missing values": self._holes,
+            "Columns published as they are": self._as_they_are,
+            "Event times": self._time,
+            "Waiting for k persons": self._waits,
             "Deadlines": self._deadlines,
         }
-        for title, part in parts.items():
-            if title == "Holes" and not takes_holes(self.policy.parameters):
-                continue
-            if title == "Rows that would be rejected" or len(self._encoded.kept):
-                said.append(Section(title, tuple(part())))
-        return said
+        if not self.policy.declaration.takes_holes:
+            del parts["Missing values"]
+        return sections + [Section(title, tuple(part())) for title, part in parts.items()]
 
     @cached_property
     def _encoded(self) -> Encoded:
@@ -95,7 +100,7 @@ class Sample:
 
     @cached_property
     def _who(self) -> Ints:
-        """The kept rows' persons, from 0."""
+        """The persons of the rows that are not rejected, numbered from 0."""
         return measures.places(self._encoded.rows.person)
 
     @property
@@ -104,7 +109,7 @@ class Sample:
 
     @cached_property
     def _complete(self) -> bool:
-        """Whether all columns are there that a row is encoded by."""
+        """Whether the sample has all columns that a row is encoded by."""
         policy = self.policy
         needed = [policy.person, *policy.quasi_identifiers, *policy.sensitive]
         needed += [policy.event_time] if policy.event_time else []
@@ -123,13 +128,13 @@ class Sample:
         named = [policy.person, *([policy.event_time] if policy.event_time else []), *leaving]
         staying = [name for name in there if name not in leaving]
         if staying:
-            yield f"These columns will not leave: {listed(staying)}."
+            yield f"Not published: {listed(staying)}."
         for name in dict.fromkeys(named):
             if name not in there:
                 guess = suggestion(name, [other for other in there if other not in named])
-                self._problem(f"{name}: the data have no such column. {guess.capitalize()}".strip())
+                self._problem(f"The data have no column {name!r}, which the policy names. {sentence(guess)}".strip())
         if not self._complete:
-            yield "Nothing more can be said until its columns are those of the policy."
+            yield "The rest was not checked, because columns are missing."
 
     def _rejections(self) -> Iterator[Line]:
         rows, rejected = self.table.num_rows, self._encoded.rejected
@@ -137,31 +142,35 @@ class Sample:
             yield "None."
             return
         share = len(rejected) / rows
-        yield f"{len(rejected):,} of {count(rows, 'row')} ({percent(share)}). What did not fit:"
+        yield f"{len(rejected):,} of {count(rows, 'row')} ({percent(share)}), because of:"
         found = Counter((one.field, one.reason) for one in rejected)
         for (name, reason), number in found.most_common():
             yield name, f"{reason}: {count(number, 'row')}"
-        text = f"{percent(share)} of the rows would be rejected."
+        text = f"{count(len(rejected), 'row')} ({percent(share)}) would be rejected"
+        advice = "Widen domains and hierarchies, or leave columns out."
         if share > self._limits.rejected:
             limit = f"more than --most-rejected ({exactly(self._limits.rejected)}) allows"
-            self._problem(f"{text} That is {limit}. Widen domains and hierarchies, or leave columns out.")
+            self._problem(f"{text}, {limit}. {advice}")
         else:
-            self._warn(text)
+            self._warn(f"{text}. {advice}")
 
     def _persons(self) -> Iterator[Line]:
         k, persons, rows = self.policy.k, self._number_of_persons, len(self._who)
-        yield f"{count(persons, 'person')} in {count(rows, 'row')}; k is {k}."
+        yield f"{count(rows, 'row')} of {count(persons, 'person')}; k is {k}."
         if persons < k:
             self._problem(
-                f"The sample has {count(persons, 'person')}, fewer than k ({k}): nothing could be "
-                "published but suppressed rows."
+                f"The sample has {count(persons, 'person')}, fewer than k ({k}): every row would be suppressed. "
+                "Take a larger sample, or lower k."
             )
         elif persons < 2 * k:
-            self._warn(f"{count(persons, 'person')} are hardly more than k ({k}): one large group.")
+            self._warn(
+                f"{count(persons, 'person')} are hardly more than k ({k}): they form a single group. Take a larger "
+                "sample, or lower k."
+            )
         alone = measures.unique_persons(self._encoded.rows.qi, self._who)
         yield (
-            f"{count(alone, 'person')} ({percent(alone / persons)}) could be singled out as the "
-            "data are: nobody else has the same quasi-identifiers. That is what is anonymized."
+            f"In the data as they are, {count(alone, 'person')} ({percent(alone / persons)}) can be singled out: "
+            "nobody else has the same quasi-identifiers."
         )
 
     def _quasi_identifiers(self) -> Iterator[Line]:
@@ -169,27 +178,32 @@ class Sample:
             yield name, self._use(name, qi, self._encoded.rows.qi[:, place])
 
     def _holes(self) -> Iterator[Line]:
-        """Rows by which quasi-identifiers they have: k persons of the same set keep all of it."""
+        """Look at which quasi-identifiers rows have. k persons who have the same ones keep all of them."""
         absent = np.isnan(self._encoded.rows.qi)
         sets = measures.combinations(absent)
         share = float(absent.any(axis=1).mean())
         number = int(sets.max(initial=-1)) + 1
-        yield f"{percent(share)} of the rows lack a quasi-identifier; what rows have are {count(number, 'set')}."
+        yield (
+            f"{percent(share)} of the rows lack a quasi-identifier. There are {count(number, 'combination')} of "
+            "quasi-identifiers that a row has."
+        )
         alike = self._in_time(sets)
         if alike is None:
             return
         yield (
-            f"{percent(alike)} of the rows meet {self.policy.k} persons of the same set before their deadline; the "
-            "others leave with similar sets, and publish what all of a group have."
+            f"{percent(alike)} of the rows meet {self.policy.k} persons with the same combination before their "
+            "deadline. The others join rows with similar combinations, and only what all rows of a group have is "
+            "published."
         )
         if alike < _ALIKE:
             self._warn(
-                f"Only {percent(alike)} of the rows meet {self.policy.k} persons who have the same quasi-identifiers: "
-                "the others lose some, or are suppressed. Leave out what is seldom there, wait longer, or lower k."
+                f"Only {percent(alike)} of the rows meet {self.policy.k} persons who have the same quasi-identifiers. "
+                "The others lose some, or are suppressed. Leave out columns that are mostly missing, set a longer "
+                "delay, or lower k."
             )
 
     def _in_time(self, sets: Ints) -> float | None:
-        """The share of rows that k persons of the same set come after, before the deadline; None if it is not known."""
+        """Compute the share of rows that meet k persons of the same set before the deadline; None if not known."""
         policy, time = self.policy, self._encoded.rows.time
         by_time = policy.delay is not None and policy.event_time is not None
         if policy.delay_rows is None and not by_time:
@@ -211,20 +225,19 @@ class Sample:
     def _use(self, name: str, qi: QuasiIdentifier, found: Floats) -> str:
         holes = np.isnan(found)
         if holes.all():
-            self._warn(f"{name} is missing in all rows: leave it out, or take a larger sample.")
+            self._warn(f"{name} is missing in all rows. Leave it out, or take a larger sample.")
             return "missing in all rows"
         seldom = f"; missing in {percent(float(holes.mean()))} of the rows" if holes.any() else ""
         self._exact_ends(name, qi, found[~holes], self._who[~holes])
         return self._use_of(name, qi, found[~holes]) + seldom
 
     def _exact_ends(self, name: str, qi: QuasiIdentifier, found: Floats, who: Ints) -> None:
-        """Warn of a column whose ranges would mostly end at a value that is one person's."""
-        # Exactly these: what a subclass publishes is its own.
+        """Warn about a column whose ranges would mostly end at a value that belongs to one person."""
+        # Exactly these types: a subclass may publish something else.
         if type(qi) not in (Numeric, Datetime) or not isinstance(qi.geometry, Interval) or qi.geometry.cells:
             return
-        parameters = self.policy.parameters
-        if isinstance(parameters, SdgsParameters) or getattr(parameters, "perturbs", False):
-            return  # their ranges do not end at values of rows
+        if not self.policy.declaration.ends_at_values:
+            return
         if self._number_of_persons < _ENOUGH:
             return
         alone = measures.only_one(measures.places(found), who)
@@ -233,36 +246,36 @@ class Sample:
         lo, hi = (found.min(), found.max()) if qi.geometry.learned else qi.geometry.widest()
         step = measures.round_step(found, float(hi - lo), moments=isinstance(qi, Datetime))
         self._warn(
-            f"{name}: {np.count_nonzero(alone):,} of {len(alone):,} values are each one person's, and a range ends at "
-            "the exact values of two of its rows. Round its ends"
-            + (f", by step: {step} say." if step else " by a step.")
+            f"{name}: {np.count_nonzero(alone):,} of {len(alone):,} values belong to one person each, and a published "
+            "range ends at the exact values of two of its rows. Set a step, which rounds the ends"
+            + (f": step: {step}, for instance." if step else ".")
         )
 
     def _use_of(self, name: str, qi: QuasiIdentifier, found: Floats) -> str:
         geometry, distinct = qi.geometry, len(np.unique(found))
         if distinct == 1:
-            self._warn(f"{name} has one value only: leave it out, or take a larger sample.")
+            self._warn(f"{name} has only one value. Leave it out, or take a larger sample.")
         if isinstance(geometry, Tree):
             leaves = len(geometry.leaf)
-            return f"{distinct:,} of the hierarchy's {count(leaves, 'value')} are used"
+            return f"{distinct:,} of the {count(leaves, 'value')} of the hierarchy occur"
         if not isinstance(geometry, Interval):
             return f"{count(distinct, 'different code')}"
         lo, hi = (found.min(), found.max()) if geometry.learned else geometry.widest()
         width = hi - lo + geometry.cell
         core = measures.middle(found, width)
-        if core < _STRETCHED and distinct > _ENOUGH:
+        if measures.is_stretched(core, distinct):
             whose = "range seen" if geometry.learned else "domain"
             self._warn(
-                f"{name}: the middle 98% of the rows lie in {percent(core)} of the {whose}. A loss "
-                "is relative to it, so that they look nearly alike: "
-                + ("declare a domain." if geometry.learned else "a narrower domain is worth it.")
+                f"{name}: the middle 98% of the rows lie in {percent(core)} of the {whose}. Loss is measured against "
+                f"the whole {whose}, so these rows look nearly alike. "
+                + ("Declare a domain." if geometry.learned else "Declare a narrower domain.")
             )
         if geometry.learned:
             return (
                 f"{count(distinct, 'different cell' if geometry.cells else 'different value')}; no domain is declared"
             )
         used = float(found.max() - found.min() + geometry.cell) / width
-        return f"{percent(used)} of the domain is used, {percent(core)} by the middle 98% of rows"
+        return f"the rows use {percent(used)} of the domain, the middle 98% of them {percent(core)}"
 
     def _as_they_are(self) -> Iterator[Line]:
         for place, name in enumerate(self.policy.sensitive):
@@ -282,12 +295,13 @@ class Sample:
         noun = "range" if bins else "value"
         if l is not None and len(sizes) < l:
             self._problem(
-                f"{name} has {count(len(sizes), noun)}, fewer than l ({l}): no group could ever be published."
+                f"{name} has {count(len(sizes), noun)}, fewer than l ({l}): no group could ever be published. Lower "
+                "l, or take a larger sample."
             )
         elif most > 0.9:
             self._warn(
-                f"{name}: {percent(most)} of the rows have the same {noun}; groups "
-                "with others are rare, and who guesses it is mostly right."
+                f"{name}: {percent(most)} of the rows have the same {noun}. An attacker who guesses it is mostly "
+                "right, and groups with other values are rare."
             )
         if not bins:
             self._identifying(name, codes)
@@ -299,18 +313,19 @@ class Sample:
         share = float(measures.only_one(codes, self._who)[codes].mean())
         if share > 0.5:
             self._warn(
-                f"{name} leaves as it is, and {percent(share)} of the rows have a value that only "
-                "one person has: it is as good as a name to who knows it."
+                f"{name} is published as it is, and {percent(share)} of the rows have a value that only one person "
+                "has. To an attacker who knows that value, it is as good as a name. Leave the column out, or make it "
+                "coarser."
             )
 
     def _time(self) -> Iterator[Line]:
         policy, time = self.policy, self._encoded.rows.time
         if policy.event_time is None:
             if policy.delay is not None:
-                yield "The policy names no event_time: nothing can be said about the delay."
+                yield "The policy names no event_time, so the delay cannot be checked."
             return
         first, last = _around(int(time.min()), int(time.max()))
-        yield f"Event times lie within {first} and {last}."
+        yield f"Event times lie between {first} and {last}."
         yield from self._disorder(time)
         if policy.delay is not None:
             window = policy.delay + policy.disorder
@@ -318,64 +333,61 @@ class Sample:
             if policy.delay_rows is not None:
                 rows = np.minimum(rows, policy.delay_rows)
             yield (
-                f"A shard of all these rows would hold about {count(int(np.median(rows)), 'row')}, "
-                f"and {rows.max():,} at most."
+                f"One shard with all these rows would hold about {count(int(np.median(rows)), 'row')}, and at most "
+                f"{rows.max():,}."
             )
 
     def _disorder(self, time: Ints) -> Iterator[Line]:
         policy, late = self.policy, measures.lateness(time)
         behind = late > policy.disorder
         if not late.any():
-            yield "They are in order."
+            yield "The rows are in the order of their event times."
             return
         worst = measures.round_duration(float(late.max()))
-        most = measures.round_duration(float(np.quantile(late, 0.999)))
+        most, is_stream = measures.usual_disorder(time)
+        nearly_all = f", and nearly all by less than {spoken(most)}" if most < worst else ""
         yield (
-            f"{percent(float((late > 0).mean()))} of the rows are out of order, by less than "
-            f"{spoken(worst)}, nearly all by less than {spoken(most)}."
+            f"{percent(float((late > 0).mean()))} of the rows are out of order, by less than {spoken(worst)}"
+            f"{nearly_all}."
         )
         if policy.delay is None or not behind.any():
             return
         share = float(behind.mean())
         after = int((late >= policy.delay + policy.disorder).sum())
-        lost = f"; {count(after, 'row')} would come after the deadline" if after else ""
-        if 2 * most > time.max() - time.min():
-            advice = "The file seems not to be in the order of the stream."
+        lost = f", and {count(after, 'row')} would come after the deadline" if after else ""
+        if is_stream:
+            advice = f"disorder: {format_duration(most)} would cover nearly all rows."
         else:
-            advice = f"disorder: {format_duration(most)} would cover nearly all."
+            advice = "The file does not seem to be in the order of the stream."
         self._warn(
-            f"{percent(share)} of the rows are further out of order than disorder "
-            f"({format_duration(policy.disorder)}) says{lost}. {advice}"
+            f"disorder ({format_duration(policy.disorder)}) is too small: {percent(share)} of the rows are further out "
+            f"of order{lost}. {advice}"
         )
 
-    def _company(self) -> Iterator[Line]:
+    def _waits(self) -> Iterator[Line]:
         policy, time = self.policy, self._encoded.rows.time
         by_time = policy.delay is not None and policy.event_time is not None
         if self._number_of_persons < policy.k or (policy.delay_rows is None and not by_time):
             return
         order = np.argsort(time, kind="stable") if by_time else np.arange(len(time))
-        until = measures.rows_until(self._who[order], policy.k)
-        start = np.flatnonzero(until >= 0)
-        rows = until[start]
+        rows, waits = measures.waits(self._who[order], time[order], policy.k)
         if policy.delay_rows is not None:
             half, most = (int(q) for q in np.quantile(rows, [0.5, 0.9]))
             yield (
-                f"Half of the rows have {policy.k} persons after {count(half, 'later row')}, nine "
-                f"of ten after {most:,}; delay_rows is {policy.delay_rows:,}."
+                f"Half of the rows see {policy.k} persons within {count(half, 'later row')}, nine of ten within "
+                f"{most:,}; delay_rows is {policy.delay_rows:,}."
             )
         if by_time and policy.delay is not None:
-            ordered = time[order]
-            waits = ordered[start + rows] - ordered[start]
             half, most = (measures.round_duration(q) for q in np.quantile(waits, [0.5, 0.9]))
             yield (
-                f"Half of the rows have {policy.k} persons within {spoken(half)}, nine of ten "
-                f"within {spoken(most)}; delay is {spoken(policy.delay)}."
+                f"Half of the rows see {policy.k} persons within {spoken(half)}, nine of ten within {spoken(most)}; "
+                f"delay is {spoken(policy.delay)}."
             )
         if policy.shards > 1:
-            yield "Each shard has a part of this company only; deadlines are tried with the policy's shards."
+            yield "This counts all shards together. The deadlines below are tried with the policy's shards."
 
     def _deadlines(self) -> Iterator[Line]:
-        """The engine's word on how many rows leave in time, and how many would if they could wait longer."""
+        """Let the engine say how many rows find a group in time, and how many would if they could wait longer."""
         from crenel.pipelines.checking import delay_trials as delays
 
         policy = self.policy
@@ -384,22 +396,22 @@ class Sample:
         tried = list(delays.steps(policy, self._encoded, self.table, self._tick))
         if not tried:
             return
-        how = "reuse off, " if hasattr(policy.parameters, "reuse") else ""
+        how = "reuse off, " if policy.declaration.reuses else ""
         rows = tried[0].rows
         where = ", the middle of the sample" if rows < len(self._who) else ""
         yield (
-            f"The engine ({policy.method}, {how}on_suppress: drop) was run on {count(rows, 'row')} that follow "
-            f"one another{where}. A row that finds no company in time is suppressed:"
+            f"The engine ({policy.method}, {how}on_suppress: drop) was run on {count(rows, 'consecutive row')}{where}. "
+            "A row that finds no group in time is suppressed:"
         )
         head = "suppressed"
-        yield "deadline", f"{head}  average loss (a suppressed row: 1)"
+        yield "deadline", f"{head}  average loss (1 for a suppressed row)"
         for step in tried:
             mark = "  the policy's" if step is tried[0] else ""
             yield step.deadline, f"{exactly(step.share):>{len(head)}}  {step.loss:.3f}{mark}"
         self._judge(tried)
 
     def _judge(self, tried: list[Step]) -> None:
-        """Say if the stream is too thin for k within the deadline."""
+        """Report a problem if the stream is too thin for k within the deadline."""
         policy, limit = self.policy, self._limits.suppressed
         now, *longer = tried
         if now.share <= limit:
@@ -408,21 +420,21 @@ class Sample:
         asked |= {} if policy.l is None else {"l": f"l ({policy.l})"}
         asked |= {} if policy.t is None else {"t": f"t ({policy.t:g})"}
         enough = next((step for step in longer if step.share <= limit), None)
-        advice = f"Wait longer, or ask for less than this {listed(asked)}."
+        advice = f"Set a longer deadline, or relax {listed(asked)}."
         if enough is not None:
-            advice = f"Within {enough.deadline} it would be {exactly(enough.share)}. {advice}"
+            advice = f"Within {enough.deadline}, it would be {exactly(enough.share)}. {advice}"
         elif longer:
-            advice = f"Even within {longer[-1].deadline} it would be {exactly(longer[-1].share)}. {advice}"
-        fate = "would be suppressed" if policy.crowd else "would leave alone, or be suppressed"
+            advice = f"Even within {longer[-1].deadline}, it would be {exactly(longer[-1].share)}. {advice}"
+        fate = "would be suppressed" if policy.crowd else "would be released alone, or suppressed"
         self._problem(
             f"The stream is too thin for {listed(asked.values())} within the deadline ({now.deadline}): "
-            f"{exactly(now.share)} of the rows find no company in time, and {fate}; --most-suppressed is "
+            f"{exactly(now.share)} of the rows find no group in time and {fate}. --most-suppressed is "
             f"{exactly(limit)}. {advice}"
         )
 
 
 def _around(first: int, last: int) -> tuple[str, str]:
-    """The range rounded outward to days, so that no moment of a row is told."""
+    """Round a range outward to days, so that it reveals no row's event time."""
     epoch = dt.date(1970, 1, 1)
     start, end = (dt.timedelta(days=days) for days in (first // _DAY, -(-last // _DAY)))
     return (epoch + start).isoformat(), (epoch + end).isoformat()

@@ -1,4 +1,4 @@
-"""How far a policy scales: rows a second, shards, state. The rule of thumb of `docs/scale.md`, and what it rests on."""
+"""How far a policy scales, in rows per second, shards and state: the rule of thumb of `docs/scale.md`."""
 
 from __future__ import annotations
 
@@ -11,51 +11,54 @@ __all__ = ["MEASURED", "Calibration", "Plan", "Shards", "make_plan"]
 
 _SECOND = 1_000_000
 
-#: Numbers of shards that are thought of.
+#: The numbers of shards that are considered.
 _CHOICES = tuple(2**i for i in range(13))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """What was measured, by `python -m benchmarks.scale` unless something else is said."""
+    """Measurements, by `python -m benchmarks.scale` unless a comment says otherwise."""
 
-    #: Processor time of a shard, in microseconds: for a row, and for a pack of rows.
+    #: Processor time that a shard needs for a row, and for a pack of rows, in microseconds.
     row_us: float = 4.6
     pack_us: float = 255.0
 
-    #: The same before the rows come to their shard, and after: encoding dicts, unpacking (`benchmarks.transform`, c
-    #: less the engine). Stateless, so it spreads over all workers.
+    #: Processor time for a row before and after its shard: encoding dicts, unpacking (`benchmarks.transform`, c less
+    #: the engine). These steps are stateless, so they spread over all workers.
     spread_us: float = 5.7
 
-    #: Rows of a bundle: Flink's default in streaming. A bundle has a pack for each shard.
+    #: Rows of a bundle: Flink's default in streaming. A bundle has one pack for each shard.
     bundle: int = 1_000
 
-    #: Bytes of a held row in the snapshot, and of a row in the log; then for each quasi-identifier.
+    #: Bytes of a held row in the snapshot and of a row in the log, and those that each quasi-identifier adds.
     held_bytes: float = 58.0
     held_bytes_qi: float = 16.0
     log_bytes: float = 24.0
     log_bytes_qi: float = 8.0
 
-    #: The log grows to so many snapshots, or to so many bytes if that is more (`transforms/hold.py`).
+    #: The log grows to the size of this many snapshots, or to `shortest_log` bytes if that is more. Not measured: the
+    #: HOLD step is written so.
     log_snapshots: int = 2
     shortest_log: int = 1 << 20
 
-    #: Microseconds to write a held row in a snapshot and to read it again (`benchmarks.engine`); and the most bytes
-    #: that a shard should have to write at once. The second is not measured: a custom.
+    #: Microseconds to write a held row to a snapshot and to read it back (`benchmarks.engine`); and the most bytes that
+    #: a shard should have to write at once. The latter is a convention, not a measurement.
     snapshot_us: float = 1.0
     largest: int = 100_000_000
 
-    #: `shard_by: person`: loss grows with the number of shards to this power (2 shards 1.2, 32 shards 2.7 times).
+    #: With `shard_by: person`, loss grows with the number of shards to this power: 1.2 times with 2 shards, 2.7 times
+    #: with 32.
     loss_power: float = 0.29
 
-    #: A shard has so many times k persons inside the deadline; with as many, up to 0.5% of the rows were
-    #: suppressed, with 6 times k up to 1.4%.
+    #: A shard should see this many times k persons within the deadline. With that many, up to 0.5% of the rows were
+    #: suppressed; with 6 times k, up to 1.4%.
     crowd: float = 25.0
 
-    #: `shard_by: locality`: the share of the rows in the fullest shard, from 8 shards on. Adult 0.75, the census 0.36.
+    #: With `shard_by: locality` and at least 8 shards: the share of the rows in the fullest shard. It was 0.75 for
+    #: Adult and 0.36 for the census.
     fullest: float = 0.6
 
-    #: How busy a shard may be, so that it catches up after a failure. Not measured: a custom.
+    #: How busy a shard may be, so that it can catch up after a failure. A convention, not a measurement.
     busy: float = 0.5
 
 
@@ -67,42 +70,42 @@ class Shards:
     """What a number of shards means."""
 
     shards: int
-    #: Distinct persons that a shard meets inside the deadline; that many times k.
+    #: Distinct persons that a shard sees within the deadline; and how many times k that is.
     persons: float
     crowd: float
-    #: The part of its time that the fullest shard works.
+    #: The share of its time in which the fullest shard works.
     busy: float
-    #: Loss, to that of one shard.
+    #: Loss, relative to that of one shard.
     loss: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a policy needs at a rate."""
+    """What a policy needs at a rate of rows."""
 
     rate: float
-    #: Seconds that a row waits at the longest, with the shards that the policy has.
+    #: Seconds that a row waits at most, with the policy's shards.
     deadline: float
-    #: Rows and distinct persons of the whole stream inside the deadline.
+    #: Rows and distinct persons of the whole stream within the deadline.
     rows: float
     persons: float
-    #: As the policy has it, and as is advised: the fewest that keep up; None if there is no such number.
+    #: The policy's shards, and the advised ones: the fewest that keep up, or None if no number does.
     asked: Shards
     advised: Shards | None
-    #: The most shards that have their crowds; 0: not even one.
+    #: The most shards that each see enough persons; 0 if not even one does.
     most: int
-    #: Seconds of deadline that one shard's crowd takes.
+    #: The shortest deadline, in seconds, within which one shard sees enough persons.
     shortest: float
-    #: Processor cores, all steps together, at the share that is kept free.
+    #: Processor cores for all steps together, each as busy as it may be.
     cores: float
-    #: Bytes: snapshots of all shards; all that is stored at the most; what is written a second.
+    #: Bytes: the snapshots of all shards; the most that is stored at once; what is written per second.
     held_bytes: float
     stored_bytes: float
     written_bytes: float
 
     @property
     def shard_bytes(self) -> float:
-        """The snapshot of one shard, if all are alike."""
+        """The bytes of one shard's snapshot, if all shards are alike."""
         return self.held_bytes / self.asked.shards
 
 
@@ -110,10 +113,10 @@ def make_plan(policy: Policy, rate: float, persons: int | None = None, known: Ca
     """Apply the rule of thumb.
 
     Args:
-        policy: What is to be guaranteed.
-        rate: Rows a second, of the whole stream.
-        persons: How many persons the stream is about; None: every row inside the deadline is of another.
-        known: What was measured.
+        policy: The policy.
+        rate: Rows per second, of the whole stream.
+        persons: How many persons the stream is about; None if every row within the deadline is of another person.
+        known: The measurements.
     """
     model = _Model(policy, rate, persons, known)
     asked = model.of(policy.shards)
@@ -136,7 +139,7 @@ def make_plan(policy: Policy, rate: float, persons: int | None = None, known: Ca
         cores=used / known.busy,
         held_bytes=held,
         stored_bytes=held + log,
-        # The log, and the snapshot that takes its place when it has grown.
+        # The log, and the snapshot that replaces it when it has grown.
         written_bytes=rate * (known.log_bytes + known.log_bytes_qi * qis) * (1 + 1 / known.log_snapshots),
     )
 
@@ -161,7 +164,7 @@ class _Model:
         )
 
     def deadline(self, shards: int) -> float:
-        """Seconds. `delay_rows` counts the arrivals of a shard: the more shards, the longer they take."""
+        """Compute the deadline in seconds. `delay_rows` counts a shard's arrivals: more shards, longer waits."""
         by_time = math.inf if self._policy.delay is None else self._policy.delay / _SECOND
         by_rows = math.inf if self._policy.delay_rows is None else self._policy.delay_rows * shards / self._rate
         return min(by_time, by_rows)
@@ -170,25 +173,25 @@ class _Model:
         return self._rate * self.deadline(shards)
 
     def distinct(self, rows: float) -> float:
-        """Of how many persons so many rows are, if all are equally active: at most of so many as rows."""
+        """Expected distinct persons among `rows` rows, if all persons are equally active."""
         if self._persons is None:
             return rows
         return self._persons * -math.expm1(-rows / self._persons)
 
     def row_us(self, shards: int) -> float:
-        """Microseconds of a row in its shard: a bundle is cut into as many packs, and each costs."""
+        """Compute microseconds per row in its shard. More shards cut a bundle into more packs, and each pack costs."""
         rows_of_a_pack = max(self._known.bundle / shards, 1.0)
         return self._known.row_us + self._known.pack_us / rows_of_a_pack
 
     def most(self) -> int:
-        """The most shards that still have their crowds."""
+        """Find the most shards that each see enough persons."""
         if self._policy.delay is None:
-            # Each shard waits for its own rows, however many shards there are; more persons than there are do not come.
+            # Each shard waits for its own rows, so only the number of persons limits the shards.
             return max((choice for choice in _CHOICES if self.of(choice).crowd >= self._known.crowd), default=0)
         return int(self.distinct(self.rows(1)) // (self._known.crowd * self._policy.k))
 
     def shortest(self) -> float:
-        """Seconds until one shard has met its crowd; infinite if there are too few persons."""
+        """Compute the seconds until one shard has seen enough persons; infinite if there are too few."""
         wanted = self._known.crowd * self._policy.k
         if self._persons is None:
             return wanted / self._rate

@@ -1,4 +1,4 @@
-"""The demo's stream: card payments of customers who come back, some late, a few broken. All of it is made up."""
+"""The demo's stream: made-up card payments. Customers come back, some payments are late, a few are broken."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ __all__ = ["BROKEN", "COLUMNS", "POLICY", "write"]
 
 COLUMNS = ("receipt", "customer", "paid_at", "age", "zipcode", "occupation", "purchase", "channel", "amount")
 
-#: Rows that do not fit the policy, each by another column.
+#: How many rows do not fit the policy.
 BROKEN = 12
 
 POLICY = """\
-# Card payments. Shops and analysts get them, nobody's purchases.
+# Card payments, to be published without revealing who bought what.
 version: 1
 person: customer                   # tells persons apart; never published
 event_time: paid_at                # never published either
-quasi_identifiers:                 # what a neighbour may know; leaves generalized
+quasi_identifiers:                 # what an attacker may know; published coarser
   age: {type: numeric, domain: [18, 95]}
   zipcode: {type: prefix, length: 5}
   occupation: {type: categorical, hierarchy: occupations.csv}
-sensitive: [purchase]              # must not be learned for a person; leaves as it is
-publish: [channel]                 # receipt and amount are named nowhere, and never leave
-k: 10                              # at least 10 customers look the same
-l: 3                               # with at least 3 kinds of purchases among them
-delay: 1h                          # a payment has left an hour after it was made
-disorder: 2m
+sensitive: [purchase]              # what an attacker must not learn; published as it is
+publish: [channel]                 # published as it is; columns that are not named never are
+k: 10                              # each release has rows of at least 10 customers
+l: 3                               # with at least 3 kinds of purchases
+delay: 1h                          # no payment is released later than an hour after it was made
+disorder: 2m                       # payments may arrive 2 minutes out of order
 """
 
 _OCCUPATIONS = {
@@ -79,11 +79,11 @@ def _customers(draw: random.Random, count: int) -> list[dict[str, Any]]:
 
 
 def _transactions(draw: random.Random, rows: int, customers: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    # Some pay often, most now and then; no two payments are of the same millisecond.
+    # A few customers pay often, most now and then. No two payments are made in the same millisecond.
     weights = [1 / (place + 20) for place in range(len(customers))]
     payers = draw.choices(customers, weights, k=rows)
     moments = sorted(draw.sample(range(_HOURS * 3_600_000), rows))
-    # What a terminal sends late arrives late: the file is in the order of arrival.
+    # Some terminals send a payment late. The file is in the order of arrival.
     arrivals = sorted((moment + int(draw.expovariate(1 / 20_000)), moment) for moment in moments)
     broken = set(draw.sample(range(rows), min(BROKEN, rows)))
     for number, ((_, moment), payer) in enumerate(zip(arrivals, payers, strict=True)):

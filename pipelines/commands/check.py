@@ -1,11 +1,11 @@
 """Explain a policy in words, and find what will go wrong with it.
 
-With --data, also how the policy fits a sample of the rows: CSV with a header, JSON lines (both
-may be .gz or .zst), Parquet or Avro. The engine is run on it, at the policy's deadline and at longer
-ones, so take rows that follow one another: a sample that leaves out rows in between looks thinner
-than the stream is. What is told of the sample are counts and shares, never a row's value.
+With --data, also report how the policy fits a sample of the rows: CSV with a header, JSON lines (both
+may be .gz or .zst), Parquet or Avro. The engine runs on the sample, at the policy's deadline and at
+longer ones. Give it consecutive rows: a sample with gaps looks thinner than the stream is. The report
+holds counts and shares, never a row's value.
 
-Exits with 1 if there are problems: the run would fail, or too many rows would not leave.
+Exits with 1 if there is a problem: the run would fail, or too many rows would not be published.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import argparse
 import sys
 from contextlib import nullcontext
 
+from crenel.pipelines.commands.run import quiet
 from crenel.pipelines.console import limits
 from crenel.pipelines.console.sections import Severity, render
 
@@ -25,8 +26,8 @@ EXAMPLE = "  crenel check policy.yaml --data visits.csv"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("policy", help="the policy's YAML file")
-    parser.add_argument("--data", metavar="FILE", help="a sample of the rows, which follow one another")
-    limits.add_arguments(parser, "if there are more in the sample, it is a problem")
+    parser.add_argument("--data", metavar="FILE", help="a sample of the stream: consecutive rows")
+    limits.add_arguments(parser, "more in the sample is a problem")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -41,13 +42,14 @@ def run(arguments: argparse.Namespace) -> int:
         from crenel.pipelines.checking.sample import Sample
         from crenel.pipelines.console import kernel_cache as compiled
         from crenel.pipelines.console import run_summary as summary
-        from crenel.pipelines.files import formats as tables
 
+        with quiet():  # loads Beam
+            from crenel.pipelines.files.whole_file import read_for
         watched = sys.stderr.isatty()
-        progress = ["reading the sample"]  # the last line of it is shown
+        progress = ["reading the sample"]  # the last line is shown
         note = f" ({compiled.WAIT})" if watched and not compiled.is_compiled(policy.method) else ""
         with summary.showing(lambda: progress[-1] + note) if watched else nullcontext():
-            table = tables.read_for(policy, arguments.data)
+            table = read_for(policy, arguments.data)
             sample = Sample(policy, table, limits.Limits.of(arguments), progress.append)
             sections += sample.look()
         findings += sample.findings

@@ -1,8 +1,8 @@
 """Anonymize an example stream, and audit what was published.
 
 Makes up a stream of card payments (customers who come back, some payments late, a few broken),
-anonymizes it as `crenel run` does, shows rows before and after, and lets the audit, which shares
-no code with the engine, check every promise. Exits with 1 if one is broken.
+anonymizes it as `crenel run` does, shows rows before and after, and lets the audit check every
+promise. The audit shares no code with the engine. Exits with 1 if a promise is broken.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import contextlib
 import csv
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from crenel.pipelines.commands.run import launcher, quiet
-from crenel.pipelines.console.sections import count, percent
+from crenel.pipelines.console.sections import count, percent, table
 
 if TYPE_CHECKING:
     from crenel.audit.evidence import Evidence
@@ -37,12 +37,12 @@ _INPUT, _PUBLISHED = "transactions.csv", "published.csv"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("--keep", metavar="DIR", help="a new folder for its files; they are removed otherwise")
-    parser.add_argument("--rows", metavar="N", type=int, default=_ROWS, help=f"payments ({_ROWS:,} by default)")
+    parser.add_argument("--keep", metavar="DIR", help="a new folder to keep the files in; without it, they are removed")
+    parser.add_argument("--rows", metavar="N", type=int, default=_ROWS, help=f"how many payments (default {_ROWS:,})")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show it; 1 if a promise was broken."""
+    """Run the demo; 1 if a promise is broken."""
     from crenel.pipelines.command_errors import CommandError
 
     if not 100 <= arguments.rows <= 1_000_000:
@@ -63,10 +63,10 @@ def _folder(keep: str | None) -> Iterator[Path]:
     try:
         Path(keep).mkdir(parents=True)
     except FileExistsError:
-        msg = f"{keep}: must be a new folder, and is there already."
+        msg = f"{keep}: must be a new folder, but it exists already."
         raise CommandError(msg) from None
     except OSError as error:
-        msg = f"{keep}: the folder cannot be made: {(error.strerror or 'unknown').lower()}."
+        msg = f"{keep}: the folder cannot be created: {(error.strerror or 'unknown').lower()}."
         raise CommandError(msg) from None
     yield Path(keep)
 
@@ -81,8 +81,8 @@ def _show(folder: Path, rows: int, *, keep: str | None) -> int:
 
     demo_data.write(folder, rows=rows)
     policy = Policy.from_yaml(folder / "policy.yaml")
-    _say(f"{count(rows, 'card payment')}, made up: {', '.join(demo_data.COLUMNS)}")
-    _say("", "The policy:", "", *(f"    {line}" for line in demo_data.POLICY.splitlines()), "")
+    _say(f"{count(rows, 'made-up card payment')} with these columns:", f"    {', '.join(demo_data.COLUMNS)}")
+    _say("", "The policy:", "", *_indented(demo_data.POLICY.splitlines()), "")
     where = keep or "."
     _say(f"$ crenel run {where}/policy.yaml --input {where}/transactions.csv --output {where}/published.csv \\")
     _say(f"      --suppressed {where}/suppressed.csv --rejected {where}/rejected.jsonl \\")
@@ -90,7 +90,7 @@ def _show(folder: Path, rows: int, *, keep: str | None) -> int:
     if not compiled.is_compiled():
         _say(f"({compiled.WAIT})")
     outcome = _anonymize(policy, folder)
-    _say("", *_indented(summary.as_text(policy, outcome)), "")
+    _say("", *_indented(summary.as_text(policy, outcome).splitlines()), "")
     given = evidence.read(
         policy,
         published=[str(folder / _PUBLISHED)],
@@ -103,14 +103,14 @@ def _show(folder: Path, rows: int, *, keep: str | None) -> int:
     _say(f"$ crenel audit {where}/policy.yaml --input {where}/transactions.csv --published {where}/published.csv \\")
     _say(f"      --suppressed {where}/suppressed.csv --releases {where}/releases.csv --trace {where}/trace.csv", "")
     document = audit.judged(policy, given)
-    _say(*_indented(audit.text(document)))
+    _say(*_indented(audit.text(document).splitlines()))
     if keep is not None:
         _say("", f"The files are in {keep}.")
     return int(document["verdict"] == "broken")
 
 
-def _indented(text: str) -> list[str]:
-    return [f"    {line}".rstrip() for line in text.splitlines()]
+def _indented(lines: Iterable[str]) -> list[str]:
+    return [f"    {line}".rstrip() for line in lines]
 
 
 def _say(*lines: str) -> None:
@@ -138,7 +138,7 @@ def _file(folder: Path, name: str) -> str:
 
 
 def _before_and_after(policy: Policy, folder: Path, given: Evidence) -> Iterator[str]:
-    """A release, row by row: the trace says which row of the input became which."""
+    """Show some rows of one release. The trace says which row of the input became which."""
     trace = given.trace
     if trace is None:
         return
@@ -150,17 +150,18 @@ def _before_and_after(policy: Policy, folder: Path, given: Evidence) -> Iterator
     names = [*policy.quasi_identifiers, *policy.sensitive, "channel"]
     heads = [["customer", "paid_at", *names], names]
     persons = len({row["customer"] for row in _rows(folder / _INPUT, trace.row[rows].tolist())})
-    yield f"One of the releases, {count(len(rows), 'payment')} of {count(persons, 'customer')}; before:"
+    size = f"{count(len(rows), 'payment')} of {count(persons, 'customer')}"
+    yield f"One of the releases: {size}. Before, {len(shown)} of its rows were:"
     yield ""
-    yield from _table(heads[0], [[row[name] for name in heads[0]] for row in before])
+    yield from _indented(table([heads[0], *([row[name] for name in heads[0]] for row in before)]))
     yield ""
-    yield "and after:"
+    yield "And after, they are:"
     yield ""
-    yield from _table(heads[1], [[row[name] for name in names] for row in after])
+    yield from _indented(table([names, *([row[name] for name in names] for row in after)]))
 
 
 def _places(policy: Policy, folder: Path, rows: Sequence[int]) -> list[int]:
-    """Where rows of the input are in the published file: the trace's file has the same order."""
+    """Find rows of the input in the published file. The file of the trace has the same order."""
     with open(_file(folder, "trace"), newline="", encoding="utf-8") as file:
         traced = [(record["kind"], int(record["row"])) for record in csv.DictReader(file)]
     absent = {"sampled_out"} if policy.on_suppress.value == "star" else {"sampled_out", "suppressed"}
@@ -175,19 +176,13 @@ def _rows(path: Path, numbers: Sequence[int]) -> list[dict[str, str]]:
 
 
 def _singled_out(policy: Policy, given: Evidence) -> Iterator[str]:
-    """How many customers nobody shared the quasi-identifiers with before."""
+    """Say how many customers share their quasi-identifiers with nobody in the input."""
     from crenel.pipelines.drafting import sample_measures as measures
 
     if given.input is None:
         return
     who = measures.places(given.input.rows.person)
     alone, customers = measures.unique_persons(given.input.rows.qi, who), int(who.max()) + 1
-    share = percent(alone / customers)
-    yield f"Before, {alone:,} of {count(customers, 'customer')} ({share}) could be singled out: nobody else has their"
-    yield f"age, zipcode and occupation. After, every payment looks like those of {policy.k} customers or more."
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [max(len(cell) for cell in column) for column in zip(heads, *rows, strict=True)]
-    for row in [heads, *rows]:
-        yield "    " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    known = f"{alone:,} of {count(customers, 'customer')} ({percent(alone / customers)})"
+    yield f"Before, {known} could be singled out: nobody else had the same age,"
+    yield f"zipcode and occupation. After, every payment looks like those of at least {policy.k} customers."

@@ -1,9 +1,11 @@
-"""Compute what sampling and a fixed grid guarantee, as (epsilon, delta) differential privacy.
+"""Compute the (epsilon, delta) differential privacy that sampling and a fixed grid guarantee.
 
-With --k and --beta: the delta that goes with an epsilon (theorem 2 of the CASTLEGUARD paper), or a small table of
-both. It is proven of the method sdgs, for each person and window; that it holds for castleguard, as the paper
-claims, is refuted (docs/differential-privacy.md). With --probability and --within: the phi under which a
-quasi-identifier moves by less than that part of its range, with that probability (theorem 1).
+With --k and --beta, prints the delta that goes with an epsilon (theorem 2 of the CASTLEGUARD paper), or
+a small table of both. This is proven for the method sdgs, per person and window. The paper claims it for
+castleguard, too, which is refuted (docs/differential-privacy.md).
+
+With --probability and --within, prints the phi with which a quasi-identifier moves by less than that part
+of its range, with that probability (theorem 1).
 """
 
 from __future__ import annotations
@@ -21,26 +23,28 @@ EXAMPLE = """\
   crenel guarantee --k 100 --beta 0.5 --epsilon 1.0
   crenel guarantee --probability 0.99 --within 0.01"""
 
-#: The epsilons of the table, as multiples of the least.
+#: The epsilons of the table, as multiples of the smallest possible one.
 _MULTIPLES = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("--k", type=int, metavar="K", help="the least number of persons in a published group")
-    parser.add_argument("--beta", type=float, metavar="BETA", help="the chance that a row is sampled (beta_sample)")
-    parser.add_argument("--epsilon", type=float, metavar="EPS", help="at least -ln(1 - beta); without it, a table")
+    parser.add_argument("--k", type=int, metavar="K", help="the smallest number of persons in a published group")
+    parser.add_argument("--beta", type=float, metavar="BETA", help="the probability to sample a row (beta_sample)")
     parser.add_argument(
-        "--probability", type=float, metavar="P", help="the chance that a value moves less than --within"
+        "--epsilon", type=float, metavar="EPS", help="at least -ln(1 - beta); without it, prints a table"
     )
-    parser.add_argument("--within", type=float, metavar="R", help="the part of its range that a value moves less than")
+    parser.add_argument(
+        "--probability", type=float, metavar="P", help="the probability that a value moves by less than --within"
+    )
+    parser.add_argument("--within", type=float, metavar="R", help="a part of the value's range, such as 0.01")
     parser.add_argument("--json", action="store_true", help="print one line of JSON instead of text")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print what was asked for."""
     if not _together(arguments, "k", "beta") and not _together(arguments, "probability", "within"):
-        msg = "guarantee: --k and --beta must be given, or --probability and --within."
+        msg = "guarantee: give --k and --beta, or --probability and --within."
         raise CommandError(msg)
     if arguments.epsilon is not None and arguments.k is None:
         msg = "guarantee: --epsilon needs --k and --beta."
@@ -69,7 +73,7 @@ def _found(arguments: argparse.Namespace) -> dict[str, Any]:
         k, beta = arguments.k, arguments.beta
         epsilons = [arguments.epsilon]
         if arguments.epsilon is None:
-            # Any epsilon will do where beta is wrong: `delta` says so.
+            # If beta is out of bounds, any epsilon will do: `delta` then raises the error.
             least = differential.least_epsilon(beta) if 0 < beta < 1 else 1.0
             epsilons = [least * multiple for multiple in _MULTIPLES]
         pairs = [{"epsilon": epsilon, "delta": differential.delta(k, beta, epsilon)} for epsilon in epsilons]
@@ -87,13 +91,15 @@ def _found(arguments: argparse.Namespace) -> dict[str, Any]:
 def _text(found: dict[str, Any]) -> str:
     lines = []
     if "pairs" in found:
-        lines.append(f"k {found['k']}, beta {found['beta']:g}: (epsilon, delta) differential privacy with")
+        lines.append(
+            f"With k = {found['k']} and beta = {found['beta']:g}, sdgs is (epsilon, delta)-differentially private:"
+        )
         lines.append(f"  {'epsilon':>10}  delta")
         lines += [f"  {pair['epsilon']:>10.6g}  {pair['delta']:.3g}" for pair in found["pairs"]]
-        lines.append("Proven of the method sdgs, for each person and window. It does not hold for castleguard.")
+        lines.append("This is proven for the method sdgs, per person and window. It does not hold for castleguard.")
     if "phi" in found:
         lines.append(
-            f"phi {found['phi']:.6g}: with probability {found['probability']:g} a value moves by less than "
-            f"{found['within']:g} of its range."
+            f"With phi = {found['phi']:.6g}, a value moves by less than {found['within']:g} of its range with "
+            f"probability {found['probability']:g}."
         )
     return "\n".join(lines)

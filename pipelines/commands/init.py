@@ -1,9 +1,9 @@
 """Draft a policy from data: types, domains, and a guess at each column's role.
 
 The data are CSV with a header, JSON lines (both may be .gz or .zst), Parquet or Avro. The draft
-gives its reasons as comments; columns it is not sure of are commented out, and so never leave.
-It holds the values of columns that have few, and rounded domains: keep it as you keep the data
-until you have read it.
+gives its reasons as comments. A column that it is not sure about is commented out, and so is never
+published. The draft holds the values of columns that have only a few, and rounded domains: keep it
+as you keep the data until you have read it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from crenel.pipelines.command_errors import CommandError
+from crenel.pipelines.commands.run import quiet
 
 __all__ = ["EXAMPLE", "add_arguments", "run"]
 
@@ -22,15 +23,15 @@ EXAMPLE = "  crenel init visits.csv --output policy.yaml"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("data", help="a sample of the rows")
-    parser.add_argument("--output", metavar="FILE", help="where to write it; by default, printed")
-    parser.add_argument("--force", action="store_true", help="write over an existing file")
+    parser.add_argument("--output", metavar="FILE", help="the file to write; without it, the draft is printed")
+    parser.add_argument("--force", action="store_true", help="overwrite an existing file")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the draft, or write it to a file."""
     output = None if arguments.output is None else Path(arguments.output)
     if output is not None and output.exists() and not arguments.force:
-        msg = f"{output} is there already; --force writes over it."
+        msg = f"{output} exists already. Use --force to overwrite it."
         raise CommandError(msg)
     text = _draft(arguments.data)
     if output is None:
@@ -49,8 +50,9 @@ def _draft(path: str) -> str:
     from crenel.pipelines.drafting.draft import draft
     from crenel.pipelines.drafting.profiles import profile
     from crenel.pipelines.drafting.roles import choose
-    from crenel.pipelines.files import formats as tables
 
-    table = tables.read(path)
+    with quiet():  # loads Beam
+        from crenel.pipelines.files.whole_file import read
+    table = read(path)
     profiles = [profile(name, table[name]) for name in table.column_names]
     return draft(choose(profiles), Path(path).name, table.num_rows, table.num_columns)

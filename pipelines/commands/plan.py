@@ -1,9 +1,9 @@
-"""Say how many shards a stream can feed, and what it costs: processor, state, information.
+"""Say how many shards a stream can feed, and what they cost: processor, state, information.
 
-It applies the rule of thumb of docs/scale.md to a policy and a rate of rows, and prints what it
-assumes. It has measured nothing of yours: an engine's speed and the loss depend on the data.
+It applies the rule of thumb of docs/scale.md to a policy and a rate of rows, and prints its
+assumptions. It measures nothing on your machine: speed and loss depend on your data.
 
-Exits with 1 if the stream cannot work: too few persons inside the deadline, or a shard too slow.
+Exits with 1 if the stream cannot work: too few persons within the deadline, or a shard too slow.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _MANY = {"": 1, "k": 1_000, "M": 1_000_000}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("policy", help="the policy's YAML file")
-    parser.add_argument("--rate", required=True, metavar="N/s", help="rows of the whole stream: 50000/s, 3M/h, 200/m")
+    parser.add_argument("--rate", required=True, metavar="N/s", help="rows of the whole stream: 50000/s, 200/m, 3M/h")
     parser.add_argument(
-        "--persons", metavar="N", help="how many persons the stream is about; every row another if not said"
+        "--persons", metavar="N", help="persons in the stream; without it, every row is of another person"
     )
-    parser.add_argument("--json", action="store_true", help="tell the result as JSON")
+    parser.add_argument("--json", action="store_true", help="print one line of JSON instead of text")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -58,7 +58,7 @@ def _rate(text: str) -> float:
     found = _RATE.fullmatch(text.strip())
     rate = float(found[1]) * _MANY[found[2]] / _TIMES[found[3]] if found else 0.0
     if not 0 < rate < 1e12:
-        msg = f"--rate must be rows for a time, such as 50000/s, 50k/s, 200/m or 3M/h, and more than 0, not {text!r}."
+        msg = f"--rate must be a number of rows per time above 0, such as 50000/s, 50k/s, 200/m or 3M/h, not {text!r}."
         raise CommandError(msg)
     return rate
 
@@ -69,7 +69,7 @@ def _persons(text: str | None) -> int | None:
     found = re.fullmatch(r"(\d+)([kM]?)", text.strip(), re.ASCII)
     persons = int(found[1]) * _MANY[found[2]] if found else 0
     if persons < 1:
-        msg = f"--persons must be a whole number such as 2000000 or 2M, at least 1, not {text!r}."
+        msg = f"--persons must be a whole number of at least 1, such as 2000000 or 2M, not {text!r}."
         raise CommandError(msg)
     return persons
 
@@ -82,13 +82,16 @@ def _sections(policy: Policy, plan: Plan, persons: int | None) -> list[Section]:
         Section("The stream", tuple(_stream(policy, plan))),
         Section("Shards", tuple(_shards(policy, plan))),
         Section("What it costs", tuple(_costs(plan))),
-        Section("What is assumed", tuple(_assumed(policy, persons))),
+        Section("Assumptions", tuple(_assumed(policy, persons))),
     ]
 
 
 def _stream(policy: Policy, plan: Plan) -> Iterator[Line]:
-    yield "rate", f"{_number(plan.rate)} rows a second"
-    yield "deadline", f"{_time(plan.deadline)}: {_number(plan.rows)} rows, of {_number(plan.persons)} persons"
+    yield "rate", f"{_number(plan.rate)} rows per second"
+    yield (
+        "deadline",
+        f"{_time(plan.deadline)}, in which {_number(plan.rows)} rows of {_number(plan.persons)} persons come",
+    )
     yield "k", f"{policy.k}"
 
 
@@ -97,39 +100,42 @@ def _shards(policy: Policy, plan: Plan) -> Iterator[Line]:
     yield "in the policy", f"{plan.asked.shards}, by {by}: {_meaning(plan.asked)}"
     if plan.advised is not None and plan.advised != plan.asked:
         yield "advised", f"{plan.advised.shards}, the fewest that keep up: {_meaning(plan.advised)}"
-    yield "at most", f"{plan.most:,}, so that each has {MEASURED.crowd:g} times k persons inside the deadline"
+    yield "at most", f"{plan.most:,}, so that each sees {MEASURED.crowd:g} times k persons within the deadline"
 
 
 def _meaning(shards: Shards) -> str:
-    crowd = f"each has {_number(shards.persons)} persons inside the deadline, {_number(shards.crowd)} times k"
-    return f"{crowd}; the fullest is busy {shards.busy:.0%} of the time; loss {shards.loss:.2f} times that of 1 shard"
+    crowd = f"each sees {_number(shards.persons)} persons within the deadline, {_number(shards.crowd)} times k"
+    return (
+        f"{crowd}; the fullest is busy {shards.busy:.0%} of the time; loss is {shards.loss:.2f} times that of 1 shard"
+    )
 
 
 def _costs(plan: Plan) -> Iterator[Line]:
-    yield "processor", f"{max(plan.cores, 0.1):,.1f} cores for crenel's steps, each busy {MEASURED.busy:.0%}"
     yield (
-        "held",
-        (
-            f"up to {_bytes(plan.held_bytes)}, {_bytes(plan.shard_bytes)} a shard; stored with the log, up to "
-            f"{_bytes(plan.stored_bytes)}"
-        ),
+        "processor",
+        f"{max(plan.cores, 0.1):,.1f} cores for crenel's steps, each busy {MEASURED.busy:.0%} of the time",
     )
-    yield "written", f"{_bytes(plan.written_bytes)} a second to the state"
+    yield "held rows", f"at most {_bytes(plan.held_bytes)}, {_bytes(plan.shard_bytes)} per shard"
+    yield (
+        "state",
+        f"at most {_bytes(plan.stored_bytes)}, the log included; {_bytes(plan.written_bytes)} written per second",
+    )
 
 
 def _assumed(policy: Policy, persons: int | None) -> Iterator[Line]:
     if persons is None:
-        yield "persons", "every row inside the deadline is of another person (--persons says otherwise)"
+        yield "persons", "every row within the deadline is of another person; set --persons if not"
     else:
         yield "persons", f"{persons:,}, all equally active"
-    shard = f"{MEASURED.row_us:g} us for a row in its shard and {MEASURED.pack_us:g} us for a pack"
-    rest = f"{MEASURED.spread_us:g} us for a row before and after; bundles of {MEASURED.bundle:,} rows"
-    yield "time", f"{shard}, {rest}. Reading, writing and the runner itself come on top"
+    shard = f"{MEASURED.row_us:g} us for a row in its shard, {MEASURED.pack_us:g} us for a pack of rows"
+    rest = f"{MEASURED.spread_us:g} us for a row before and after its shard; bundles of {MEASURED.bundle:,} rows"
+    yield "time", f"{shard}, {rest}. Reading, writing and the runner itself are not included"
     if policy.shard_by is ShardBy.LOCALITY:
-        yield "loss", "not changed by shards, as on Adult and the census"
+        yield "loss", "the same for any number of shards, as measured on Adult and the census"
         yield "balance", f"{MEASURED.fullest:.0%} of the rows are in the fullest shard"
     else:
-        yield "loss", f"grows with the shards to the power of {MEASURED.loss_power:g}, as on Adult and the census"
+        growth = f"grows with the number of shards to the power of {MEASURED.loss_power:g}"
+        yield "loss", f"{growth}, as measured on Adult and the census"
     yield "source", "measured by python -m benchmarks.scale; docs/scale.md has the tables"
 
 
@@ -141,7 +147,7 @@ def _findings(policy: Policy, plan: Plan, persons: int | None) -> Iterator[Findi
     yield from _speed(policy, plan)
     yield from _size(plan)
     if persons is None:
-        text = "If persons come again within the deadline, there are fewer: say how many with --persons."
+        text = "If the same persons come again within the deadline, there are fewer: set --persons."
         yield Finding(Severity.NOTE, text)
 
 
@@ -149,14 +155,14 @@ def _crowd(policy: Policy, plan: Plan) -> Iterator[Finding]:
     asked = plan.asked
     if asked.crowd < 1:
         text = (
-            f"A shard meets {_number(asked.persons)} persons inside the deadline, fewer than k ({policy.k}): hardly a "
-            f"row can be published in a group. {_longer(policy, plan)}"
+            f"A shard sees {_number(asked.persons)} persons within the deadline, fewer than k ({policy.k}): hardly any "
+            f"row finds a group. {_longer(policy, plan)}"
         )
         yield Finding(Severity.PROBLEM, text)
     elif asked.crowd < MEASURED.crowd:
         text = (
-            f"A shard meets {_number(asked.crowd)} times k persons inside the deadline; with fewer than "
-            f"{MEASURED.crowd:g} times, rows are suppressed, and groups are coarse. {_longer(policy, plan)}"
+            f"A shard sees {_number(asked.crowd)} times k persons within the deadline. With fewer than "
+            f"{MEASURED.crowd:g} times, rows are suppressed and groups are coarse. {_longer(policy, plan)}"
         )
         yield Finding(Severity.WARNING, text)
 
@@ -170,41 +176,42 @@ def _speed(policy: Policy, plan: Plan) -> Iterator[Finding]:
         return
     if advised.shards > max(plan.most, 1):
         text = (
-            f"Keeping up takes {count(advised.shards, 'shard')}, and {count(plan.most, 'shard')} would have their "
-            "crowds: shard_by: locality, a longer delay or a smaller k bring them together."
+            f"The stream needs {count(advised.shards, 'shard')} to keep up, but only {count(plan.most, 'shard')} would "
+            "see enough persons each. Set shard_by: locality, a longer delay or a smaller k."
         )
         yield Finding(Severity.WARNING, text)
     small = plan.held_bytes / advised.shards <= MEASURED.largest
     if advised.shards < asked.shards and asked.busy <= MEASURED.busy and small:
         less = 1 - advised.loss / asked.loss
-        better = f", and lose {percent(less)} less information" if less > 0 else ""
-        yield Finding(Severity.NOTE, f"{count(advised.shards, 'shard')} would keep up{better}.")
+        better = f", and would lose {percent(less)} less information" if less > 0 else ""
+        yield Finding(Severity.NOTE, f"{count(advised.shards, 'shard')} would keep up, too{better}.")
 
 
 def _size(plan: Plan) -> Iterator[Finding]:
     if plan.shard_bytes > MEASURED.largest:
         pause = plan.rows / plan.asked.shards * MEASURED.snapshot_us / 1e6
         text = (
-            f"A shard holds up to {_bytes(plan.shard_bytes)}, and writes or reads all of it at times, which takes it "
-            f"some {_time(pause)}: a deadline of {_number(plan.asked.crowd)} times k persons is longer than it need be."
+            f"A shard holds up to {_bytes(plan.shard_bytes)}. When it writes or reads all of it, it pauses for about "
+            f"{_time(pause)}. It sees {_number(plan.asked.crowd)} times k persons within the deadline, more than it "
+            "needs: shorten the delay, or use more shards."
         )
         yield Finding(Severity.WARNING, text)
 
 
 def _longer(policy: Policy, plan: Plan) -> str:
     if math.isinf(plan.shortest):
-        return f"There are too few persons for k = {policy.k}: make k smaller."
+        return f"The stream has too few persons for k = {policy.k}: lower k."
     if plan.most >= 1:
         return f"Use at most {count(plan.most, 'shard')}, or a longer delay."
-    return f"Even one shard takes {_time(plan.shortest)} to meet as many: make the delay longer, or k smaller."
+    return f"Even one shard needs {_time(plan.shortest)} to see that many: set a longer delay, or lower k."
 
 
 def _more(policy: Policy, plan: Plan) -> str:
     if plan.advised is not None:
         return f"Use {count(plan.advised.shards, 'shard')}."
     if policy.shard_by is ShardBy.LOCALITY:
-        return "More shards do not help, for most rows are in one: use shard_by: person."
-    return "No number of shards keeps up: make bundles larger, or spread the stream over several pipelines."
+        return "More shards do not help, since most rows are in one: use shard_by: person."
+    return "No number of shards keeps up: make bundles larger, or split the stream over several pipelines."
 
 
 # --- Numbers ---

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib
 import json
 import logging
 import os
@@ -29,6 +28,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from crenel import runners
 from crenel.errors import PolicyError
 from crenel.pipelines.command_errors import CommandError
 from crenel.pipelines.console import limits
@@ -47,12 +47,15 @@ PASSES_FLAGS = True
 #: The exit code of a failure that is not the user's: a worker was killed, or crenel has a bug.
 FAILED = 70
 
+#: Set this environment variable to see errors, and the rows in them.
+_DEBUG = "CRENEL_DEBUG"
+
 _FORMATS = ("csv", "tsv", "jsonl", "parquet", "avro")
 
-#: What the addresses of Pub/Sub begin with.
+#: The start of Pub/Sub addresses.
 _PUBSUB = "pubsub://"
 
-#: Seconds that workers have to notice that a run was given up.
+#: Seconds that workers have to notice that a run was abandoned.
 _GRACE = 5.0
 
 
@@ -113,7 +116,7 @@ def run(arguments: argparse.Namespace) -> int:
         watch = partial(summary.watching, method=policy.method) if sys.stderr.isatty() else None
         try:
             outcome = job.run(request, launch, watch)
-        except (CommandError, PolicyError, BrokenPipeError):
+        except (CommandError, PolicyError, runners.RunnerError, BrokenPipeError):
             raise
         except Exception as error:
             return _failed(error)
@@ -152,7 +155,7 @@ def _warn(arguments: argparse.Namespace, policy: Policy) -> None:
 
 
 def _stream(arguments: argparse.Namespace, policy: Policy, launch: Callable[..., int]) -> int:
-    """Messages instead of files."""
+    """Anonymize messages of Pub/Sub."""
     from crenel.pipelines import pubsub
 
     if arguments.runner != "dataflow" or arguments.releases or len(arguments.input) > 1:
@@ -174,61 +177,59 @@ def _places(arguments: argparse.Namespace) -> list[str]:
 
 
 def _run_kafka(arguments: argparse.Namespace, policy: Policy) -> int:
-    """The same for topics: as rows come, until Ctrl-C or the end."""
+    """Anonymize a topic: rows as they arrive, until Ctrl-C or the end."""
     local = arguments.runner == "local"
     _check_kafka(arguments, local=local)
     with quiet():
         from crenel.pipelines.console import run_summary as summary
-        from crenel.pipelines.kafka import topic_job as kafka_job
+        from crenel.pipelines.kafka import topic_job
 
         names = ("published", "suppressed", "rejected", "releases")
         places = (arguments.output, arguments.suppressed, arguments.rejected, arguments.releases)
         outputs = dict(zip(names, places, strict=True))
-        request = kafka_job.Request.of(policy, arguments.input, outputs, local=local)
+        request = topic_job.Request.of(policy, arguments.input, outputs, local=local)
         launch = launcher(
             arguments.runner,
             workers=arguments.workers,
             flags=[*_flags(arguments), *([] if local else ["--streaming"])],
-            stop=kafka_job.STOP if local else None,
+            endless=True,
         )
         watch = summary.watching if sys.stderr.isatty() else None
         try:
-            outcome = kafka_job.run(request, launch, watch, local=local)
-        except (CommandError, PolicyError):
+            outcome = topic_job.run(request, launch, watch, local=local)
+        except (CommandError, PolicyError, runners.RunnerError):
             raise
         except Exception as error:
             return _failed(error)
-        finally:
-            kafka_job.STOP.clear()
     return 0 if outcome is None else _told(arguments, policy, outcome)
 
 
 def _check_kafka(arguments: argparse.Namespace, *, local: bool) -> None:
+    """Refuse flags that do not go with topics."""
     if arguments.runner not in ("local", "flink"):
-        msg = f"kafka:// goes with --runner local or flink, not with {arguments.runner}."
+        msg = f"kafka:// needs --runner local or flink, not {arguments.runner}."
         raise CommandError(msg)
     if arguments.input_format or arguments.output_format:
         msg = "--input-format and --output-format are for files; a topic's format is ?format=json or avro."
         raise CommandError(msg)
     if local and arguments.workers not in (None, 1):
-        msg = "--workers must be 1 for kafka:// on the local runner; other runners have more."
+        msg = "--workers must be 1 for kafka:// on the local runner; use --runner flink for more."
         raise CommandError(msg)
 
 
 def _failed(error: Exception) -> int:
-    """A failure that is nobody's mistake. What an error says of itself may hold rows."""
-    runners: Any = importlib.import_module("crenel.runners")
-    if isinstance(error, runners.JobFailed):
+    """Report a failure that is not the user's mistake. Messages of unknown errors may contain rows: they are hidden."""
+    if isinstance(error, runners.JobFailed) and not os.environ.get(_DEBUG):
         print(f"crenel: {error}", file=sys.stderr)
         return FAILED
     if isinstance(error, runners.WorkerDied):
         print(f"crenel: {error}", file=sys.stderr)
         _insist(FAILED, lambda: time.sleep(1.0))
         return FAILED
-    if os.environ.get("CRENEL_DEBUG"):
+    if os.environ.get(_DEBUG):
         raise error
     name = type(error).__name__
-    print(f"crenel: the run failed ({name}); with CRENEL_DEBUG=1 the error is shown, rows and all.", file=sys.stderr)
+    print(f"crenel: the run failed ({name}). Set {_DEBUG}=1 to see the error, which may contain rows.", file=sys.stderr)
     return FAILED
 
 
@@ -259,27 +260,29 @@ def _positive(text: str) -> int:
 
 
 def launcher(
-    name: str, *, workers: int | None = None, flags: Sequence[str] = (), stop: threading.Event | None = None
+    name: str, *, workers: int | None = None, flags: Sequence[str] = (), endless: bool = False
 ) -> Callable[[Callable[[Any], None], int, int], int]:
-    """What launches a pipeline on the runner of this name, so that Ctrl-C is answered at once.
+    """A function that launches a pipeline on the runner of this name, and leaves this thread free for Ctrl-C.
 
-    Where there is a `stop`, the first Ctrl-C sets it: the pipeline ends by itself.
+    Args:
+        name: The runner's name.
+        workers: How many workers the user asked for.
+        flags: Beam's flags.
+        endless: Whether the input has no end. On this machine the first Ctrl-C then stops the input, and the pipeline
+            releases the rows it holds.
 
     Raises:
-        CommandError: there is no such runner, or it lacks something, or Beam does not know a flag.
+        CommandError: Beam does not know a flag.
+        RunnerError: there is no such runner, or it lacks something.
     """
-    # Runners are the layer above; they are found by name, as a user's own will be.
-    runners: Any = importlib.import_module("crenel.runners")
-    try:
-        runner = runners.find(name)
-    except KeyError as error:
-        raise CommandError(error.args[0]) from None
+    runner = runners.find(name, endless=endless)
     _check_flags(flags, getattr(runner, "KNOWN", frozenset()))
     if hasattr(runner, "check"):
         runner.check(flags)
+    stop = threading.Event() if endless and name == "local" else None
 
     def launch(build: Callable[[Any], None], rows: int, shards: int) -> int:
-        job = runners.Job(build=build, rows=rows, shards=shards, workers=workers, flags=flags)
+        job = runners.Job(build=build, rows=rows, shards=shards, workers=workers, flags=flags, stop=stop)
         return _interruptible(lambda: runner.launch(job), stop)
 
     return launch
@@ -300,10 +303,10 @@ def _check_flags(flags: Sequence[str], known: Collection[str] = ()) -> None:
 
 
 def _interruptible(work: Callable[[], int], stop: threading.Event | None = None) -> int:
-    """Do the work in a thread, so that this one is free to be interrupted."""
+    """Do the work in another thread, so that Ctrl-C can interrupt this one."""
     done: list[int] = []
     failed: list[BaseException] = []
-    over = threading.Event()  # a thread that Ctrl-C finds joined may be taken for dead (Python 3.11)
+    over = threading.Event()  # an interrupted `join` may take a living thread for dead (Python 3.11)
 
     def target() -> None:
         try:
@@ -321,7 +324,7 @@ def _interruptible(work: Callable[[], int], stop: threading.Event | None = None)
                 _stoppable(over, stop)
             _await(over)
         except (KeyboardInterrupt, SystemExit) as interruption:
-            # Workers notice soon that the run was given up, unless they are compiling.
+            # Workers soon notice that the run was abandoned, unless they are compiling.
             code = interruption.code if isinstance(interruption, SystemExit) else 130
             _insist(int(code or 0), lambda: _finished(over))
             raise
@@ -336,21 +339,21 @@ def _await(over: threading.Event) -> None:
 
 
 def _stoppable(over: threading.Event, stop: threading.Event) -> None:
-    """Wait, and take the first interruption for the wish to come to an end."""
+    """Wait; the first interruption asks the pipeline to end."""
     try:
         _await(over)
     except (KeyboardInterrupt, SystemExit):
-        print("crenel: stopping; what is held leaves now (again Ctrl-C: it does not).", file=sys.stderr)
+        print("crenel: releasing held rows. Press Ctrl-C again to discard them.", file=sys.stderr)
         stop.set()
 
 
 def _finished(over: threading.Event) -> None:
     if over.wait(_GRACE):
-        threading.Event().wait()  # for ever: nothing has to be insisted on
+        threading.Event().wait()  # forever: the process exits by itself
 
 
 def _insist(code: int, wait: Callable[[], None]) -> None:
-    """Let the process exit although some of its threads do not, and cannot be told to."""
+    """Exit the process although some of its threads do not end and cannot be told to."""
 
     def insist() -> None:
         wait()
@@ -362,7 +365,7 @@ def _insist(code: int, wait: Callable[[], None]) -> None:
 
 @contextlib.contextmanager
 def _terminable() -> Iterator[None]:
-    """Answer SIGTERM as Ctrl-C is answered: nothing half-written stays."""
+    """Treat SIGTERM like Ctrl-C: nothing half-written stays."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -379,7 +382,7 @@ def _terminable() -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep Beam's log to itself: what it says of a failure may hold rows."""
+    """Silence Beam's log: its messages about a failure may contain rows."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

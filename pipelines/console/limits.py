@@ -1,4 +1,4 @@
-"""How many rows may fail to leave before a command says that something is wrong."""
+"""How many rows may stay unpublished before a command says that something is wrong."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 
 __all__ = ["DEFAULT", "TOO_MANY", "Limits", "Passed", "add_arguments", "said", "share"]
 
-#: The exit code of a run of which more rows did not leave than may.
+#: The exit code of a run that suppressed or rejected more rows than it may.
 TOO_MANY = 3
 
-#: The share of rows that may be suppressed, and the share that may be rejected.
+#: The share of rows that may be suppressed, and the share that may be rejected, unless the user sets another.
 DEFAULT = 0.05
 
 _SHARE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(\s*%)?", re.ASCII)
@@ -29,13 +29,13 @@ _NEXT = {
 
 
 def share(text: str) -> float:
-    """A share as it is written on a command line: `5%` or `0.05`.
+    """Read a share from a command line: `5%` or `0.05`.
 
     >>> share("5%"), share("0.05"), share("0"), share("100%")
     (0.05, 0.05, 0.0, 1.0)
     """
     found = _SHARE.fullmatch(text.strip())
-    # By fractions: 0.7% is then the number that 7 of 1,000 rows are compared with.
+    # Fractions make 0.7% exactly equal to 7 of 1,000 rows.
     number = Fraction(found[1].rstrip(".")) / (100 if found[2] else 1) if found else Fraction(-1)
     if not 0 <= number <= 1:
         msg = f"must be a share of the rows such as 5% or 0.05, from 0 to 100%, not {text!r}"
@@ -44,7 +44,7 @@ def share(text: str) -> float:
 
 
 def said(number: float) -> str:
-    """A share in percent, to a tenth; never 0.0% or 100.0% of what is not nothing or all.
+    """Write a share in percent, to a tenth. Only nothing is 0%, and only all is 100%.
 
     >>> said(0.9725), said(0.05), said(0), said(0.0001), said(0.99999)
     ('97.2%', '5%', '0%', 'under 0.1%', 'over 99.9%')
@@ -58,20 +58,20 @@ def said(number: float) -> str:
 
 @dataclass(frozen=True)
 class Passed:
-    """A limit that was passed. Counts only."""
+    """A limit that was exceeded. Counts only."""
 
     #: `suppressed` or `rejected`.
     what: str
     rows: int
-    #: The share of the rows that they are, and the share that they may be.
+    #: Their share of the rows, and the largest share allowed.
     share: float
     limit: float
-    #: How many more they are than they may be.
+    #: The rows above the limit.
     excess: int
 
     @property
     def fact(self) -> str:
-        """What happened."""
+        """Say what happened."""
         limit = f"{100 * self.limit:g}%"
         return (
             f"{self.rows:,} rows ({said(self.share)}) were {self.what}, {self.excess:,} more than --most-{self.what} "
@@ -80,43 +80,48 @@ class Passed:
 
     @property
     def text(self) -> str:
-        """What happened in a run, what it means for the output, and what to do next, in a sentence."""
+        """Say what happened in a run, what it means for the output, and what to do next."""
         return (
             f"{self.fact}: the output is written and keeps the policy's promises, but to publish more of the rows, "
             f"{_NEXT[self.what]}."
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """As a record."""
+        """Return it as a record."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Shares of the rows: of those that may be suppressed, and that may be rejected."""
+    """The largest shares of the rows that may be suppressed, and that may be rejected."""
 
     suppressed: float = DEFAULT
     rejected: float = DEFAULT
 
     @classmethod
     def of(cls, arguments: argparse.Namespace) -> Limits:
-        """The limits of a command line."""
+        """Take the limits from a command line."""
         return cls(arguments.most_suppressed, arguments.most_rejected)
 
     def passed(self, rows: int | None, *, suppressed: int | None, rejected: int | None) -> Iterator[Passed]:
-        """The limits that are passed by these counts; of what is None nothing is known."""
+        """Yield the limits that these counts exceed. None stands for a count that is not known."""
         for what, count, limit in (("suppressed", suppressed, self.suppressed), ("rejected", rejected, self.rejected)):
             if rows and count is not None and count / rows > limit:
                 yield Passed(what, count, count / rows, limit, count - math.floor(limit * rows + 1e-9))
 
 
 def add_arguments(parser: argparse.ArgumentParser, then: str) -> None:
-    """Declare the limits; `then` is what happens if more rows are suppressed or rejected."""
+    """Declare the limits.
+
+    Args:
+        parser: The command's.
+        then: What happens if more rows are suppressed or rejected, for the help.
+    """
     for what in ("suppressed", "rejected"):
         parser.add_argument(
             f"--most-{what}",
             metavar="SHARE",
             type=share,
             default=DEFAULT,
-            help=f"the share of rows that may be {what}, as 5%% or 0.05 (the default is 5%%); {then}",
+            help=f"the largest share of rows that may be {what}, such as 5%% or 0.05 (default 5%%); {then}",
         )

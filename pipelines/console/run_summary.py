@@ -153,7 +153,7 @@ def _meaning(policy: Policy, outcome: Outcome) -> str:
     )
     if policy.crowd:
         return f"{risk} The policy forbids it, so this is a mistake of crenel's: do not hand the output out."
-    return f"{risk} Method bastion with reuse: false and on_suppress: drop suppresses such rows instead."
+    return f"{risk} Method bastion with reuse: off and on_suppress: drop suppresses such rows instead."
 
 
 def _spread(figures: Spread, unit: float = 1.0) -> dict[str, float] | None:

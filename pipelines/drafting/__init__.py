@@ -1,3 +1,3 @@
-"""What `crenel init` needs: it drafts a policy from data."""
+"""What `crenel init` is made of: a policy is drafted from data."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a column's name tells of its role: a guess, for a draft or a warning."""
+"""What a column's name suggests about its role: a guess, for a draft or a warning."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ _TIMES = _set(
 
 
 def words(name: str) -> tuple[str, ...]:
-    """The words of a name, in small letters: `PickupLocationID` has pickup, location, id."""
+    """Split a name into words, in lower case: `PickupLocationID` into pickup, location, id."""
     apart = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", name)
     found = re.findall(r"[^\W_]+", apart.lower())
     return tuple(re.sub(r"(?<=[a-z])\d+$", "", word) for word in found)
 
 
 def person(name: str) -> str | None:
-    """The word by which a column tells persons apart, if one does."""
+    """Find the word which suggests that a column tells persons apart."""
     found = words(name)
     if len(found) == 1:
         stem = re.sub(r"(id|no|nr|key)$", "", found[0])
@@ -83,45 +83,45 @@ def person(name: str) -> str | None:
 
 
 def only_an_id(name: str) -> bool:
-    """Whether the name says no more than that it is an identifier, of whatever."""
+    """Whether the name says only that the column is an identifier, but not of what."""
     return words(name)[:2] in {(word,) for word in _ROW_IDS}
 
 
 def direct_identifier(name: str) -> str | None:
-    """The word by which a column names a person outright: a name, an address, a number."""
+    """Find the word which suggests that a column names a person: a name, an address, a phone number."""
     return _first(name, _DIRECT)
 
 
 def identifier(name: str) -> str | None:
-    """The word by which a column looks like an identifier, of a person or of a row."""
+    """Find the word which suggests that a column identifies a person or a row."""
     if is_label(name):
         return words(name)[-1]
     return direct_identifier(name) or person(name)
 
 
 def is_label(name: str) -> bool:
-    """Whether the values are labels, even where they are numbers: `location_id`."""
+    """Whether the values are labels even if they are numbers: `location_id`."""
     found = words(name)
     return bool(found) and (found[-1] in _LABELS or person(name) is not None)
 
 
 def place_code(name: str) -> bool:
-    """Whether it is a code whose first characters are the larger place."""
+    """Whether it is a code whose first characters stand for a larger place, such as a zipcode."""
     return _first(name, _PLACE_CODES) is not None
 
 
 def quasi_identifier(name: str) -> tuple[str, bool] | None:
-    """The word by which an outsider may know the column, and whether it is one of the usual."""
+    """Find the word which suggests that an attacker may know the column, and whether it is a clear one."""
     return _graded(name, _QUASI_STRONG, _QUASI_WEAK)
 
 
 def sensitive(name: str) -> tuple[str, bool] | None:
-    """The word by which an outsider must not learn the column, and whether it is a clear one."""
+    """Find the word which suggests that an attacker must not learn the column, and whether it is a clear one."""
     return _graded(name, _SENSITIVE_STRONG, _SENSITIVE_WEAK)
 
 
 def event_time(name: str) -> str | None:
-    """The word by which a column says when something happened."""
+    """Find the word which suggests that a column says when something happened."""
     return _first(name, _TIMES)
 
 

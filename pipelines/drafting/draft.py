@@ -1,4 +1,4 @@
-"""The text of a drafted policy: YAML, with the reason for each line as a comment."""
+"""Writes a drafted policy: YAML, with the reason for each line as a comment."""
 
 from __future__ import annotations
 
@@ -24,15 +24,9 @@ _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*( [A-Za-z0-9_.-]+)*", re.ASCII)
 _KS = (2, 3, 5, 10, 20, 50)
 _DELAY_ROWS = (1000, 2000, 5000, 10_000, 20_000, 50_000)
 
-#: Of so few values, how often each occurs tells nothing.
-_FEW = 20
-
-#: Where the middle 98% of the rows use less of the domain, the draft says so.
-_STRETCHED = 0.2
-
 
 def draft(roles: Roles, source: str, rows: int, columns: int) -> str:
-    """The policy's text. It loads if there are a person and a quasi-identifier."""
+    """Write the policy. It loads if there are a person and a quasi-identifier."""
     k = _k(roles, rows)
     parts = [
         _head(roles, source, rows, columns),
@@ -50,28 +44,26 @@ def draft(roles: Roles, source: str, rows: int, columns: int) -> str:
 
 def _head(roles: Roles, source: str, rows: int, columns: int) -> Iterator[str]:
     yield from _comment(
-        f"A draft by crenel init, from {count(rows, 'row')} and {count(columns, 'column')} of {_scalar(source)}."
+        f"Drafted by crenel init from {count(rows, 'row')} and {count(columns, 'column')} of {_scalar(source)}."
     )
     yield from _comment(
-        "It is a guess by names and values. Read every line: only you know what an outsider may "
-        "know. Then run crenel check on it, with the data."
+        "It is a guess from names and values. Read every line: only you know what an attacker may know. Then run "
+        "crenel check on it, with the data."
     )
     if roles.person is None:
         yield "#"
         yield from _comment(
-            "IT DOES NOT LOAD YET: no column was found that tells persons apart. Name it under "
-            "person. If each row is about a person of its own, add a column that numbers the rows."
+            "IT DOES NOT LOAD YET: no column seems to tell persons apart. Name the one that does under person. If each "
+            "row is about another person, add a column that numbers the rows."
         )
     if not any(choice.taken for choice in roles.quasi_identifiers):
         yield "#"
-        yield from _comment(
-            "IT DOES NOT LOAD YET: no column was found that could be generalized. Name one under quasi_identifiers."
-        )
+        yield from _comment("IT DOES NOT LOAD YET: no column can be generalized. Name one under quasi_identifiers.")
     yield "version: 1"
 
 
 def _person(roles: Roles) -> Iterator[str]:
-    yield from _comment("Tells persons apart. It is counted, and never leaves.")
+    yield from _comment("Tells persons apart. It is only counted, never published.")
     for choice in roles.persons:
         yield from _candidate(choice)
     if roles.person is None:
@@ -81,11 +73,11 @@ def _person(roles: Roles) -> Iterator[str]:
 
 
 def _event_time(roles: Roles) -> Iterator[str]:
-    yield from _comment("When it happened: the deadline counts from here. It never leaves.")
+    yield from _comment("When it happened. The deadline counts from here. It is never published.")
     for choice in roles.times:
         yield from _candidate(choice)
     if roles.event_time is None:
-        yield from _comment("No column of dates was found; Beam's timestamps count.")
+        yield from _comment("No column holds only dates. Without one, Beam's timestamps count.")
         yield "# event_time:"
     else:
         yield f"event_time: {_scalar(roles.event_time.name)}"
@@ -93,15 +85,15 @@ def _event_time(roles: Roles) -> Iterator[str]:
 
 def _quasi_identifiers(roles: Roles) -> Iterator[str]:
     yield from _comment(
-        "What an outsider may know about a person. It leaves generalized. The domains are those of "
-        "the data, rounded outward; a value outside is rejected, so widen them to what may come."
+        "What an attacker may know about a person. It is published generalized. The domains are those of the data, "
+        "rounded outward. A value outside is rejected, so widen them to all values that may come."
     )
     yield "quasi_identifiers:"
     taken = [choice for choice in roles.quasi_identifiers if choice.taken]
     if any(len(choice.column.values) > 2 for choice in taken):
         yield from _comment(
-            "Hierarchies are flat here: values that differ leave as the root. Group those that "
-            "belong together, as in {Group: [a, b], Other: [c, d]}.",
+            "Hierarchies are flat here: different values are published as the root. Group values that belong "
+            "together, as in {Group: [a, b], Other: [c, d]}.",
             "  ",
         )
     others = [choice for choice in roles.quasi_identifiers if not choice.taken]
@@ -109,7 +101,7 @@ def _quasi_identifiers(roles: Roles) -> Iterator[str]:
         yield from _comment(choice.reason, "  ")
         yield from _quasi_identifier(choice.column)
     if others:
-        yield from _comment("Not taken:", "  ")
+        yield from _comment("Candidates that were not taken:", "  ")
     for choice in others:
         yield from _comment(choice.reason, "  ")
         yield from (f"  # {line[2:]}" for line in _quasi_identifier(choice.column))
@@ -128,8 +120,8 @@ def _quasi_identifier(column: Profile) -> Iterator[str]:
         step = _step(column)
         if step:
             yield from _comment(
-                f"{column.once:,} of its {count(column.distinct, 'value')} occur once. With the step, ranges end at "
-                "its multiples, and not at somebody's value.",
+                f"{column.once:,} of its {count(column.distinct, 'value')} occur only once. With the step, a range "
+                "ends at multiples of it, and not at a value that belongs to one person.",
                 "  ",
             )
         yield f"{name} {{type: {kind}, domain: {_domain(column)}{step}}}"
@@ -168,17 +160,17 @@ def _wrapped(start: str, items: list[str], end: str) -> Iterator[str]:
 def _stretched(column: Profile) -> Iterator[str]:
     lo, hi = _bounds(column)
     share = measures.middle(column.present, hi - lo)
-    if share < _STRETCHED and column.distinct > _FEW:
+    if measures.is_stretched(share, column.distinct):
         yield from _comment(
-            f"A few outliers stretch the domain: the middle 98% of the rows lie in "
-            f"{percent(share)} of it. A narrower one rejects them, and tells the others apart.",
+            f"A few outliers stretch the domain: the middle 98% of the rows lie in {percent(share)} of it. A narrower "
+            "domain rejects the outliers, and keeps more precision for the other rows.",
             "  ",
         )
 
 
 def _step(column: Profile) -> str:
-    """The step of a column whose values are mostly somebody's own, else nothing."""
-    if 2 * column.once <= column.distinct or column.distinct <= _FEW:
+    """Write the step of a column whose values mostly occur once; nothing for other columns."""
+    if 2 * column.once <= column.distinct or column.distinct <= measures.FEW_VALUES:
         return ""
     lo, hi = _bounds(column)
     step = measures.round_step(column.present, hi - lo, moments=column.kind is Kind.MOMENT)
@@ -198,7 +190,7 @@ def _bounds(column: Profile) -> tuple[float, float]:
 
 
 def _calendar(lo: float, hi: float) -> tuple[float, float]:
-    """Moments rounded outward: to years, to months, or to days, by how far they are apart."""
+    """Round moments outward to years, months or days, by how far they are apart."""
     first, last = _day(lo), _day(hi) + dt.timedelta(days=1)
     if last - first > dt.timedelta(days=730):
         first, last = first.replace(month=1, day=1), dt.date(last.year + 1, 1, 1)
@@ -225,15 +217,15 @@ def _number(value: float) -> str:
 
 
 def _exact(value: float) -> str:
-    # YAML 1.1 reads 1e+20 as text; with a point it is a number.
+    # YAML 1.1 takes 1e+20 for text; with a point, it is a number.
     text = repr(value)
     return text if "." in text else text.replace("e", ".0e")
 
 
 def _sensitive(roles: Roles) -> Iterator[str]:
     yield from _comment(
-        "What an outsider must not learn for a person. It leaves as it is; l (and t) see to it "
-        "that a group has several values."
+        "What an attacker must not learn about a person. It is published as it is. l (and t) make sure that a group "
+        "has several values."
     )
     yield "sensitive:"
     for choice in roles.sensitive:
@@ -243,11 +235,11 @@ def _sensitive(roles: Roles) -> Iterator[str]:
         said = f"{_scalar(choice.column.name)}:{_sensitive_spec(choice.column)}"
         yield f"  {said}" if choice.taken else f"  # {said}"
     if not any(choice.taken for choice in roles.sensitive):
-        yield from _comment("No column was clearly one by its name.", "  ")
+        yield from _comment("No column's name clearly suggests one.", "  ")
 
 
 def _sensitive_spec(column: Profile) -> str:
-    # A missing number would be rejected, where a domain is declared.
+    # Where a domain is declared, a row without the number would be rejected.
     if column.kind is not Kind.NUMBER or column.missing or column.distinct <= 10:
         return ""
     return f" {{domain: {_domain(column)}, bins: 10, ordered: true}}"
@@ -255,8 +247,8 @@ def _sensitive_spec(column: Profile) -> str:
 
 def _publish(roles: Roles) -> Iterator[str]:
     yield from _comment(
-        "Other columns that leave as they are. A column not named never leaves: remove a # only if "
-        "no outsider can know the column."
+        "Other columns, which are published as they are. A column that is not named is never published. Remove a # "
+        "only if no attacker can know the column."
     )
     yield "publish:"
     width = max((len(_scalar(choice.column.name)) for choice in roles.rest), default=0)
@@ -271,20 +263,20 @@ def _k(roles: Roles, rows: int) -> int:
 
 def _guarantees(roles: Roles, k: int) -> Iterator[str]:
     yield from _comment(
-        "At least so many persons look the same; the greater, the safer and the coarser."
+        "At least this many persons look the same. A greater k is safer, and coarser."
         + (f" The data have {count(roles.person.distinct, 'person')}." if roles.person else "")
     )
     yield f"k: {k}"
     sensitive = [choice.column for choice in roles.sensitive if choice.taken]
     if sensitive:
-        yield from _comment("With at least so many different values of each sensitive column.")
+        yield from _comment("Each group has at least this many different values of each sensitive column.")
         yield f"l: {min(k, 2)}"
 
 
 def _deadline(roles: Roles, k: int) -> Iterator[str]:
     yield from _comment(
-        "The deadline: the earlier of the two. Waiting longer finds better company for a row; "
-        "delay_rows also bounds the memory."
+        "The deadline of a row, as event time (delay) and as later rows (delay_rows); the earlier one counts. The "
+        "longer a row may wait, the better the group it finds. delay_rows also bounds the memory."
     )
     when, who = roles.event_time, roles.person
     if when is not None:
@@ -298,10 +290,8 @@ def _delay(when: Profile, who: Profile | None, k: int) -> Iterator[str]:
     there = ~np.isnan(when.coordinates)
     time, persons = time[there], persons[there]
     order = np.argsort(time, kind="stable")
-    until = measures.rows_until(persons[order], k)
-    start = np.flatnonzero(until >= 0)
-    if len(start):
-        waits = time[order][start + until[start]] - time[order][start]
+    _, waits = measures.waits(persons[order], time[order], k)
+    if len(waits):
         most = measures.round_duration(float(np.quantile(waits, 0.9)))
         yield from _comment(f"In nine of ten cases, {k} persons come within {spoken(most)}.")
         yield f"delay: {format_duration(measures.round_duration(most * 1.5))}"
@@ -311,22 +301,21 @@ def _delay(when: Profile, who: Profile | None, k: int) -> Iterator[str]:
 
 
 def _disorder(time: Any) -> Iterator[str]:
-    late = measures.lateness(time)
-    most = measures.round_duration(float(np.quantile(late, 0.999)))
-    if 2 * most > np.ptp(time):
-        yield from _comment("The file is not in the order of event time; disorder is not known.")
-    elif late.any():
-        yield from _comment("By how much event times may be out of order; as in nearly all rows.")
+    most, is_stream = measures.usual_disorder(time)
+    if not is_stream:
+        yield from _comment("The file is not in the order of event time, so the disorder is not known.")
+    elif measures.lateness(time).any():
+        yield from _comment("How far event times may be out of order. In the data, nearly all are within this.")
         yield f"disorder: {format_duration(most)}"
 
 
 def _rest(roles: Roles) -> Iterator[str]:
     if any(choice.taken and choice.column.missing for choice in roles.quasi_identifiers):
-        yield from _comment("bastion rejects a row that lacks a quasi-identifier; partition takes it.")
+        yield from _comment("bastion rejects a row that lacks a quasi-identifier; the method partition takes it.")
     yield "method: bastion"
-    yield from _comment("A row that no group takes in time is not published (drop); --suppressed hands it to you.")
+    yield from _comment("A row that finds no group in time is not published (drop); crenel run --suppressed keeps it.")
     yield "on_suppress: drop"
-    yield from _comment("A secret is drawn for each pipeline. If one is needed twice, name it: secret: env:NAME")
+    yield from _comment("Each pipeline draws a secret of its own. To use one again, name it: secret: env:NAME")
 
 
 def _candidate(choice: Choice) -> Iterator[str]:
@@ -346,7 +335,7 @@ def _comment(text: str, indent: str = "") -> Iterable[str]:
 
 
 def _scalar(text: str) -> str:
-    """Text as YAML on one line, quoted where YAML would take it for something else."""
+    """Write text as YAML on one line, quoted where YAML would take it for something else."""
     if _PLAIN.fullmatch(text) and yaml.safe_load(text) == text:
         return text
     quoted: str = yaml.safe_dump(text, default_style='"', width=10**9, allow_unicode=True)

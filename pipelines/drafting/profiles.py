@@ -1,4 +1,4 @@
-"""What the values of a column look like: its kind, how many differ, how far they reach."""
+"""What the values of a column look like: their kind, how many are different, how far they reach."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from crenel.policy.columns import Floats, Ints
 
 __all__ = ["FEW", "Kind", "Profile", "profile"]
 
-#: Text of at most so many different values is a category, if they repeat.
+#: Text with at most this many different values is a category, if the values repeat.
 FEW = 100
 
-#: How often the values of a category repeat, at least, on average.
+#: The values of a category occur at least this often, on average.
 _REPEATS = 3
 
-#: Numbers in this range, under a name that says so, are seconds since the epoch: 1985 to 2099.
+#: Numbers in this range are seconds since the epoch (1985 to 2099), if the column's name speaks of time.
 _SECONDS = (5e8, 4.1e9)
 
-#: A prefix has at most so many digits or characters (2**53 codes).
+#: The most digits or characters of a prefix (2**53 codes).
 _LONGEST = {"digits": 15, "alphanumeric": 10}
 
 
@@ -46,23 +46,23 @@ class Kind(Enum):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Profile:
-    """What is known of a column."""
+    """What is known about a column."""
 
     name: str
     kind: Kind
     rows: int
     missing: int
 
-    #: How many different values there are, missing ones apart.
+    #: How many different values there are. A missing value does not count.
     distinct: int
 
-    #: Each row's place among the distinct values.
+    #: For each row, the number of its value among the distinct ones.
     codes: Ints
 
-    #: Numbers as they are, moments in microseconds; NaN where missing. Empty for other kinds.
+    #: Numbers as they are, moments in microseconds; NaN where they are missing. Empty for other kinds.
     coordinates: Floats
 
-    #: All values of a category, in order. For no other kind: they may be persons'.
+    #: All values of a category, in order. Empty for other kinds, whose values may belong to one person.
     values: tuple[Any, ...] = ()
 
     #: The number of characters of a code, and its alphabet.
@@ -71,29 +71,29 @@ class Profile:
 
     @property
     def present(self) -> Floats:
-        """The coordinates that are there."""
+        """The coordinates that are not missing."""
         return self.coordinates[~np.isnan(self.coordinates)]
 
     @property
     def once(self) -> int:
-        """How many values one row alone has, of numbers and moments."""
+        """How many values occur in one row only. For numbers and moments."""
         return int(np.count_nonzero(np.unique(self.present, return_counts=True)[1] == 1))
 
     @property
     def repeats(self) -> float:
-        """How many rows a value has on average."""
+        """In how many rows a value occurs, on average."""
         return (self.rows - self.missing) / max(self.distinct, 1)
 
 
 def profile(name: str, column: Any) -> Profile:
-    """Look at a column: an Arrow array, or anything that `columns.factorize` takes."""
+    """Profile a column: an Arrow array, or anything that `columns.factorize` takes."""
     codes, distinct = columns.factorize(column)
-    absent = np.array([_is_missing(value) for value in distinct], dtype=bool)
-    values = [value for value in distinct if not _is_missing(value)]
+    absent = np.array([columns.is_missing(value) for value in distinct], dtype=bool)
+    values = [value for value in distinct if not columns.is_missing(value)]
     kind = _kind(name, values, len(codes))
     coordinates = _coordinates(kind, codes, distinct)
     if kind in (Kind.NUMBER, Kind.MOMENT) and np.isnan(coordinates).all():
-        kind = Kind.OTHER  # infinite, or too far away
+        kind = Kind.OTHER  # all values are infinite, or too large
     known: dict[str, Any] = {}
     if kind is Kind.CODE:
         known["length"] = len(columns.text_of(values[0]))
@@ -110,10 +110,6 @@ def profile(name: str, column: Any) -> Profile:
         coordinates=coordinates,
         **known,
     )
-
-
-def _is_missing(value: Any) -> bool:
-    return value is None or value == "" or (isinstance(value, float) and value != value)  # noqa: PLR0124
 
 
 def _kind(name: str, values: list[Any], rows: int) -> Kind:
@@ -159,7 +155,7 @@ def _is_moment(value: str) -> bool:
 
 
 def _alphabet(values: list[Any]) -> str:
-    """The alphabet of codes that all have one length; empty if they are none."""
+    """Find the alphabet of codes that all have one length; empty if the values are not such codes."""
     texts = [columns.text_of(value) for value in values]
     if len(set(map(len, texts))) != 1 or not all(text.isascii() for text in texts):
         return ""

@@ -1,6 +1,6 @@
-"""Which column plays which role: a guess from names and values, with the reason for each.
+"""The role of each column: a guess from names and values, with the reason for it.
 
-The guess fails closed. Where there is a doubt, a column is not taken: it then never leaves.
+The guess fails closed: a column that is in doubt is not taken, and so is never published.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from crenel.pipelines.drafting.profiles import FEW, Kind, Profile
 
 __all__ = ["Choice", "Roles", "choose"]
 
-#: A quasi-identifier that is missing in more rows than this is not taken: they would be rejected.
+#: A quasi-identifier that is missing in a larger share of rows is not taken, because these would be rejected.
 _MISSING = 0.1
 
-#: Sensitive columns leave as they are, so that few are taken.
+#: Sensitive columns are published as they are, so few are taken.
 _MOST_SENSITIVE = 2
 
 _TYPED = (Kind.NUMBER, Kind.MOMENT, Kind.CODE, Kind.CATEGORY)
@@ -29,12 +29,12 @@ _TYPED = (Kind.NUMBER, Kind.MOMENT, Kind.CODE, Kind.CATEGORY)
 
 @dataclass(frozen=True)
 class Choice:
-    """A column in a role, and why."""
+    """A column in a role, and the reason."""
 
     column: Profile
     reason: str
 
-    #: False: a candidate that is left for the user to decide.
+    #: False for a candidate that is left to the user.
     taken: bool = True
 
 
@@ -75,7 +75,7 @@ def choose(profiles: Iterable[Profile]) -> Roles:
         roles.quasi_identifiers += _any_quasi_identifier(left)
         left = _without(left, roles.quasi_identifiers)
     moments = [column for column in left if column.kind is Kind.MOMENT]
-    reason = "dates: an outsider may know when something happened"
+    reason = "dates: an attacker may know when something happened"
     roles.quasi_identifiers += [Choice(column, reason, taken=False) for column in moments]
     left = _without(left, roles.quasi_identifiers)
     roles.rest = [Choice(column, _why_not(column), taken=False) for column in left]
@@ -94,16 +94,16 @@ def _persons(columns: list[Profile]) -> list[Choice]:
         fit = column.kind in (Kind.TEXT, Kind.CATEGORY, Kind.CODE, Kind.NUMBER)
         if word is None or not fit or not _whole(column) or column.distinct < 3:
             continue
-        each = "each its own row" if column.repeats == 1 else f"{column.repeats:.1f} rows each"
-        doubt = ", which may also be a row's" if names.only_an_id(column.name) else ""
-        reason = f"by its name ({word}){doubt}; {count(column.distinct, 'person')}, {each}"
+        each = "one row each" if column.repeats == 1 else f"{column.repeats:.1f} rows each"
+        doubt = ", which may also number the rows" if names.only_an_id(column.name) else ""
+        reason = f"suggested by its name ({word}){doubt}; {count(column.distinct, 'person')}, {each}"
         found.append(Choice(column, reason + _missing(column)))
     found.sort(key=_doubts)
     return found[:1] + [Choice(one.column, one.reason, taken=False) for one in found[1:]]
 
 
 def _doubts(choice: Choice) -> tuple[bool, bool, int, int]:
-    """The fewer, the better: a plain id is often a row's, and who repeats is rather a person."""
+    """Sort candidates: a plain id often numbers the rows, while values that repeat are more likely persons."""
     column = choice.column
     return (
         names.only_an_id(column.name),
@@ -146,7 +146,7 @@ def _sensitive(columns: list[Profile]) -> list[Choice]:
         if known is None or column.kind not in (Kind.NUMBER, Kind.CATEGORY, Kind.CODE, Kind.TEXT):
             continue
         taken = known[1] and sum(one.taken for one in found) < _MOST_SENSITIVE
-        reason = f"by its name ({known[0]}); {_values(column)}{_missing(column)}"
+        reason = f"suggested by its name ({known[0]}); {_values(column)}{_missing(column)}"
         found.append(Choice(column, reason, taken))
     return found
 
@@ -162,31 +162,31 @@ def _quasi_identifiers(columns: list[Profile]) -> list[Choice]:
     chosen: list[Choice] = []
     for _, word, column in sorted(graded, key=lambda one: one[0]):
         against = _against(column, [one.column for one in chosen if one.taken])
-        lost = ", which are rejected unless the method is partition" if column.missing else ""
-        reason = f"by its name ({word}); {_values(column)}{_missing(column)}{lost}"
+        lost = ", which every method but partition rejects" if column.missing else ""
+        reason = f"suggested by its name ({word}); {_values(column)}{_missing(column)}{lost}"
         chosen.append(Choice(column, f"{reason}; {against}" if against else reason, not against))
     return chosen
 
 
 def _against(column: Profile, taken: list[Profile]) -> str:
-    """Why a quasi-identifier is not taken; empty if it is."""
+    """Say why a quasi-identifier is not taken; empty if it is."""
     if column.kind is Kind.TEXT:
-        return f"more than {FEW} values: write a hierarchy for it"
+        return f"more than {FEW} values, so it needs a hierarchy of your own"
     if column.missing > _MISSING * column.rows:
-        return "too many"
+        return "missing too often"
     same = next((other for other in taken if _one_to_one(column, other)), None)
     if same is not None:
-        return f"says the same as {same.name}"
+        return f"tells the same as {same.name}"
     if len(taken) >= MANY:
-        return f"with more than {MANY} quasi-identifiers, each is generalized far"
+        return f"more than {MANY} quasi-identifiers would generalize each one far"
     return ""
 
 
 def _any_quasi_identifier(columns: list[Profile]) -> list[Choice]:
-    """The first column that could be one: a policy needs one at least."""
+    """Choose the first column that could be one, since a policy needs at least one."""
     for column in columns:
         if column.kind in _TYPED and not _against(column, []) and not names.identifier(column.name):
-            reason = f"only because a policy needs one; {_values(column)}{_missing(column)}"
+            reason = f"taken only because a policy needs one; {_values(column)}{_missing(column)}"
             return [Choice(column, reason)]
     return []
 
@@ -203,7 +203,7 @@ def _values(column: Profile) -> str:
         reach = int(np.ptp(column.present))
         return f"dates over {spoken(measures.round_duration(reach))}"
     if column.kind is Kind.NUMBER:
-        return f"numbers, {column.distinct:,} different"
+        return f"{column.distinct:,} different numbers"
     return count(column.distinct, "value")
 
 
@@ -216,13 +216,13 @@ def _missing(column: Profile) -> str:
 def _why_not(column: Profile) -> str:
     direct = names.direct_identifier(column.name)
     if direct is not None:
-        return f"looks as if it named a person ({direct})"
+        return f"its name ({direct}) suggests that it names a person"
     if column.kind in (Kind.CONSTANT, Kind.EMPTY, Kind.OTHER):
         return str(column.kind.value)
     if column.kind is Kind.NUMBER and names.event_time(column.name) and _is_milliseconds(column):
-        return "looks like milliseconds since the epoch, and crenel takes seconds"
+        return "looks like milliseconds since the epoch, but crenel takes seconds"
     if column.distinct > 0.5 * column.rows and column.kind is not Kind.NUMBER:
-        return "nearly a value for each row: it may identify"
+        return "nearly every row has a value of its own: it may identify a person"
     return _values(column) + _missing(column)
 
 

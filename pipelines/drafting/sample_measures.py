@@ -1,4 +1,4 @@
-"""Measures of a sample of rows: counts and shares, from arrays alone."""
+"""Measures of a sample of rows: counts and shares, computed from arrays."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ __all__ = [
     "combinations",
     "friendly_above",
     "held",
+    "is_stretched",
     "lateness",
     "middle",
     "only_one",
@@ -25,7 +26,15 @@ __all__ = [
     "round_step",
     "rows_until",
     "unique_persons",
+    "usual_disorder",
+    "waits",
 ]
+
+#: Outliers stretch a domain if the middle 98% of the rows use less than this share of it.
+_STRETCHED = 0.2
+
+#: With at most this many different values, their distribution says nothing.
+FEW_VALUES = 20
 
 _SECOND = 1_000_000
 _DURATIONS = [
@@ -41,27 +50,27 @@ _DURATIONS = [
 
 
 def places(values: NDArray[np.generic]) -> Ints:
-    """Each value's place among the distinct ones."""
+    """Number the distinct values in their order, and return the number of each value."""
     found: Ints = np.unique(values, return_inverse=True)[1].reshape(-1).astype(np.int64)
     return found
 
 
 def persons_of(groups: Ints, persons: Ints) -> tuple[Ints, Ints]:
-    """For each pair of a group and a person in it, both; groups and persons count from 0."""
+    """List each pair of a group and a person in it once. Groups and persons are numbered from 0."""
     size = int(persons.max(initial=0)) + 1
     pairs = np.unique(groups * size + persons)
     return pairs // size, pairs % size
 
 
 def only_one(groups: Ints, persons: Ints) -> NDArray[np.bool_]:
-    """For each group whether only one person is in it."""
+    """Tell for each group whether only one person is in it."""
     of, _ = persons_of(groups, persons)
     alone: NDArray[np.bool_] = np.bincount(of, minlength=int(groups.max(initial=-1)) + 1) == 1
     return alone
 
 
 def combinations(columns: NDArray[np.generic]) -> Ints:
-    """Each row's place among the distinct ones; what is missing is as good as a value."""
+    """Number the distinct rows, and return the number of each row. A missing value counts as a value."""
     boxes = np.zeros(len(columns), dtype=np.int64)
     for column in columns.T:
         codes = places(column)
@@ -70,20 +79,30 @@ def combinations(columns: NDArray[np.generic]) -> Ints:
 
 
 def unique_persons(qi: Floats, persons: Ints) -> int:
-    """How many persons have a combination of quasi-identifiers that nobody else has."""
+    """Count the persons who have a combination of quasi-identifiers that nobody else has."""
     boxes = combinations(qi)
     of, who = persons_of(boxes, persons)
     return len(np.unique(who[only_one(boxes, persons)[of]]))
 
 
 def middle(values: Floats, width: float) -> float:
-    """Which part of a width the middle 98% of the values lie in."""
+    """Measure how large a part of a width the middle 98% of the values take up."""
     low, high = np.quantile(values, [0.01, 0.99])
     return float(high - low) / width if width > 0 else 1.0
 
 
+def is_stretched(share: float, distinct: int) -> bool:
+    """Whether a few outliers stretch a domain.
+
+    Args:
+        share: The part of the domain that the middle 98% of the rows take up.
+        distinct: How many different values there are.
+    """
+    return share < _STRETCHED and distinct > FEW_VALUES
+
+
 def rows_until(persons: Ints, k: int) -> Ints:
-    """For each row how many rows later k persons, its own included, have come; -1 if never."""
+    """Count for each row how many rows later k persons, its own included, have come; -1 if they never do."""
     found = np.full(len(persons), -1, dtype=np.int64)
     codes = places(persons).tolist()
     inside = [0] * len(codes)
@@ -101,19 +120,47 @@ def rows_until(persons: Ints, k: int) -> Ints:
     return found
 
 
+def waits(persons: Ints, time: Ints, k: int) -> tuple[Ints, Ints]:
+    """Measure how long each row waits until k persons, its own included, have come.
+
+    Args:
+        persons: The persons of the rows, in the order of event time.
+        time: The event times, in order.
+        k: How many persons.
+
+    Returns:
+        The rows and the time that each row waits. Rows for which k persons never come are left out.
+    """
+    until = rows_until(persons, k)
+    start = np.flatnonzero(until >= 0)
+    rows = until[start]
+    return rows, time[start + rows] - time[start]
+
+
 def lateness(time: Ints) -> Ints:
-    """By how much each row's event time is behind the latest before it."""
+    """Measure how far each row's event time is behind the latest one before it."""
     return np.maximum.accumulate(time) - time
 
 
+def usual_disorder(time: Ints) -> tuple[int, bool]:
+    """Find the disorder that covers nearly all rows, rounded up.
+
+    Returns:
+        The disorder in microseconds; and whether the rows are in the order of a stream at all. They are not if their
+        disorder is of the size of the whole sample.
+    """
+    most = round_duration(float(np.quantile(lateness(time), 0.999)))
+    return most, 2 * most <= int(np.ptp(time))
+
+
 def held(time: Ints, window: int) -> Ints:
-    """For each row, in the order of time, how many are within the window before it."""
+    """Count for each row, in the order of time, the rows within the window before it."""
     ordered = np.sort(time)
     return np.arange(1, len(ordered) + 1) - np.searchsorted(ordered, ordered - window, "right")
 
 
 def round_duration(micros: float) -> int:
-    """The next greater duration that one would say: 1s, 2s, 5s, ... 30 days, 60 days, ..."""
+    """Round up to a duration that people use: 1s, 2s, 5s, ... 30 days, 60 days, ..."""
     for known in _DURATIONS:
         if micros <= known:
             return known
@@ -121,10 +168,10 @@ def round_duration(micros: float) -> int:
 
 
 def round_step(values: Floats, width: float, *, moments: bool = False) -> str | None:
-    """A step to round the ends of ranges by, as a policy has it; None if none is needed, or would help.
+    """Suggest a step for the ends of ranges, as a policy writes it; None if no step helps.
 
-    It is a number, or a duration of moments, that one would say, and about a hundredth of the width: more if its cells
-    would otherwise have fewer than two different values on average.
+    It is a round number, or a round duration for moments: about a hundredth of the width, or more if the cells would
+    otherwise have fewer than two different values on average.
     """
     distinct = np.unique(values)
     for step, text in _durations(width / 100) if moments else _numbers(width / 100):
@@ -143,7 +190,7 @@ def _durations(least: float) -> Iterator[tuple[float, str]]:
 
 
 def _numbers(least: float) -> Iterator[tuple[float, str]]:
-    """1, 2 and 5 times the powers of ten, from this on."""
+    """Yield 1, 2 and 5 times the powers of ten, from `least` on."""
     power = math.floor(math.log10(least))
     while True:
         for digit in (1, 2, 5):
@@ -154,19 +201,19 @@ def _numbers(least: float) -> Iterator[tuple[float, str]]:
 
 
 def friendly_above(number: float, known: Sequence[int]) -> int:
-    """The first of the known numbers, which grow, that is not less; the last if all are."""
+    """Choose the first of some growing numbers that is not less than `number`; the last if all are less."""
     return next((one for one in known if one >= number), known[-1])
 
 
 def outward(lo: float, hi: float) -> tuple[float, float]:
-    """The range rounded outward to a multiple of 1, 2 or 5 times a power of ten, wider than 0.
+    """Round a range outward to multiples of 1, 2 or 5 times a power of ten, and make it wider than 0.
 
-    The step is at least a fifth of the width, so that the ends tell little of the extreme values.
+    That step is at least a fifth of the width, so that the ends reveal little about the extreme values.
     """
     fifth = (hi - lo or abs(lo) or 1.0) / 5
     power = 10.0 ** math.floor(math.log10(fifth))
     step = next(m * power for m in (1, 2, 5, 10) if m * power >= fifth * (1 - 1e-9))
     first, last = math.floor(lo / step), math.ceil(hi / step)
     last += first == last
-    # Multiplying by 0.1 leaves a tail of digits.
+    # Multiplying by a power such as 0.1 leaves a tail of digits.
     return float(f"{first * step:.12g}"), float(f"{last * step:.12g}")

@@ -1,12 +1,12 @@
-"""Files of rows, read as a stream of Arrow record batches.
+"""Files of rows, read as a stream of Arrow record batches: one reader for each format.
 
-The formats are those of `tables`. A batch holds the columns as the file has them; CSV, which has
-no types, is all text. Errors are one sentence that names the file and, where it is known, the
-row; what the row holds is somebody's, and is never quoted.
+A batch has the columns as the file has them; in CSV, which has no types, every column is text. An
+error is one sentence that names the file and, where it is known, the row. It never quotes the row.
 """
 
 from __future__ import annotations
 
+import codecs
 import glob
 import json
 import os
@@ -24,25 +24,25 @@ import pyarrow.json
 import pyarrow.parquet
 
 from crenel.errors import Rejected
-from crenel.pipelines.files import formats as tables
-from crenel.pipelines.files.formats import COMPRESSIONS, FORMATS, TableError
+from crenel.pipelines.console.sections import count
+from crenel.pipelines.files.formats import FORMATS, TableError, format_names, kind_of
 from crenel.policy import columns
 
-__all__ = ["STANDARD", "Source", "find", "format_names"]
+__all__ = ["STANDARD", "Source", "find", "format_names", "open_file"]
 
 #: Stands for standard input and output.
 STANDARD = "-"
 
-#: Rows of a batch, where it is for us to say.
+#: Rows of a batch, where the format leaves the choice to us.
 _ROWS = 32_768
 
-#: Bytes of text that are parsed at once; a row is no longer.
+#: Bytes of text that are parsed at once. A row cannot be longer.
 _BLOCK = 8 << 20
 
-#: Bytes of a row, and how much a text is compressed: guesses, for how much work there is.
+#: Guesses, to estimate the number of rows: bytes of a row, and how much compression shrinks text.
 _TEXT_ROW, _BINARY_ROW, _COMPRESSED = 100, 40, 5
 
-#: Bytes that a header is looked for in.
+#: Bytes at the start of a file that are searched for the header.
 _START = 1 << 16
 
 
@@ -52,7 +52,7 @@ class Source:
 
     path: str
 
-    #: How it is called when something is said about it.
+    #: What messages call it.
     name: str
 
     #: The extension that stands for its format, and Arrow's name of its compression.
@@ -63,14 +63,14 @@ class Source:
     number: int = 0
 
     def rows(self) -> int:
-        """About how many rows it has."""
+        """Estimate the number of rows. Parquet knows it; for other formats it is a guess by the size."""
         if self.extension == ".parquet":
             return int(self._guarded(lambda: pa.parquet.read_metadata(self.path).num_rows))
         size = os.path.getsize(self.path) * (_COMPRESSED if self.compression else 1)
         return size // (_TEXT_ROW if FORMATS[self.extension].text else _BINARY_ROW)
 
     def columns(self) -> list[str] | None:
-        """The names of its columns; None where each row has its own.
+        """Read the names of the columns; None for JSON lines, where each row has its own.
 
         Raises:
             TableError: the file cannot be read.
@@ -79,7 +79,7 @@ class Source:
         return None if read is None else self._guarded(lambda: read(self))
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows, in the file's order.
+        """Read the rows, in the file's order.
 
         Raises:
             TableError: the file cannot be read, or is broken somewhere.
@@ -93,7 +93,7 @@ class Source:
                 yield batch
 
     def _guarded(self, read: Callable[[], Any]) -> Any:
-        """Whatever goes wrong, as one sentence."""
+        """Run a read, and turn whatever goes wrong into one sentence that holds no value."""
         why = ""
         try:
             return read()
@@ -103,6 +103,7 @@ class Source:
             why = "is not there any more"
         except (pa.ArrowException, OSError) as error:
             why = self._why(error)
+        # Raised here, so that the error carries no trace of the parser's, which quotes the row.
         msg = f"{self.name} {why}."
         raise TableError(msg)
 
@@ -116,31 +117,49 @@ class Source:
         if "UTF8" in message or "UTF-8" in message:
             return "is not UTF-8 text"
         if "straddl" in message:
-            return f"has a row of more than {_BLOCK >> 20} MB"
+            return _TOO_LONG
         if kind.untyped:
-            return tables._csv_problem(message)
+            return _csv_problem(message)
         return f"is not {kind.name}, or is cut off"
 
 
 class _Broken(Exception):
-    """Goes on from the file's name: what is wrong with it."""
+    """What is wrong with a file: the rest of a sentence that begins with the file's name."""
 
 
-def format_names() -> dict[str, str]:
-    """The names of formats, for a command line, and the extensions they stand for."""
-    return {extension[1:]: extension for extension in FORMATS}
+_TOO_LONG = f"has a row of more than {_BLOCK >> 20} MB"
+
+
+def open_file(path: str | os.PathLike[str]) -> Source:
+    """Open one file by its name, which is not a pattern.
+
+    Raises:
+        TableError: there is no such file, or no format has its extension.
+    """
+    place = Path(path)
+    extension, compression = kind_of(place, None)
+    if place.is_dir():
+        msg = f"{place}: must be a file, not a folder."
+        raise TableError(msg)
+    if not place.exists():
+        msg = f"{place}: there is no such file."
+        raise TableError(msg)
+    if not place.is_file():
+        msg = f"{place}: must be a regular file, not a pipe: it is read more than once."
+        raise TableError(msg)
+    return Source(str(place.absolute()), place.name, extension, compression)
 
 
 def find(patterns: Iterable[str], named: str | None, spool: Callable[[IO[bytes]], Path]) -> list[Source]:
-    """The input files: names, or patterns of names (`*`, `?`, `[`, `**`), or `-`.
+    """Find the input files: by name, by a pattern of names (`*`, `?`, `[`, `**`), or `-` for standard input.
 
-    They are in the order in which they were given, those of one pattern by their names; a file
-    that is named twice is read once.
+    The files come in the order in which they were given; those of one pattern by name. A file that is named twice is
+    read once.
 
     Args:
-        patterns: What was given.
-        named: The format, where the extension is not to be believed.
-        spool: Keeps in a file what can be read only once.
+        patterns: The names and patterns.
+        named: The name of the format, if the user gave one: it overrules the extensions.
+        spool: Copies a stream that can be read only once to a file.
 
     Raises:
         TableError: there is no such file, or no format has its extension.
@@ -153,7 +172,7 @@ def find(patterns: Iterable[str], named: str | None, spool: Callable[[IO[bytes]]
             found.setdefault(name, kept)
             continue
         for path in _matching(pattern):
-            extension, compression = _kind(path, named)
+            extension, compression = kind_of(path, named)
             known = str(path.resolve())
             if known not in found:
                 place = str(path.absolute() if path.is_file() else _spooled(path, spool))
@@ -171,7 +190,7 @@ def _matching(pattern: str) -> list[Path]:
     if path.is_dir():
         msg = f"{pattern}: must be a file, not a folder; its files are {os.path.join(pattern, '*')}."
         raise TableError(msg)
-    if path.exists():  # a name with a star in it, or a pipe
+    if path.exists():  # the name may have a star in it, and it may be a pipe
         return [path]
     names = sorted(name for name in glob.glob(pattern, recursive=True) if not Path(name).is_dir())
     if not names:
@@ -181,21 +200,41 @@ def _matching(pattern: str) -> list[Path]:
     return [Path(name) for name in names]
 
 
-def _kind(path: Path, named: str | None) -> tuple[str, str | None]:
-    if named is None:
-        kind = tables.detect(path)
-        extension = next(known for known, form in FORMATS.items() if form is kind.format)
-        return extension, kind.compression
-    extension = format_names()[named]
-    compression = COMPRESSIONS.get(path.suffix.lower())
-    return extension, compression if FORMATS[extension].text else None
+def _check_once(names: Sequence[str]) -> None:
+    twice = [name for name, number in Counter(names).items() if number > 1]
+    if twice:
+        msg = f"must have each column once, not {twice[0]!r} again"
+        raise _Broken(msg)
 
 
 # -- text ------------------------------------------------------------------------------------------
 
 
 def _open(source: Source) -> pa.NativeFile:
-    return pa.input_stream(source.path, compression=source.compression)
+    """Open a text file. Reading from it fails with `_Broken` where the bytes are not UTF-8 text."""
+    return pa.TransformInputStream(pa.input_stream(source.path, compression=source.compression), _TextCheck())
+
+
+class _TextCheck:
+    """Passes blocks of text on, and refuses bytes that are not UTF-8 text, among them NUL: UTF-16 is full of it."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
+        self._lines = 1
+
+    def __call__(self, block: pa.Buffer) -> pa.Buffer:
+        data, broken = bytes(block), -1
+        try:
+            self._decoder.decode(data)
+        except UnicodeDecodeError as error:
+            data, broken = error.object, error.start
+        wrong = [place for place in (broken, data.find(b"\0")) if place >= 0]
+        if wrong:
+            line = self._lines + data.count(b"\n", 0, min(wrong))
+            msg = f"is not UTF-8 text: see line {line}"
+            raise _Broken(msg)
+        self._lines += data.count(b"\n")
+        return block
 
 
 def _delimiter(source: Source) -> str:
@@ -205,18 +244,10 @@ def _delimiter(source: Source) -> str:
 def _csv_header(source: Source) -> list[str]:
     start = _start(source)
     if not start.strip():
-        msg = "is empty: it has not even a header"
+        msg = "is empty: it must have at least a header"
         raise _Broken(msg)
-    if b"\0" in start:
-        msg = "is not UTF-8 text"
-        raise _Broken(msg)
-    delimiter = _delimiter(source)
-    line = start.removeprefix(b"\xef\xbb\xbf").lstrip(b"\r\n").partition(b"\n")[0]
-    if delimiter.encode() not in line and any(other in line for other in (b";", b"\t", b"|", b",")):
-        other = next(other for other in ";\t|," if other.encode() in line)
-        msg = f"must have its columns separated by {delimiter!r}, not {other!r}"
-        raise _Broken(msg)
-    if _one_line(start):  # Arrow knows no header without an end
+    _check_delimiter(start, _delimiter(source))
+    if _is_one_line(start):  # Arrow does not see a header that no line break follows
         parsed = pa.csv.read_csv(pa.BufferReader(start + b"\n"), parse_options=_csv_options(source))
         names = parsed.schema.names
     else:
@@ -226,8 +257,16 @@ def _csv_header(source: Source) -> list[str]:
     return list(names)
 
 
+def _check_delimiter(start: bytes, delimiter: str) -> None:
+    header = start.removeprefix(b"\xef\xbb\xbf").lstrip(b"\r\n").partition(b"\n")[0].decode(errors="replace")
+    other = next((other for other in ";\t|," if other in header), None)
+    if delimiter not in header and other is not None:
+        msg = f"must have its columns separated by {delimiter!r}, not {other!r}"
+        raise _Broken(msg)
+
+
 def _csv_blocks() -> pa.csv.ReadOptions:
-    # One thread: errors then know their row, and the processes are enough.
+    # One thread: only then do Arrow's errors name the row. A run has a process for each core anyway.
     return pa.csv.ReadOptions(use_threads=False, block_size=_BLOCK)
 
 
@@ -240,10 +279,19 @@ def _read_csv(source: Source) -> Iterator[pa.RecordBatch]:
     convert = pa.csv.ConvertOptions(
         column_types={name: pa.string() for name in names}, null_values=[""], strings_can_be_null=True
     )
-    if _one_line(_start(source)):
+    if _is_one_line(_start(source)):
         return
     with _open(source) as stream:
         yield from pa.csv.open_csv(stream, _csv_blocks(), _csv_options(source), convert)
+
+
+def _csv_problem(message: str) -> str:
+    """Say what is wrong, from Arrow's message, which ends with the row itself."""
+    found = re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", message)
+    if found is None:
+        return "is not CSV with a header"
+    row, expected, got = found.groups()
+    return f"is broken at row {row} (the header is row 1): it has {count(int(got), 'value')}, not {expected}"
 
 
 def _start(source: Source) -> bytes:
@@ -251,7 +299,7 @@ def _start(source: Source) -> bytes:
         return bytes(stream.read(_START))
 
 
-def _one_line(start: bytes) -> bool:
+def _is_one_line(start: bytes) -> bool:
     return len(start) < _START and b"\n" not in start.rstrip() and b"\r" not in start.rstrip()
 
 
@@ -265,19 +313,18 @@ def _read_json(source: Source) -> Iterator[pa.RecordBatch]:
                 yield from reading.batches(rest + block[:end])
                 rest = block[end:]
             elif len(rest) + len(block) > _BLOCK:
-                msg = f"has a row of more than {_BLOCK >> 20} MB"
-                raise _Broken(msg)
+                raise _Broken(_TOO_LONG)
             else:
                 rest += block
         yield from reading.batches(rest)
 
 
 class _JsonLines:
-    """Parses blocks of whole lines."""
+    """Parses blocks of whole lines, one after the other."""
 
     def __init__(self) -> None:
         self._rows = 0
-        #: Columns that Arrow would take for moments; what leaves as it is must not be rewritten.
+        #: Columns of text that Arrow would read as moments. A published column must keep its text.
         self._texts: set[str] = set()
 
     def batches(self, data: bytes) -> Iterator[pa.RecordBatch]:
@@ -305,7 +352,7 @@ class _JsonLines:
             raise _Broken(self._problem(str(error))) from None
 
     def _mixed(self, data: bytes) -> pa.Table:
-        """Lines where a column is sometimes of one type, sometimes of another: row by row, and those as text."""
+        """Parse lines in which a column changes its type, row by row: such a column becomes text."""
         rows: list[Any] = []
         for line in data.splitlines():
             if line.strip():
@@ -319,8 +366,10 @@ class _JsonLines:
         return pa.table({name: _column([row.get(name) for row in rows]) for name in names})
 
     def _problem(self, message: str) -> str:
-        moved = re.sub(r"in row (\d+)$", lambda place: f"in row {int(place[1]) + self._rows}", message)
-        return tables._json_problem(moved)
+        """Say what is wrong, from Arrow's message, which may name the row of the block, from 0."""
+        row = re.search(r"in row (\d+)$", message)
+        at = f" at row {self._rows + int(row[1]) + 1}" if row else ""
+        return f"is broken{at}: each line must be one JSON object"
 
 
 def _column(values: list[Any]) -> pa.Array:
@@ -362,7 +411,7 @@ def _avro_reader(stream: Any) -> Any:
     try:
         reading = fastavro.reader(stream)
         is_record = isinstance(reading.writer_schema, dict) and reading.writer_schema.get("type") == "record"
-    except Exception:  # fastavro lets through whatever broken bytes lead to
+    except Exception:  # fastavro raises whatever the broken bytes lead to
         msg = "is not Avro, or is cut off"
         raise _Broken(msg) from None
     if not is_record:
@@ -375,18 +424,18 @@ def _read_avro(source: Source) -> Iterator[pa.RecordBatch]:
     with open(source.path, "rb") as stream:
         reading = _avro_reader(stream)
         schema = pa.schema([(f["name"], _avro_type(f["type"])) for f in reading.writer_schema["fields"]])
-        count = 0
+        before = 0
         while True:
             records: list[dict[str, Any]] = []
             try:
                 while len(records) < _ROWS and (record := next(reading, None)) is not None:
                     records.append(record)
-            except Exception:  # as above
-                msg = f"is broken after record {count + len(records)}"
+            except Exception:  # fastavro, as above
+                msg = f"is broken after record {before + len(records)}"
                 raise _Broken(msg) from None
             if not records:
                 return
-            count += len(records)
+            before += len(records)
             yield _avro_batch(records, schema)
 
 
@@ -419,7 +468,7 @@ _AVRO_LOGICAL = {
 
 
 def _avro_type(kind: Any) -> pa.DataType:
-    """Arrow's type for one of Avro; text (JSON) for what is nested, or of several types."""
+    """Find Arrow's type for one of Avro. Values that are nested, or of several types, become JSON text."""
     if isinstance(kind, list):
         kinds = [one for one in kind if one != "null"]
         found = [_avro_type(one) for one in kinds]
@@ -437,13 +486,6 @@ def _avro_type(kind: Any) -> pa.DataType:
             return pa.string()
         return _avro_type(kind["type"]) if isinstance(kind["type"], (str, list, dict)) else pa.string()
     return _AVRO_TYPES.get(kind, pa.string())
-
-
-def _check_once(names: Sequence[str]) -> None:
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
-        msg = f"must have each column once, not {twice[0]!r} again"
-        raise _Broken(msg)
 
 
 _HEADERS: dict[str, Callable[[Source], list[str]] | None] = {

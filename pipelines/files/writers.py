@@ -1,8 +1,8 @@
-"""Arrow record batches, written as files of rows.
+"""Writes Arrow tables as files of rows: one writer for each format.
 
-In CSV a range is the text `[lo, hi]`; in JSON lines, Parquet and Avro it is a record of `lo` and
-`hi`. A range without ends, of a column whose domain is not declared, is `*` in CSV and has two
-nulls elsewhere. A column that is not published of a row is an empty cell in CSV, and null elsewhere.
+A range is the text `[lo, hi]` in CSV, and a record of `lo` and `hi` in JSON lines, Parquet and Avro. A range without
+ends, which only a column without a declared domain has, is `*` in CSV and two nulls elsewhere. A value that is not
+published is an empty cell in CSV, and null elsewhere.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from crenel.pipelines.files.formats import FORMATS
 
 __all__ = ["write"]
 
-#: Rows that are written at once, and of a row group in Parquet: all have as many but the last, whatever the rows are.
+#: Rows that are written at once, and rows of a row group in Parquet. Only the last may have fewer, whatever they are.
 ROWS = 1 << 16
-#: Rows of a block in Avro.
+#: Rows of a block in Avro. Only the last block of `ROWS` rows may have fewer.
 _BLOCK = 1 << 12
 
 
@@ -32,10 +32,10 @@ def write(path: str, extension: str, compression: str | None, schema: pa.Schema,
 
     Args:
         path: The file.
-        extension: What stands for its format, whatever the path's own.
-        compression: Arrow's name of the compression of a whole text, or None.
+        extension: The extension that stands for its format. The path may have another.
+        compression: Arrow's name of the compression of a text file, or None.
         schema: The columns.
-        tables: Their rows.
+        tables: The rows.
     """
     writer = _WRITERS[FORMATS[extension].name](path, compression, schema)
     try:
@@ -46,7 +46,7 @@ def write(path: str, extension: str, compression: str | None, schema: pa.Schema,
 
 
 def _cut(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """The same rows in tables of `ROWS`, but for the last: where one ends says nothing of the rows."""
+    """Cut the rows into tables of `ROWS` rows; only the last may have fewer. So the cuts reveal nothing about rows."""
     waiting: list[pa.Table] = []
     room = ROWS
     for table in tables:
@@ -74,7 +74,7 @@ class _Writer(ABC):
 
 
 class _Text(_Writer):
-    """A row a line; the lines are made by column, not by row."""
+    """Writes one line for each row. The lines are built column by column, not row by row."""
 
     def __init__(self, path: str, compression: str | None, schema: pa.Schema) -> None:
         super().__init__(path, compression, schema)
@@ -101,7 +101,7 @@ class _Csv(_Text):
         self._lines(pc.binary_join_element_wise(*cells, self.delimiter))
 
     def _quoted(self, texts: pa.Array) -> pa.Array:
-        """Quotes where there must be: a missing value is nothing, and an empty text is not missing."""
+        """Quote cells that need it. A missing value is an empty cell; an empty text is not missing, so it is quoted."""
         needed = pc.or_(pc.match_substring_regex(texts, f'["\r\n{self.delimiter}]'), pc.equal(texts, ""))
         if pc.any(needed).as_py():
             doubled = pc.replace_substring(texts, '"', '""')
@@ -138,8 +138,8 @@ class _Avro(_Writer):
         fields = [{"name": f.name, "type": ["null", _avro_type(f.name, f.type)]} for f in schema]
         declared: Any = {"type": "record", "name": "Row", "namespace": "crenel", "fields": fields}
         self._stream = open(path, "wb")  # noqa: SIM115 - closed by close
-        # The marker between blocks is random unless it is given; the same rows are to be the same bytes. A block ends
-        # where we say, not where it has so many bytes.
+        # The same rows must give the same bytes. So the marker between blocks, random by default, is fixed; and a block
+        # ends after a number of rows, not of bytes.
         marker = b"crenel, rows fol"
         self._writer = Writer(self._stream, declared, codec="deflate", sync_interval=1 << 62, sync_marker=marker)
 
@@ -170,12 +170,12 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
 
 
 def is_range(kind: pa.DataType) -> bool:
-    """Whether it is how a range is published."""
+    """Whether a type is that of published ranges."""
     return bool(pa.types.is_struct(kind)) and [field.name for field in kind] == ["lo", "hi"]
 
 
 def _flat(column: pa.Array) -> pa.Array:
-    """The text that stands for a value in CSV."""
+    """Write a column's values as CSV cells, not yet quoted."""
     if is_range(column.type):
         lo, hi = (_text(column.field(i)) for i in range(2))
         missing = column.is_null()
@@ -196,7 +196,7 @@ def _text(column: pa.Array) -> pa.Array:
 
 
 def _json_text(column: pa.Array) -> pa.Array:
-    """A column's values as JSON; one Python object for each distinct value at most."""
+    """Write a column's values as JSON. Each distinct value becomes a Python object at most once."""
     if pa.types.is_struct(column.type):
         inner = [
             pc.binary_join_element_wise(json.dumps(field.name) + ": ", _json_text(column.field(i)), "")
@@ -217,12 +217,12 @@ def _json_text(column: pa.Array) -> pa.Array:
 
 def _dumped(value: Any) -> str:
     if isinstance(value, float) and not np.isfinite(value):
-        return "null"  # JSON has no other word for it
+        return "null"  # JSON has neither NaN nor infinity
     return json.dumps(value, default=_plain, ensure_ascii=False)
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has no word for, as text."""
+    """Write a value of a type that JSON lacks as text."""
     if isinstance(value, bytes):
         return value.hex()
     isoformat = getattr(value, "isoformat", None)

@@ -2,8 +2,8 @@
 
     kafka://HOST:PORT[,HOST:PORT...]/TOPIC[?OPTION=VALUE&...]
 
-An option with a dot in its name is one of librdkafka's (`security.protocol=SASL_SSL`). Passwords
-belong into a file of such options, named by `config`: a command line is seen by others.
+An option with a dot in its name is one of librdkafka's (`security.protocol=SASL_SSL`). Put passwords
+into a file of such options, named by `config`: other users of the machine can see a command line.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["SCHEME", "Topic", "consumer", "is_topic", "partitions", "producer"]
 
 SCHEME = "kafka://"
 
-#: librdkafka's options that a run depends on.
+#: Options of librdkafka that a run sets itself.
 _OWN = {
     "auto.offset.reset",
     "bootstrap.servers",
@@ -44,48 +44,53 @@ _CHOICES = {
     "start": ("earliest", "latest"),
     "until": ("end",),
 }
-#: Seconds that a broker has to answer the first question.
+#: Seconds that a broker has to answer the first request.
 _ANSWER = 15.0
+#: Kilobytes that a reader of a partition fetches ahead: there may be many.
+_FETCHED = "8192"
 _LOGGER = logging.getLogger(__name__)
 
 
 def is_topic(text: str | None) -> bool:
-    """Whether it names a topic rather than a file."""
+    """Whether a text names a topic rather than a file."""
     return text is not None and text.startswith(SCHEME)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Topic:
-    """A topic, and how its values are written."""
+    """A topic, and the format of its values."""
 
     servers: str
     name: str
     format: str = "json"
-    #: The file of the Avro schema, and what is in it: workers may be elsewhere.
+    #: The file of the Avro schema, and its text: workers may be on other machines.
     schema: str | None = None
     schema_text: str | None = None
-    #: How an Avro value begins: with nothing, as a single object (a fingerprint), or as Confluent's (the schema's id).
+    #: The start of an Avro value: nothing, a fingerprint (a single object), or the schema's id (Confluent).
     encoding: str = "bare"
-    #: The id of the schema in the file; or a folder of the schemas that values were written with, and what is in it, by
-    #: id.
+    #: The id of the schema in the file; or a folder of the schemas of all values, and their texts by id.
     schema_id: int | None = None
     schemas: str | None = None
     schema_texts: tuple[tuple[int, str], ...] = ()
-    #: Where reading begins where nothing is known, and where it ends: at what is there now, or never.
+    #: Where reading begins, and where it ends: at the last record there is now, or never.
     start: str = "earliest"
     until: str | None = None
-    #: Seconds after which a partition whose end was reached no longer holds time back.
+    #: Seconds of silence after which a partition no longer holds event time back.
     idle: float = 30.0
-    #: librdkafka's options.
+    #: Options of librdkafka.
     settings: tuple[tuple[str, str], ...] = ()
 
     def __repr__(self) -> str:
-        """Without the options: they may hold passwords."""
+        """Name the topic, without options: they may contain passwords."""
         return f"{SCHEME}{self.servers}/{self.name}"
 
     @classmethod
     def of(cls, url: str, *, read: bool = False) -> Topic:
-        """The topic that a URL names, to be read or to be written.
+        """The topic that a URL names.
+
+        Args:
+            url: The URL.
+            read: Whether the topic is to be read; otherwise it is to be written.
 
         Raises:
             CommandError: it is no such URL.
@@ -137,7 +142,7 @@ class Topic:
             raise CommandError(msg)
 
     def _check_ids(self, *, read: bool) -> None:
-        """Without its id, whatever a schema was would be taken for the one of the file: fields would change names."""
+        """Require ids: without them a value of another schema would be read as one of this, under wrong field names."""
         if self.encoding != "confluent" or self.schema_id is not None or self.schemas is not None:
             return
         needed = f"encoding=confluent needs schema_id=ID, the id that the schema registry has for {self.schema}"
@@ -150,12 +155,12 @@ class Topic:
 
 
 def _settings(plain: str, options: dict[str, str]) -> tuple[tuple[str, str], ...]:
-    """Take librdkafka's options out of the others, and out of their file."""
+    """Take librdkafka's options from the URL, and from the file that it names."""
     settings = _properties(plain, options["config"]) if "config" in options else {}
     settings.update({name: options.pop(name) for name in list(options) if "." in name})
     for name in settings:
         if name in _OWN:
-            msg = f"{plain}: {name} is not to be set: a run depends on it."
+            msg = f"{plain}: {name} must not be set: crenel sets it."
             raise CommandError(msg)
     return tuple(settings.items())
 
@@ -171,7 +176,7 @@ def _text(plain: str, path: str, *, needed: bool) -> str | None:
 
 
 def _texts(plain: str, folder: str) -> tuple[tuple[int, str], ...]:
-    """The schemas of a folder, by their ids."""
+    """The schemas of a folder, by id."""
     try:
         names = sorted(name for name in os.listdir(folder) if name.endswith(".avsc"))
     except OSError:
@@ -233,16 +238,17 @@ def _library() -> Any:
 
 
 def consumer(topic: Topic) -> Any:
-    """A client that reads. Where it is, is kept by whoever reads; Kafka's own offsets play no part."""
+    """A client that reads. The reader keeps its position; offsets committed to Kafka are not used."""
     return _library().Consumer(
         {
             "isolation.level": "read_committed",
+            "queued.max.messages.kbytes": _FETCHED,
             **dict(topic.settings),
             "bootstrap.servers": topic.servers,
             "group.id": "crenel",
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
-            # Rows that were deleted before they were read are to be known of.
+            # Fail if records were deleted before they were read.
             "auto.offset.reset": "error",
             "enable.partition.eof": True,
         },
@@ -251,7 +257,7 @@ def consumer(topic: Topic) -> Any:
 
 
 def producer(servers: str, settings: Mapping[str, str]) -> Any:
-    """A client that writes, each record once as far as it lives."""
+    """A client that writes each record once, as long as the process lives."""
     own = {"bootstrap.servers": servers, "enable.idempotence": True}
     return _library().Producer({"linger.ms": "20", **settings, **own}, logger=_LOGGER)
 
@@ -275,7 +281,7 @@ def partitions(topic: Topic) -> list[int]:
 
 
 def bounds(topic: Topic) -> dict[int, tuple[int, int | None]]:
-    """Where reading begins and ends, by partition; None: it does not end.
+    """Where reading begins and ends, by partition; None if it does not end.
 
     Raises:
         CommandError: the broker does not answer, or has no such topic.

@@ -1,4 +1,4 @@
-"""What records of Kafka hold: rows as JSON or Avro."""
+"""The values of messages: rows as JSON or Avro."""
 
 from __future__ import annotations
 
@@ -15,51 +15,63 @@ from crenel.pipelines.command_errors import CommandError
 from crenel.pipelines.files import writers as sinks
 from crenel.pipelines.kafka.topics import Topic
 from crenel.policy import Policy
+from crenel.runners import JobFailed
 from crenel.transforms._publish.publisher import Publisher
 
-__all__ = ["Unreadable", "Values", "derived", "values"]
+__all__ = ["JsonValues", "Unreadable", "Values", "derived", "values"]
 
-#: The byte that Confluent's values begin with; the schema's id follows.
+#: The start of Confluent's values: a byte, and the schema's id.
 _CONFLUENT = struct.Struct(">BI")
-#: What single objects begin with; the schema's fingerprint follows.
+#: The start of single objects; the schema's fingerprint follows.
 _SINGLE = b"\xc3\x01"
-#: Why a value is no row.
+#: Reasons why a value is no row.
 _NOT_OF_THIS_SCHEMA, _OF_ANOTHER_ID = "not Avro of this schema", "Avro of another schema id"
 
 
 class Unreadable(Exception):
-    """A value that is no row. The message is a short constant."""
+    """A value is no row. The message is a short constant."""
 
 
 class Values(ABC):
-    """Reads rows, and writes them."""
+    """Reads and writes rows."""
 
     @abstractmethod
     def read(self, value: bytes) -> dict[str, Any]:
-        """The row.
+        """Read a row.
 
         Raises:
-            Unreadable: there is none.
+            Unreadable: the value is no row.
         """
 
     @abstractmethod
     def write(self, row: Mapping[str, Any]) -> bytes:
-        """The row's bytes."""
+        """Encode a row."""
 
 
 def values(topic: Topic) -> Values:
-    """How a topic's values are read and written.
+    """The format of a topic's values.
 
     Raises:
         CommandError: its schema is broken.
     """
-    return _Json() if topic.format == "json" else _Avro(topic)
+    return JsonValues() if topic.format == "json" else _AvroValues(topic)
 
 
-class _Json(Values):
+def _refused(constant: str) -> Any:
+    raise ValueError(constant)
+
+
+class JsonValues(Values):
+    """Rows as JSON objects."""
+
+    # Made once: `json.loads` and `json.dumps` would make one for each row, which costs as much as their work.
+    _decode = json.JSONDecoder(parse_constant=_refused).decode
+    _encode = json.JSONEncoder(default=sinks._plain, ensure_ascii=False, allow_nan=False).encode
+
     def read(self, value: bytes) -> dict[str, Any]:
+        """Read a JSON object."""
         try:
-            row = json.loads(value, parse_constant=_refused)
+            row = self._decode(value.decode(json.detect_encoding(value), "surrogatepass"))
         except (ValueError, RecursionError):
             msg = "not JSON"
             raise Unreadable(msg) from None
@@ -69,15 +81,12 @@ class _Json(Values):
         return row
 
     def write(self, row: Mapping[str, Any]) -> bytes:
+        """Write a JSON object on one line."""
         try:
-            text = json.dumps(row, default=sinks._plain, ensure_ascii=False, allow_nan=False)
-        except ValueError:  # NaN, for which JSON has no word
-            text = json.dumps(_finite(row), default=sinks._plain, ensure_ascii=False)
+            text = self._encode(row)
+        except ValueError:  # NaN, which is not JSON
+            text = self._encode(_finite(row))
         return text.encode("utf-8", "backslashreplace")
-
-
-def _refused(constant: str) -> Any:
-    raise ValueError(constant)
 
 
 def _finite(value: Any) -> Any:
@@ -88,7 +97,7 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-class _Avro(Values):
+class _AvroValues(Values):
     def __init__(self, topic: Topic) -> None:
         import fastavro
 
@@ -96,23 +105,23 @@ class _Avro(Values):
         self._read, self._write = fastavro.schemaless_reader, fastavro.schemaless_writer
         self._head = _head(topic, self._schema)
         self._name = repr(topic)
-        #: The schemas that values may have been written with, by their ids; None if values do not tell an id.
+        #: The schemas that values may have been written with, by id; None if values have no id.
         self._by_id = _by_id(topic, self._schema) if topic.encoding == "confluent" else None
 
     def read(self, value: bytes) -> dict[str, Any]:
         written_with = self._written_with(value)
         stream = io.BytesIO(value[len(self._head) :])
         try:
-            # By the names of fields, if the schemas differ.
+            # If the schemas differ, fields are matched by name.
             row = self._read(stream, written_with, None if written_with is self._schema else self._schema)
-        except Exception:  # fastavro lets through whatever broken bytes lead to
+        except Exception:  # fastavro raises all kinds of errors for broken bytes
             raise Unreadable(_NOT_OF_THIS_SCHEMA) from None
         if stream.read(1):
             raise Unreadable(_NOT_OF_THIS_SCHEMA)
         return dict(row)
 
     def _written_with(self, value: bytes) -> Any:
-        """The schema that a value was written with: never one that it only might be of."""
+        """The schema that a value was written with. It is never guessed."""
         if self._by_id is None:
             if not value.startswith(self._head):
                 raise Unreadable(_NOT_OF_THIS_SCHEMA)
@@ -129,14 +138,14 @@ class _Avro(Values):
         stream.write(self._head)
         try:
             self._write(stream, self._schema, row)
-        except Exception:  # what it says holds the row's values
+        except Exception:  # its message contains values of the row
             msg = f"a row does not fit the Avro schema of {self._name}."
-            raise RuntimeError(msg) from None
+            raise JobFailed(msg) from None
         return stream.getvalue()
 
 
 def _load(topic: Topic) -> Any:
-    """The schema of a topic's values, understood."""
+    """The parsed schema of a topic's values."""
     return _parsed(topic, str(topic.schema), topic.schema_text or "")
 
 
@@ -145,7 +154,7 @@ def _parsed(topic: Topic, path: str, text: str) -> Any:
 
     try:
         schema: Any = fastavro.parse_schema(json.loads(text))
-    except Exception:  # fastavro has many words for it
+    except Exception:  # fastavro raises all kinds of errors for a broken schema
         schema = None
     if not isinstance(schema, dict) or schema.get("type") != "record":
         msg = f"{topic!r}: {path} must hold the Avro schema of a record."
@@ -154,7 +163,7 @@ def _parsed(topic: Topic, path: str, text: str) -> Any:
 
 
 def _by_id(topic: Topic, schema: Any) -> dict[int, Any]:
-    """The schemas that values were written with, by their ids."""
+    """The schemas that values were written with, by id."""
     found = {} if topic.schema_id is None else {topic.schema_id: schema}
     for number, text in topic.schema_texts:
         path = os.path.join(str(topic.schemas), f"{number}.avsc")
@@ -164,7 +173,7 @@ def _by_id(topic: Topic, schema: Any) -> dict[int, Any]:
 
 
 def _check_resolved(topic: Topic, path: str, written: Any, wanted: Any) -> None:
-    """Say before anything is read what would reject every value of a schema."""
+    """Refuse a schema, before anything is read, that would make every value unreadable."""
     names = {"written": written["name"].rpartition(".")[2], "wanted": wanted["name"].rpartition(".")[2]}
     known = {names["wanted"], *(alias.rpartition(".")[2] for alias in wanted.get("aliases", ()))}
     if names["written"] not in known:
@@ -178,7 +187,7 @@ def _check_resolved(topic: Topic, path: str, written: Any, wanted: Any) -> None:
 
 
 def derived(policy: Policy, source: Topic) -> str:
-    """The Avro schema of published rows, where those that come are Avro: what leaves as it is, leaves so."""
+    """The Avro schema of published rows, for rows that are Avro. Columns published unchanged keep their types."""
     fields = [
         {"name": name, "type": ["null", sinks._avro_type(name, kind)]} for name, kind in Publisher(policy).fields()
     ]

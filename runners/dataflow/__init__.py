@@ -1,7 +1,8 @@
-"""On Google Cloud Dataflow: a streaming job is submitted, and goes on by itself.
+"""Submits a streaming job to Google Cloud Dataflow, which then runs it alone.
 
-What is checked here is what can be without the service. `docs/dataflow.md` has the flags, the
-template (`Dockerfile`, `metadata.json`, `main.py` in this folder) and how a job is updated.
+Everything that can be checked without the service is checked here. `docs/dataflow.md` describes the
+flags, the flex template (`Dockerfile` and `metadata.json` in this folder, and
+`crenel.pipelines.dataflow_template`) and how to update a job.
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ from apache_beam.options.pipeline_options import (
 )
 from apache_beam.pipeline import PipelineVisitor
 
-from crenel.pipelines.command_errors import CommandError
 from crenel.runners import Job
+from crenel.runners.runner_errors import RunnerError
 
 __all__ = ["check", "launch", "options_of"]
 
 
 def check(flags: Sequence[str]) -> None:
-    """Say what a job on Dataflow lacks, before anything starts.
+    """Check, before anything starts, that a job on Dataflow has all it needs.
 
     Raises:
-        CommandError: something does; all of it is listed.
+        RunnerError: something is missing; all of it is listed.
     """
     problems = list(_lacking(PipelineOptions(list(flags))))
     if problems:
-        raise CommandError(*problems)
+        raise RunnerError(*problems)
 
 
 def _lacking(options: PipelineOptions) -> Iterator[str]:
@@ -53,18 +54,18 @@ def _lacking(options: PipelineOptions) -> Iterator[str]:
     brought = (setup.setup_file, setup.requirements_file, setup.extra_packages)
     if not options.view_as(WorkerOptions).sdk_container_image and not any(brought):
         yield (
-            "--runner dataflow needs workers that have crenel: name an image that does with --sdk_container_image "
-            "(docs/dataflow.md), or a package of it with --extra_package."
+            "--runner dataflow needs workers that have crenel: name an image with --sdk_container_image "
+            "(docs/dataflow.md), or a package of crenel with --extra_package."
         )
 
 
 def options_of(flags: Sequence[str]) -> PipelineOptions:
-    """Beam's options for a streaming job with state; what the flags say stays."""
+    """Beam's options for a streaming job with state. The user's flags take precedence."""
     options = PipelineOptions(list(flags))
     options.view_as(StandardOptions).runner = "DataflowRunner"
     options.view_as(StandardOptions).streaming = True
     setup = options.view_as(SetupOptions)
-    # The image has Beam and crenel: nothing is staged, and `__main__` has nothing that workers need.
+    # The image contains Beam and crenel: nothing is staged, and workers need nothing of `__main__`.
     if options.view_as(WorkerOptions).sdk_container_image and setup.sdk_location == "default":
         setup.sdk_location = "container"
     setup.save_main_session = False
@@ -72,10 +73,10 @@ def options_of(flags: Sequence[str]) -> PipelineOptions:
 
 
 def launch(job: Job) -> int:
-    """Submit a job, and leave it to Dataflow; return the workers that were asked for at the start.
+    """Submit a job without waiting for its end; return the number of workers to start with.
 
     Raises:
-        CommandError: the job is not a stream.
+        RunnerError: something is missing, or the input is not a stream.
     """
     check(job.flags)
     options = options_of(job.flags)
@@ -85,21 +86,21 @@ def launch(job: Job) -> int:
     pipeline.visit(looked)
     if not looked.found:
         msg = (
-            "--runner dataflow is for streams (pubsub://...): Dataflow's workers do not see the files of this machine, "
-            "so use another runner for them."
+            "--runner dataflow is for streams (pubsub://...): Dataflow's workers cannot see the files of this machine. "
+            "Use another runner for files."
         )
-        raise CommandError(msg)
+        raise RunnerError(msg)
     result = pipeline.run()
     if getattr(result, "has_job", False):
-        print(f"crenel: job {result.job_id()} was submitted to Dataflow, and goes on there.", file=sys.stderr)
+        print(f"crenel: job {result.job_id()} was submitted to Dataflow and runs there.", file=sys.stderr)
     return int(options.view_as(WorkerOptions).num_workers or 1)
 
 
 class _Unbounded(PipelineVisitor):
-    """Whether anything in a pipeline has no end."""
+    """Finds out whether a pipeline has unbounded input."""
 
     found = False
 
     def visit_value(self, value: beam.pvalue.PValue, producer_node: beam.pipeline.AppliedPTransform) -> None:
-        """Look at a result of a step."""
+        """Look at the output of a step."""
         self.found = self.found or not getattr(value, "is_bounded", True)

@@ -1,8 +1,8 @@
-"""`crenel-boot`: begins a Python worker on a TaskManager, where Beam would otherwise ask for Docker.
+"""`crenel-boot`: starts a Python worker for a TaskManager, where Beam would otherwise need Docker.
 
-A TaskManager calls it with a worker's name and with the address that tells everything else. What the job needs must be
-installed beside it: packages that travel with a job are not unpacked. A worker's own words go to a file of its own in
-`$CRENEL_WORKER_LOGS`; it is its owner's alone, for what an error says may hold rows.
+A TaskManager calls it with the worker's name and with the address of the service that tells the rest. Everything that
+the job needs must be installed beside it: packages that are staged with a job are not unpacked. A worker logs to a file
+of its own in `$CRENEL_WORKER_LOGS`, which only its owner may read, because error messages may contain rows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 __all__ = ["LOGS", "main"]
 
-#: The variable that says where the workers' logs are.
+#: The environment variable that names the folder of the workers' logs.
 LOGS = "CRENEL_WORKER_LOGS"
 
 #: Seconds that a TaskManager has to answer.
@@ -26,9 +26,9 @@ _PATIENCE = 60.0
 
 def main(given: Sequence[str] | None = None) -> None:
     """Become the worker."""
-    parser = argparse.ArgumentParser(prog="crenel-boot", description="Begins a Beam worker. Flink calls it.")
+    parser = argparse.ArgumentParser(prog="crenel-boot", description="Starts a Beam worker. Flink calls it.")
     parser.add_argument("--id", required=True, help="the worker's name")
-    parser.add_argument("--provision_endpoint", required=True, help="who tells the worker what to do")
+    parser.add_argument("--provision_endpoint", required=True, help="the service that tells the worker what to do")
     said, _ = parser.parse_known_args(given)
     _log_to(_log_of(said.id))
     os.environ.update(environment(said.id, provision(said.id, said.provision_endpoint)))
@@ -38,7 +38,7 @@ def main(given: Sequence[str] | None = None) -> None:
 
 
 def provision(worker: str, endpoint: str) -> Any:
-    """What the TaskManager has to say to a worker."""
+    """Ask the TaskManager what a worker needs to know."""
     import grpc
     from apache_beam.portability.api import beam_provision_api_pb2, beam_provision_api_pb2_grpc
 
@@ -50,7 +50,7 @@ def provision(worker: str, endpoint: str) -> Any:
 
 
 def environment(worker: str, info: Any) -> Mapping[str, str]:
-    """The same in the variables that Beam's worker reads."""
+    """The answer, as the environment variables that Beam's worker reads."""
     from google.protobuf import json_format, text_format
 
     told = {

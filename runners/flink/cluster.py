@@ -1,4 +1,4 @@
-"""A standalone Flink cluster on this machine: one JobManager, some TaskManagers, all on loopback and free ports."""
+"""A standalone Flink cluster on this machine: a JobManager and TaskManagers, on free ports of the loopback address."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from crenel.pipelines.command_errors import CommandError
-from crenel.runners.flink import distribution, machine
+from crenel.runners.flink import distribution, requirements
 from crenel.runners.flink.ports import free_ports
 from crenel.runners.flink.processes import Process
+from crenel.runners.runner_errors import RunnerError
 
 __all__ = ["SETTINGS", "Cluster", "Rest", "until"]
 
-#: For jobs with state whose workers may die. Each is a setting of Flink, and can be set otherwise.
+#: Flink's settings for jobs with state whose workers may die. Each can be overridden.
 SETTINGS: Mapping[str, Any] = {
     "state.backend.type": "rocksdb",
     "execution.checkpointing.incremental": "true",
-    # For ever: until a lost TaskManager is back, each attempt fails at once for want of a slot.
+    # Forever: until a lost TaskManager is back, each attempt fails at once because a slot is missing.
     "restart-strategy.type": "exponential-delay",
     "restart-strategy.exponential-delay.initial-backoff": "1 s",
     "restart-strategy.exponential-delay.max-backoff": "5 s",
-    # A TaskManager that is gone is missed after so long.
+    # How soon Flink notices that a TaskManager is gone.
     "heartbeat.interval": 1000,
     "heartbeat.timeout": 8000,
     "heartbeat.rpc-failure-threshold": 2,
-    # Flink's scripts would work these out; without them each has to be said.
+    # Flink's scripts would compute these; without the scripts each must be set.
     "taskmanager.cpu.cores": 1.0,
     "taskmanager.memory.framework.heap.size": "128m",
     "taskmanager.memory.framework.off-heap.size": "128m",
@@ -69,18 +69,18 @@ logger.metrics.name = org.apache.beam.runners.flink.metrics
 logger.metrics.level = ERROR
 """
 
-#: Seconds that a cluster has to begin.
+#: Seconds that a cluster has to start.
 _PATIENCE = 120.0
 
 
 class Cluster:
-    """A cluster that ends with whoever began it.
+    """A cluster that ends with the process that started it.
 
     Args:
-        folder: Where its configuration, logs, checkpoints and savepoints are.
-        task_managers: How many there are at first.
-        slots: How many tasks a TaskManager works on side by side.
-        settings: Settings of Flink, beside `SETTINGS`.
+        folder: The folder of its configuration, logs, checkpoints and savepoints.
+        task_managers: The number of TaskManagers to start.
+        slots: How many tasks a TaskManager runs in parallel.
+        settings: Settings of Flink that override `SETTINGS`.
     """
 
     def __init__(
@@ -92,15 +92,15 @@ class Cluster:
         self._wanted = task_managers
         self._given = dict(settings or {})
         self._begun = 0
-        #: The JobManager and the TaskManagers that were begun and not stopped.
+        #: The JobManager and the TaskManagers that were started and not stopped.
         self.job_manager: Process | None = None
         self.task_managers: list[Process] = []
 
     def start(self) -> str:
-        """Begin, and wait until all TaskManagers are there; return the master, `HOST:PORT`.
+        """Start, and wait until all TaskManagers are there; return the master, `HOST:PORT`.
 
         Raises:
-            CommandError: it does not begin.
+            RunnerError: it does not start.
         """
         rest, rpc = free_ports(2)
         self.rest = Rest(f"127.0.0.1:{rest}")
@@ -116,11 +116,11 @@ class Cluster:
         except TimeoutError:
             self.stop()
             msg = f"Flink does not start; its logs are in {self.logs}."
-            raise CommandError(msg) from None
+            raise RunnerError(msg) from None
         return self.rest.master
 
     def add_task_manager(self) -> Process:
-        """Begin one more."""
+        """Start one more TaskManager."""
         main = "org.apache.flink.runtime.taskexecutor.TaskManagerRunner"
         memory = ("-Xmx512m", "-XX:MaxDirectMemorySize=320m", "-XX:MaxMetaspaceSize=384m")
         self._begun += 1
@@ -129,38 +129,38 @@ class Cluster:
         return begun
 
     def replace(self, task_manager: Process) -> Process:
-        """Kill a TaskManager as if its machine were lost, and begin another."""
+        """Kill a TaskManager, as if its machine were lost, and start another."""
         task_manager.kill()
         self.task_managers.remove(task_manager)
         task_manager.stop()
         return self.add_task_manager()
 
     def stop(self) -> None:
-        """End all of it at once: what is to be kept is in checkpoints."""
+        """Stop all processes at once: what must be kept is in checkpoints."""
         for process in (*self.task_managers, *([self.job_manager] if self.job_manager else [])):
             process.stop()
         self.task_managers, self.job_manager = [], None
 
     def __enter__(self) -> Cluster:
-        """Begin."""
+        """Start."""
         self.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End."""
+        """Stop."""
         self.stop()
 
     def _check(self) -> None:
-        """Give up at once when a process is gone."""
+        """Stop waiting as soon as a process is gone."""
         if not all(process.alive for process in (self.job_manager, *self.task_managers) if process is not None):
             raise TimeoutError
 
     def _java(self, main: str, name: str, *flags: str) -> Process:
         logging = self.folder / "conf" / "log4j.properties"
         command = [
-            *(machine.java(), *flags, "-XX:+UseSerialGC", *_JAVA, f"-Dlog4j.configurationFile=file:{logging}"),
+            *(requirements.java(), *flags, "-XX:+UseSerialGC", *_JAVA, f"-Dlog4j.configurationFile=file:{logging}"),
             *str(self._given.get("env.java.opts.all", "")).split(),
             *(f"-Djava.io.tmpdir={self.folder / 'tmp'}", "-cp", f"{distribution.libraries()}/*", main),
             *("--configDir", str(self.folder / "conf")),
@@ -192,37 +192,37 @@ class Rest:
     """A cluster's REST service.
 
     Args:
-        master: Where it is, `HOST:PORT`.
+        master: Its address, `HOST:PORT`.
     """
 
     def __init__(self, master: str) -> None:
         self.master = master
 
     def get(self, path: str) -> Any:
-        """Ask.
+        """Read a resource.
 
         Raises:
-            OSError: nobody answers, or there is no such thing.
+            OSError: the service does not answer, or has no such resource.
         """
         return self._ask("GET", path, None)
 
     def post(self, path: str, body: Mapping[str, Any]) -> Any:
-        """Tell it to do something."""
+        """Send a command."""
         return self._ask("POST", path, body)
 
     def cancel(self, job: str) -> None:
-        """End a job, whatever it is at."""
+        """Cancel a job."""
         self._ask("PATCH", f"/jobs/{job}?mode=cancel", None)
 
     def task_managers(self) -> int:
-        """How many TaskManagers it knows of; 0 if nobody answers."""
+        """The number of TaskManagers; 0 if the service does not answer."""
         try:
             return int(self.get("/overview")["taskmanagers"])
         except (OSError, KeyError):
             return 0
 
     def job(self, name: str) -> str | None:
-        """The newest job of this name."""
+        """The id of the newest job of this name."""
         jobs = [job for job in self.get("/jobs/overview")["jobs"] if job["name"] == name]
         return str(max(jobs, key=lambda job: job["start-time"])["jid"]) if jobs else None
 
@@ -235,10 +235,15 @@ class Rest:
 
 
 def until(met: Callable[[], bool], seconds: float, check: Callable[[], None] = lambda: None) -> None:
-    """Wait until something is so.
+    """Wait until a condition is met.
+
+    Args:
+        met: The condition.
+        seconds: How long to wait.
+        check: Called before each pause; it may raise.
 
     Raises:
-        TimeoutError: it is not, after so many seconds.
+        TimeoutError: it is not met in time.
     """
     end = time.monotonic() + seconds
     while not met():

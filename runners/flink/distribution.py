@@ -1,4 +1,4 @@
-"""Flink itself: the jars of the distribution, from PyPI."""
+"""The jars of Flink, from PyPI."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ import sys
 import tarfile
 from pathlib import Path
 
-from crenel.pipelines.command_errors import CommandError
-from crenel.runners.flink import cache
+from crenel.runners.flink import download_cache
+from crenel.runners.runner_errors import RunnerError
 
 __all__ = ["VERSION", "libraries"]
 
 VERSION = "1.20.3"
 
-#: The package has all jars of Flink; what else a distribution has are scripts, which are not needed here.
+#: The package has all jars of Flink. The scripts of a distribution are not needed here.
 _PACKAGE = f"apache-flink-libraries=={VERSION}"
 _SHA256 = "f07f07a46bb272c1e851379ed92105928367019db31240091a5367fc92800289"
-#: Flink, which has RocksDB and the web page in it, and its logger. The rest of `lib` is SQL.
+#: Flink itself, with RocksDB and the web page, and its logger. The rest of `lib` is SQL.
 _NEEDED = ("flink-dist-", "log4j-")
 
 
 def libraries() -> Path:
-    """The folder of Flink's jars, fetched if they are not there.
+    """The folder of Flink's jars, which are downloaded if they are not there.
 
     Raises:
-        CommandError: they cannot be fetched.
+        RunnerError: they cannot be downloaded.
     """
-    return cache.kept(f"flink-{VERSION}", _fetch)
+    return download_cache.kept(f"flink-{VERSION}", _fetch)
 
 
 def _fetch(folder: Path) -> None:
@@ -42,8 +42,8 @@ def _fetch(folder: Path) -> None:
     )
     archives = list(folder.glob("*.tar.gz"))
     if fetched.returncode or not archives:
-        msg = f"Flink cannot be fetched: see what `{' '.join(command[1:])} {_PACKAGE}` says."
-        raise CommandError(msg)
+        msg = f"Flink cannot be downloaded. To see why, run `python {' '.join(command[1:])} {_PACKAGE}`."
+        raise RunnerError(msg)
     with tarfile.open(archives[0]) as archive:
         for member in archive:
             name = Path(member.name).name

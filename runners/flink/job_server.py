@@ -1,4 +1,4 @@
-"""Beam's job server: takes pipelines and makes jobs of Flink of them."""
+"""Beam's job server, which translates pipelines to jobs of Flink."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from crenel.pipelines.command_errors import CommandError
-from crenel.runners.flink import cache, machine
+from crenel.runners.flink import download_cache, requirements
 from crenel.runners.flink.ports import free_ports, listening
 from crenel.runners.flink.processes import Process
+from crenel.runners.runner_errors import RunnerError
 
 __all__ = ["JobServer", "jars"]
 
 _MAIN = "org.apache.beam.runners.flink.FlinkJobServerDriver"
 _COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
-#: What Java must be asked for since it is in modules: Beam's own list.
+#: The packages of Java that Beam needs opened: Beam's own list.
 OPENED = ("java.lang", "java.lang.invoke", "java.nio", "java.util", "sun.nio.ch")
-#: Seconds that it has to begin.
+#: Seconds that it has to start.
 _PATIENCE = 90.0
 
 
@@ -29,9 +29,9 @@ class JobServer:
     """A job server on this machine, for one cluster.
 
     Args:
-        master: Where the cluster's REST service is, `HOST:PORT`.
-        folder: Where it keeps what workers may ask for again after a failure, and its log.
-        jar: A job server of the user's own, as Beam publishes it in one file.
+        master: The address of the cluster's REST service, `HOST:PORT`.
+        folder: The folder of its log, and of the files that workers fetch, also after a failure.
+        jar: The user's own job server, as Beam publishes it in one file.
     """
 
     def __init__(self, master: str, folder: Path, jar: str | None = None) -> None:
@@ -41,16 +41,20 @@ class JobServer:
         self._process: Process | None = None
 
     def start(self) -> str:
-        """Begin; return the address that pipelines are submitted to."""
+        """Start; return the address that pipelines are submitted to.
+
+        Raises:
+            RunnerError: it does not start.
+        """
         job, artifact, expansion = free_ports(3)
         log = self._folder / "job-server.log"
         opened = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED]
         program = ["-jar", self._jar] if self._jar else ["-cp", f"{jars()}/*", _MAIN]
         command = [
-            *(machine.java(), "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *opened, *program),
+            *(requirements.java(), "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *opened, *program),
             *(f"--flink-master={self._master}", "--job-host=127.0.0.1", f"--job-port={job}"),
             *(f"--artifact-port={artifact}", f"--expansion-port={expansion}"),
-            # A worker that is begun again after a failure reads them again.
+            # A worker that is restarted after a failure fetches them again.
             *(f"--artifacts-dir={self._folder / 'artifacts'}", "--clean-artifacts-per-job=false"),
         ]
         self._process = Process(command, log)
@@ -59,40 +63,40 @@ class JobServer:
             if not self._process.alive or time.monotonic() > end:
                 self.stop()
                 msg = f"Beam's job server does not start; its log is {log}."
-                raise CommandError(msg)
+                raise RunnerError(msg)
             time.sleep(0.1)
         return f"localhost:{job}"
 
     def stop(self) -> None:
-        """End it; jobs go on."""
+        """Stop it. Jobs continue."""
         if self._process is not None:
             self._process.stop()
             self._process = None
 
     def __enter__(self) -> str:
-        """Begin."""
+        """Start."""
         return self.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End."""
+        """Stop."""
         self.stop()
 
 
 def jars() -> Path:
-    """The folder of the job server's jars, fetched if they are not there, each with the checksum that is expected.
+    """The folder of the job server's jars, which are downloaded if they are not there. Their checksums are verified.
 
     Raises:
-        CommandError: one cannot be fetched, or is another.
+        RunnerError: one cannot be downloaded, or has another checksum.
     """
     locked = dict(_locked())
-    mark = cache.digest("".join(sorted(locked.values())))[:12]
-    return cache.kept(f"flink-job-server-{mark}", lambda folder: _fetch(folder, locked))
+    mark = download_cache.digest("".join(sorted(locked.values())))[:12]
+    return download_cache.kept(f"flink-job-server-{mark}", lambda folder: _fetch(folder, locked))
 
 
 def _locked() -> Iterator[tuple[str, str]]:
-    """The jars: Maven's names, and their checksums."""
+    """The names of the jars, as Maven has them, and their checksums."""
     text = importlib.resources.files("crenel.runners.flink").joinpath("jars.lock").read_text("utf-8")
     for line in text.splitlines():
         if line and not line.startswith("#"):
@@ -103,22 +107,22 @@ def _locked() -> Iterator[tuple[str, str]]:
 def _fetch(folder: Path, locked: dict[str, str]) -> None:
     with tempfile.TemporaryDirectory() as project:
         (Path(project) / "pom.xml").write_text(_pom(locked), "utf-8")
-        command = [machine.maven(), "-B", "-q", _COPY, f"-DoutputDirectory={folder}", "-DincludeScope=runtime"]
+        command = [requirements.maven(), "-B", "-q", _COPY, f"-DoutputDirectory={folder}", "-DincludeScope=runtime"]
         fetched = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
     if fetched.returncode:
         why = next((line for line in fetched.stdout.splitlines() if "ERROR" in line), "mvn says nothing")
-        msg = f"Beam's job server cannot be fetched with mvn ({why.split('ERROR]')[-1].strip()[:300]})."
-        raise CommandError(msg)
+        msg = f"Beam's job server cannot be downloaded with mvn ({why.split('ERROR]')[-1].strip()[:300]})."
+        raise RunnerError(msg)
     for name, checksum in locked.items():
         _, artifact, version = name.split(":")
         path = folder / f"{artifact}-{version}.jar"
-        if not path.exists() or cache.sha256(path) != checksum:
-            msg = f"{path.name} is not the file that crenel was tried with: ask where Maven has it from, and remove it."
-            raise CommandError(msg)
+        if not path.exists() or download_cache.sha256(path) != checksum:
+            msg = f"{path.name} is not the file that crenel was tested with. Find out where Maven got it."
+            raise RunnerError(msg)
 
 
 def _pom(names: Sequence[str] | dict[str, str]) -> str:
-    """A project that depends on these jars, and on nothing that they would bring along."""
+    """A Maven project that depends on these jars, without their own dependencies."""
     one = (
         "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version><exclusions><exclusion>"
         "<groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions></dependency>"

@@ -1,4 +1,4 @@
-"""Beam's flags for a job on Flink: sensible for one that streams and has state, and each can be set otherwise."""
+"""Beam's flags for a job on Flink. Each default can be overridden."""
 
 from __future__ import annotations
 
@@ -13,32 +13,31 @@ from crenel.runners.flink.boot import LOGS
 
 __all__ = ["BATCH", "KNOWN", "STREAMING", "flags"]
 
-#: Checkpoints every ten seconds bound what a failure does again. A bundle is what packs are made of, and no timer fires
-#: and no checkpoint is taken inside one: so it is short in time and may be large. State is kept by the worker's live
-#: engines, not by Beam's cache of it, which would measure every cell that is touched.
+#: Flags of a stream. Checkpoints every ten seconds bound the work that is repeated after a failure. Rows are packed
+#: within a bundle, and neither timers nor checkpoints happen inside one: so bundles are short, and may be large.
+#: The worker keeps engines in memory itself; Beam's cache of state would measure every cell that is touched.
 STREAMING: Mapping[str, str] = {
     "checkpointing_interval": "10000",
     "max_bundle_size": "20000",
     "max_bundle_time_mills": "500",
     "max_cache_memory_usage_mb": "0",
-    # The number of key groups, which a savepoint can never change.
+    # The number of key groups, which is fixed in savepoints.
     "max_parallelism": "128",
 }
 
-#: Flags without a value. The second turns chaining off, for it is on by default: chained or not, the source has another
-#: name in savepoints, and whether it is chained depends on the parallelism. Without the third, what a step lets go when
-#: a checkpoint ends its bundle waits in the runner until that step gets something else to do: past its deadline, if the
-#: stream is quiet, and after its end for ever.
+#: Flags of a stream without a value. The second turns chaining off: by default it depends on the parallelism, and a
+#: chained source has another name in savepoints. Without the third, the output of a bundle that a checkpoint ends waits
+#: in the runner until the step gets more input: past the deadline if the stream is quiet, forever if it has ended.
 _STREAMS = ("--streaming", "--operator_chaining", "--finish_bundle_before_checkpointing")
 
-#: Once more if a worker is lost; a file that is broken is broken the second time too.
+#: Flags of a batch. It is retried once, in case a worker was lost; a broken file fails again.
 BATCH: Mapping[str, str] = {
     "max_cache_memory_usage_mb": "0",
     "number_of_execution_retries": "1",
     "execution_retry_delay": "1000",
 }
 
-#: What Beam's runner for Flink knows beside Beam in Python.
+#: The flags that Beam's runner for Flink knows and Beam in Python does not.
 KNOWN = frozenset(
     {
         *("allow_non_restored_state", "attached_mode", "auto_balance_write_files_sharding_enabled"),
@@ -69,12 +68,12 @@ def flags(
     """All flags of a job.
 
     Args:
-        endpoint: Where the job server is.
-        parallelism: How many tasks of a step work side by side.
-        logs: Where the workers' logs go; None: among the temporary files of whatever machine they are on.
-        given: The user's flags, which count.
-        streaming: Whether the job is one for ever, with checkpoints; `--streaming` among the given says so, too.
-        variables: What the workers' environment has beside.
+        endpoint: The address of the job server.
+        parallelism: How many tasks of a step run in parallel.
+        logs: The folder of the workers' logs; None for the temporary files of their machines.
+        given: The user's flags, which take precedence.
+        streaming: Whether the job is a stream, with checkpoints; `--streaming` among the given flags says so, too.
+        variables: Further environment variables of the workers.
     """
     streams = streaming or "--streaming" in given
     told = dict(variables or {})
@@ -94,7 +93,7 @@ def flags(
 
 
 def boot() -> str:
-    """The program that begins a worker: the one beside this interpreter, or the one on the path."""
+    """The program that starts a worker: the one beside this interpreter, or the one on the path."""
     beside = Path(sys.executable).parent / "crenel-boot"
     if os.access(beside, os.X_OK):
         return str(beside)

@@ -1,4 +1,4 @@
-"""Ports of this machine."""
+"""Network ports of this machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["free_ports", "listening"]
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on, all different."""
+    """Free ports, all different."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:
@@ -18,7 +18,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def listening(port: int) -> bool:
-    """Whether somebody listens."""
+    """Whether a process listens on a port."""
     with socket.socket() as one:
         one.settimeout(1.0)
         return one.connect_ex(("127.0.0.1", port)) == 0

@@ -1,4 +1,4 @@
-"""Processes that do not outlive the one that began them, however it ends."""
+"""Processes that end with the process that started them, however it ends."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 __all__ = ["Process"]
 
-#: Begins a program, tells its number, and kills it when the pipe from the parent closes: when the parent says so, or
-#: when the parent is no more. The program has a session of its own, so that Ctrl-C is the parent's to answer.
+#: A shell program that starts another, prints its process id, and kills it when the pipe from the parent closes: when
+#: the parent closes it, or is gone. The program has a session of its own, so that only the parent receives Ctrl-C.
 _GUARD = '"$@" </dev/null >>"$0" 2>&1 & child=$!; echo $child; cat >/dev/null; kill -9 $child 2>/dev/null; wait'
 
 
@@ -20,8 +20,8 @@ class Process:
 
     Args:
         command: The program and its arguments.
-        log: Where its words go.
-        variables: What its environment has beside this process's.
+        log: The file of its output.
+        variables: Environment variables, besides those of this process.
     """
 
     def __init__(self, command: Sequence[str], log: Path, variables: Mapping[str, str] | None = None) -> None:
@@ -39,7 +39,7 @@ class Process:
 
     @property
     def alive(self) -> bool:
-        """Whether the program still runs."""
+        """Whether the program is still running."""
         try:
             with open(f"/proc/{self.pid}/stat", encoding="ascii", errors="replace") as file:
                 return file.read().rsplit(")", 1)[1].split()[0] != "Z"
@@ -47,11 +47,11 @@ class Process:
             return False
 
     def kill(self) -> None:
-        """End the program without a warning, as when a machine is lost."""
+        """Kill the program without a warning, as if its machine were lost."""
         os.kill(self.pid, signal.SIGKILL)
 
     def stop(self) -> None:
-        """End the program, if it has not ended, and wait until it has."""
+        """Kill the program if it is running, and wait until it has ended."""
         if self._guard.stdin is not None and not self._guard.stdin.closed:
             self._guard.stdin.close()
         self._guard.wait()

@@ -1,4 +1,4 @@
-"""A standalone cluster for tests: two TaskManagers on loopback, a job server, and jobs that can be watched and hurt."""
+"""A Flink cluster for tests: two TaskManagers, a job server, and jobs that tests can observe and damage."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ import apache_beam as beam
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from crenel.pipelines.command_errors import CommandError
-from crenel.runners.flink import distribution, job_server, machine, options
+from crenel.runners.flink import distribution, job_server, options, requirements
 from crenel.runners.flink.cluster import Cluster, Rest, until
 from crenel.runners.flink.job_server import JobServer
+from crenel.runners.runner_errors import RunnerError
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
-#: Seconds that anything may take on a busy machine; nothing is judged by it.
+#: A generous timeout in seconds, for busy machines.
 PATIENCE = 400.0
 
 SETTINGS: Mapping[str, Any] = {
-    # Whole checkpoints: their sizes then tell how much state there is.
+    # Full checkpoints, so that their sizes are the size of the state.
     "execution.checkpointing.incremental": "false",
-    # A process that is gone does not answer, which is noticed at once; one that is only slow is waited for.
+    # A process that is gone refuses connections, which Flink notices at once; a slow one must not count as gone.
     "heartbeat.interval": 500,
     "heartbeat.timeout": 120_000,
     "restart-strategy.exponential-delay.initial-backoff": "200 ms",
     "restart-strategy.exponential-delay.max-backoff": "1 s",
-    # Java lives too short here to be worth compiling well.
+    # The processes live too briefly for thorough compilation.
     "env.java.opts.all": "-XX:TieredStopAtLevel=1",
 }
 
 
 def need_flink() -> None:
-    """Skip the test if this machine cannot have a cluster; fail, if it must."""
+    """Skip the test if this machine cannot run a cluster; fail if CRENEL_REQUIRE_FLINK is set."""
     try:
-        machine.java()
-        machine.maven()
+        requirements.java()
+        requirements.maven()
         distribution.libraries()
         job_server.jars()
-    except CommandError as error:
+    except RunnerError as error:
         if os.environ.get("CRENEL_REQUIRE_FLINK"):
             pytest.fail(str(error))
         pytest.skip(str(error))
@@ -77,7 +77,7 @@ class Flink:
     def submit(
         self, name: str, build: Callable[[beam.Pipeline], Any], *, parallelism: int = 2, flags: Sequence[str] = ()
     ) -> Running:
-        """Begin a streaming job, with a checkpoint every second."""
+        """Start a streaming job, with a checkpoint every second."""
         told = options.flags(
             self.endpoint,
             parallelism=parallelism,
@@ -100,7 +100,7 @@ class Flink:
         return job
 
     def workers(self) -> dict[int, int]:
-        """The Python workers: their process numbers, and those of their TaskManagers."""
+        """The process ids of the Python workers, and of their TaskManagers."""
         managers = {process.pid for process in self.cluster.task_managers}
         found = {}
         for entry in Path("/proc").iterdir():
@@ -114,22 +114,22 @@ class Flink:
         return found
 
     def kill_worker(self) -> None:
-        """Kill a Python worker, and nothing else."""
+        """Kill one Python worker."""
         os.kill(next(iter(self.workers())), signal.SIGKILL)
 
     def stand_by(self) -> None:
-        """Have one TaskManager more than is needed, so that nobody waits for Java when one is lost."""
+        """Start a spare TaskManager, so that no test waits for Java when one is lost."""
         self.cluster.add_task_manager()
         until(lambda: self.cluster.rest.task_managers() >= len(self.cluster.task_managers), PATIENCE)
 
     def kill_task_manager(self) -> None:
-        """Kill a TaskManager that works, and begin another."""
+        """Kill a busy TaskManager, and start another."""
         working = set(self.workers().values())
         self.cluster.replace(next(process for process in self.cluster.task_managers if process.pid in working))
 
 
 class Running:
-    """A job of Flink, as its REST service tells of it; as a context, it is ended with it."""
+    """A job of Flink, seen through the REST service. As a context manager it cancels the job at the end."""
 
     def __init__(self, rest: Rest, job: str) -> None:
         self._rest = rest
@@ -145,23 +145,23 @@ class Running:
 
     @property
     def state(self) -> str:
-        """RUNNING, RESTARTING, FINISHED, ..."""
+        """The state of the job: RUNNING, RESTARTING, FINISHED, ..."""
         return str(self._rest.get(f"/jobs/{self.id}")["state"])
 
     def checkpoints(self) -> dict[str, Any]:
-        """All that is told of them."""
+        """The statistics of its checkpoints."""
         return dict(self._rest.get(f"/jobs/{self.id}/checkpoints"))
 
     def completed(self) -> int:
-        """How many checkpoints there were."""
+        """The number of completed checkpoints."""
         return int(self.checkpoints()["counts"]["completed"])
 
     def restored(self) -> int:
-        """How often the job began from a checkpoint or savepoint."""
+        """How often the job was restored from a checkpoint or savepoint."""
         return int(self.checkpoints()["counts"]["restored"])
 
     def size(self, step: str) -> int:
-        """The bytes that a step has in the latest checkpoint; the step by a part of its name."""
+        """The bytes of a step's state in the latest checkpoint. The step is named by a part of its name."""
         latest = self.checkpoints()["latest"]["completed"]["id"]
         tasks = self._rest.get(f"/jobs/{self.id}/checkpoints/details/{latest}")["tasks"]
         named = {one["id"]: one["name"] for one in self._rest.get(f"/jobs/{self.id}")["vertices"]}
@@ -170,7 +170,7 @@ class Running:
         return sum(found)
 
     def wait(self, met: Callable[[], bool], what: str) -> None:
-        """Wait until something is so, while the job goes on."""
+        """Wait until a condition is met while the job runs."""
 
         def check() -> None:
             state = self.state
@@ -182,17 +182,17 @@ class Running:
             pytest.fail(f"not in {PATIENCE:.0f} seconds: {what}; the job is {self.state}: {self.cause()}")
 
     def wait_checkpoints(self, more: int = 1) -> None:
-        """Wait until so many further checkpoints are complete."""
+        """Wait for further checkpoints."""
         before = self.completed()
         self.wait(lambda: self.completed() >= before + more, f"{more} further checkpoints")
 
     def cause(self) -> str:
-        """Why it failed last, in short."""
+        """The last failure, in short."""
         told = self._rest.get(f"/jobs/{self.id}/exceptions")["exceptionHistory"]["entries"]
         return "; ".join(str(one["stacktrace"])[:400] for one in told[:2])
 
     def stop(self, *, drain: bool = False) -> str:
-        """Stop with a savepoint; return its path. Drained, all that is held leaves first: the stream is over."""
+        """Stop with a savepoint, and return its path. A drain ends the stream first, which releases all held rows."""
         asked = self._rest.post(f"/jobs/{self.id}/stop", {"drain": drain})["request-id"]
         answer: dict[str, Any] = {}
 
@@ -206,7 +206,7 @@ class Running:
         return str(answer["operation"]["location"])
 
     def cancel(self) -> None:
-        """End it, unless it has ended."""
+        """Cancel the job, unless it has ended."""
         if self.state not in ("CANCELED", "FINISHED", "FAILED"):
             self._rest.cancel(self.id)
         until(lambda: self.state in ("CANCELED", "FINISHED", "FAILED"), PATIENCE)

@@ -1,4 +1,4 @@
-"""The shape of a job: what a runner finds its state by when a job is updated.
+"""The shape of a job, by which a runner finds the state of a job that is updated.
 
 That is the names of steps, how they are connected, the coders in between, and the state and timers of each. What is
 pickled (the code itself) may change. `python -m tests.runners.shape` writes the golden files that are not there.
@@ -21,7 +21,7 @@ from tests.transforms.streams import anonymize, policy, rows
 
 GOLDEN = Path(__file__).parent / "golden"
 
-#: Nothing of it is there; the names only have to look right.
+#: None of it exists; the names only have to look right.
 FLAGS = (
     "--project=no-such-project",
     "--region=europe-west1",
@@ -41,7 +41,7 @@ TOPICS = pubsub.Topics(
 
 
 def transform() -> dict[str, Any]:
-    """`Anonymize` by itself, windows and all."""
+    """`Anonymize` by itself."""
     pipeline = beam.Pipeline(runner="FnApiRunner")
     given = pipeline | "Given" >> beam.Create(rows(3), reshuffle=False)
     _ = given | "Anonymize" >> anonymize(shards=4)
@@ -49,7 +49,7 @@ def transform() -> dict[str, Any]:
 
 
 def dataflow_job() -> dict[str, Any]:
-    """The job that would be submitted to Dataflow, by a dry run."""
+    """The job that a dry run would submit to Dataflow."""
     made = dry_run()
     return shape(
         made.proto_pipeline, own=("Parse", "Anonymize", "Encode ", "All rejected"), outer=("Read", "Commit ", "Write ")
@@ -71,7 +71,7 @@ def dry_run(flags: tuple[str, ...] = FLAGS) -> Any:
         return run_pipeline(self, *arguments, **named)
 
     job = Job(build=lambda p: pubsub.build(p, policy(shards=4), TOPICS), rows=0, shards=4, flags=flags)
-    # The one question that a dry run would ask over the network.
+    # The one request that a dry run would send over the network.
     with (
         mock.patch.object(DataflowRunner, "run_pipeline", kept),
         mock.patch.object(GoogleCloudOptions, "_warn_if_soft_delete_policy_enabled", lambda *_: None),
@@ -81,7 +81,7 @@ def dry_run(flags: tuple[str, ...] = FLAGS) -> Any:
 
 
 def shape(proto: api.Pipeline, own: tuple[str, ...], outer: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Of the steps whose names begin with one of these: all that are our own, and of Beam's the outermost."""
+    """The steps whose names begin with `own`, and the outermost of those whose names begin with `outer`."""
     parts = proto.components
     steps = {}
     for step in parts.transforms.values():
@@ -93,7 +93,7 @@ def shape(proto: api.Pipeline, own: tuple[str, ...], outer: tuple[str, ...] = ()
 
 
 def _step(parts: api.Components, step: api.PTransform) -> dict[str, Any]:
-    # Only a step that does something has an urn that Beam promises.
+    # Beam guarantees urns only for primitives.
     urn = step.spec.urn if not step.subtransforms else "composite"
     found: dict[str, Any] = {"urn": urn, "inputs": _edges(parts, step.inputs), "outputs": _edges(parts, step.outputs)}
     if step.spec.urn == "beam:transform:pardo:v1":
@@ -124,7 +124,7 @@ def _coder(parts: api.Components, name: str) -> str:
     return f"{short}({', '.join(inside)})" if inside else short
 
 
-#: The golden files, by their versions, and what makes them.
+#: The golden files by name and version, and the functions that make them.
 SHAPES: dict[str, Callable[[], dict[str, Any]]] = {"transform.1": transform, "dataflow.1": dataflow_job}
 
 

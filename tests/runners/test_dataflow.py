@@ -22,9 +22,9 @@ from apache_beam.testing.util import assert_that, equal_to
 from crenel.pipelines import pubsub
 from crenel.pipelines.cli import main
 from crenel.pipelines.command_errors import CommandError
-from crenel.runners import Job, dataflow
-from crenel.runners.dataflow.main import main as template
-from crenel.runners.dataflow.main import policy_at
+from crenel.pipelines.dataflow_template import _parser, policy_at
+from crenel.pipelines.dataflow_template import main as template
+from crenel.runners import Job, RunnerError, dataflow
 from tests.runners import shape
 from tests.runners.shape import FLAGS, SHAPES
 
@@ -112,7 +112,7 @@ def test_a_dry_run_is_a_streaming_job_with_our_image(google: None) -> None:
     assert {b"example.com/crenel:1" in environment.payload for environment in environments} == {True}
 
 
-def test_what_leaves_is_committed_before_it_is_sent() -> None:
+def test_released_rows_are_committed_before_they_are_sent() -> None:
     steps = json.loads((shape.GOLDEN / "dataflow.1.json").read_text())["steps"]
     for name in ("published", "suppressed", "rejected"):
         assert f"Commit {name}" in steps
@@ -141,29 +141,29 @@ def test_options_of_a_stream() -> None:
         ("--sdk_container_image", [], "needs workers that have crenel: name an image"),
     ],
 )
-def test_what_is_missing_is_a_sentence(without: str, more: list[str], words: str) -> None:
+def test_a_missing_option_is_reported_in_a_sentence(without: str, more: list[str], words: str) -> None:
     flags = [flag for flag in FLAGS if not flag.startswith(without)] + more
-    with pytest.raises(CommandError) as raised:
+    with pytest.raises(RunnerError) as raised:
         dataflow.check(flags)
     (problem,) = (said for said in raised.value.problems if "Google's libraries" not in said)
     assert words in problem
 
 
-def test_all_that_is_missing_is_told_at_once() -> None:
-    with pytest.raises(CommandError) as raised:
+def test_all_missing_options_are_reported_at_once() -> None:
+    with pytest.raises(RunnerError) as raised:
         dataflow.check([])
     assert len(raised.value.problems) >= 4
 
 
 def test_without_googles_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dataflow.importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(CommandError, match=r"needs Google's libraries: pip install 'crenel\[dataflow\]'\.$"):
+    with pytest.raises(RunnerError, match=r"needs Google's libraries: pip install 'crenel\[dataflow\]'\.$"):
         dataflow.check(FLAGS)
 
 
 def test_files_are_not_for_dataflow(google: None) -> None:
     job = Job(build=lambda p: p | beam.Create([1]), rows=1, shards=1, flags=FLAGS)
-    with pytest.raises(CommandError, match="is for streams"):
+    with pytest.raises(RunnerError, match="is for streams"):
         dataflow.launch(job)
 
 
@@ -202,7 +202,7 @@ def test_pubsub_is_for_dataflow(policy_file: Path, capsys: pytest.CaptureFixture
 # --- Messages ---
 
 
-def test_a_message_that_is_no_row_is_rejected_as_it_came() -> None:
+def test_a_message_that_is_no_row_is_rejected_unchanged() -> None:
     with Pipeline(runner="FnApiRunner") as pipeline:
         given = pipeline | beam.Create([b'{"a": 1}', b"[1]", b"\xff{", b""])
         parsed = given | beam.ParDo(pubsub._Parse()).with_outputs("broken", main="rows")
@@ -214,13 +214,11 @@ def test_a_message_that_is_no_row_is_rejected_as_it_came() -> None:
 # --- The template ---
 
 
-def test_the_template_asks_for_what_its_entry_takes() -> None:
+def test_the_template_has_the_parameters_of_its_entry_point() -> None:
     told = json.loads((TEMPLATE / "metadata.json").read_text())
     assert told["streaming"] is True
     # A row that is published twice must be published the same: never at least once.
     assert (told["supportsExactlyOnce"], told["supportsAtLeastOnce"]) == (True, False)
-    from crenel.runners.dataflow.main import _parser
-
     actions = {action.dest: action for action in _parser()._actions if action.dest not in ("help", "runner")}
     assert {parameter["name"]: parameter["isOptional"] for parameter in told["parameters"]} == {
         name: not action.required for name, action in actions.items()
@@ -233,12 +231,12 @@ def test_the_template_asks_for_what_its_entry_takes() -> None:
 
 def test_the_image_is_of_the_beam_that_the_tests_run_on() -> None:
     text = (TEMPLATE / "Dockerfile").read_text()
-    assert "FLEX_TEMPLATE_PYTHON_PY_FILE=/template/main.py" in text
-    copied = re.search(r"COPY (\S+main\.py) /template/main\.py", text)
+    assert "FLEX_TEMPLATE_PYTHON_PY_FILE=/template/dataflow_template.py" in text
+    copied = re.search(r"COPY (\S+) /template/dataflow_template\.py", text)
     assert copied is not None and (ROOT / copied[1]).is_file()
 
 
-def test_the_entry_submits_and_exits(google: None, policy_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_entry_point_submits_and_exits(google: None, policy_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from apache_beam.options.pipeline_options import GoogleCloudOptions
 
     monkeypatch.setattr(GoogleCloudOptions, "_warn_if_soft_delete_policy_enabled", lambda *_: None)
@@ -250,7 +248,7 @@ def test_the_entry_submits_and_exits(google: None, policy_file: Path, monkeypatc
     assert template([f"--policy={policy_file}", *own, *FLAGS]) == 0
 
 
-def test_the_entry_tells_mistakes_in_sentences(policy_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_entry_point_reports_mistakes_in_sentences(policy_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own = ["--input=projects/no-such-project/topics/published", "--output=projects/no-such-project/topics/published"]
     assert template([f"--policy={policy_file}", *own, *FLAGS]) == 2
     assert capsys.readouterr().err.startswith("crenel: --input must be pubsub://projects/PROJECT/subscriptions/NAME")

@@ -1,4 +1,4 @@
-"""Prism: built where Go is, refused in a sentence where it is not, and right where bundles are slow.
+"""Prism: it is built if Go is there, refused in a sentence if not, and correct with slow bundles.
 
 `pytest --prism` also runs the transform's own tests there: see `make prism-test`.
 """
@@ -20,8 +20,7 @@ from apache_beam.options.pipeline_options import DebugOptions, PipelineOptions
 from apache_beam.transforms.window import SlidingWindows
 
 from crenel.pipelines.cli import main
-from crenel.pipelines.command_errors import CommandError
-from crenel.runners import Job, prism
+from crenel.runners import Job, RunnerError, prism
 from crenel.transforms._hold import hold_step as hold
 from tests.transforms import streams
 from tests.transforms.streams import Stamped, anonymize, check, policy, rows, run, stream
@@ -69,7 +68,7 @@ def files(tmp_path: Path) -> Path:
 
 
 @pytest.mark.prism
-def test_files_leave_as_they_do_from_the_local_runner(on_prism: None, files: Path) -> None:
+def test_files_are_anonymized_as_on_the_local_runner(on_prism: None, files: Path) -> None:
     given = ["run", str(files / "policy.yaml"), "--input", str(files / "*.csv")]
     for runner in ("local", "prism"):
         out = [f"--output={files / runner}.jsonl", f"--releases={files / runner}.releases.jsonl"]
@@ -81,13 +80,15 @@ def test_files_leave_as_they_do_from_the_local_runner(on_prism: None, files: Pat
 
 
 @pytest.mark.prism
-def test_a_broken_file_is_told_in_a_sentence(on_prism: None, files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broken_file_is_reported_in_a_sentence(
+    on_prism: None, files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (files / "b.csv").write_text("who,at,age,zipcode,number\n1,2,3,4,5\n1,2\n")
     out = files / "out.csv"
     given = ["run", str(files / "policy.yaml"), "--input", str(files / "*.csv"), "--output", str(out)]
     assert main([*given, "--runner", "prism"]) == 2
     *_, said = capsys.readouterr().err.splitlines()
-    assert said == "crenel: b.csv is broken at row 3 (the header is row 1): 2 values, not 5."
+    assert said == "crenel: b.csv is broken at row 3 (the header is row 1): it has 2 values, not 5."
     assert not out.exists()
 
 
@@ -139,7 +140,7 @@ def _alive(pid: int) -> bool:
 
 @pytest.mark.prism
 def test_slow_bundles_are_not_split(on_prism: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prism splits a bundle that is slow, and then runs both parts at once on the state of one key."""
+    """Prism would split a slow bundle, and run both parts at once on the state of one key."""
     take, slow = hold.HoldRows._take, [1.0]
 
     def slowly(self: Any, *arguments: Any) -> Any:
@@ -153,7 +154,7 @@ def test_slow_bundles_are_not_split(on_prism: None, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.prism
-def test_a_stream_leaves_as_on_the_local_runner(on_prism: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_is_anonymized_as_on_the_local_runner(on_prism: None, monkeypatch: pytest.MonkeyPatch) -> None:
     parts: list[Any] = []
     for start in range(0, len(GIVEN), 50):
         parts += [GIVEN[start : start + 50], GIVEN[min(start + 50, len(GIVEN) - 1)]["seen"] - 1]
@@ -169,7 +170,7 @@ def test_a_stream_leaves_as_on_the_local_runner(on_prism: None, monkeypatch: pyt
 
 @pytest.mark.prism
 def test_a_step_that_fails_fails_the_run(on_prism: None) -> None:
-    """Prism retries nothing: what failed is not half done, and not taken for done."""
+    """Prism retries nothing: a failed bundle must not count as done."""
 
     def fail(_: Any) -> None:
         raise RuntimeError("no")
@@ -180,7 +181,7 @@ def test_a_step_that_fails_fails_the_run(on_prism: None) -> None:
 
 @pytest.mark.parametrize(("runner", "asked"), [("PrismRunner", True), ("DirectRunner", True), ("FlinkRunner", False)])
 def test_prism_is_asked_not_to_split(runner: str, asked: bool) -> None:
-    """Also where Beam may choose it by itself."""
+    """Also where Beam may choose Prism by itself."""
     pipeline = beam.Pipeline(runner=runner, options=PipelineOptions([]))
     _ = pipeline | beam.Create(GIVEN) | anonymize()
     assert bool(pipeline.options.view_as(DebugOptions).lookup_experiment("prism_disable_sdf_split")) == asked
@@ -190,7 +191,7 @@ def test_prism_is_asked_not_to_split(runner: str, asked: bool) -> None:
 
 
 def go(folder: Path, script: str) -> Path:
-    """A Go that does as it is told."""
+    """A fake Go that runs a script."""
     folder.mkdir(exist_ok=True)
     path = folder / "go"
     path.write_text(f"#!/bin/sh\n{script}\n")
@@ -200,7 +201,7 @@ def go(folder: Path, script: str) -> Path:
 
 @pytest.fixture
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine with neither Go nor Prism; returns the folder that programs are looked for in."""
+    """A machine with neither Go nor Prism; returns the only folder in PATH."""
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(prism.sysconfig, "get_path", lambda _: str(tmp_path / "scripts"))
@@ -208,28 +209,33 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_no_go(bare: Path) -> None:
-    with pytest.raises(CommandError, match=r"builds Prism with Go, which is not here: pip install 'crenel\[prism\]' "):
+    with pytest.raises(
+        RunnerError,
+        match=r"Go, which is not installed: install it with pip install 'crenel\[prism\]', or",
+    ):
         prism.check([])
 
 
-def test_it_is_said_before_anything_starts(bare: Path, files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_go_is_reported_before_anything_starts(
+    bare: Path, files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = files / "out.csv"
     given = ["run", str(files / "policy.yaml"), "--input", "no-such-file.csv", "--output", str(out)]
     assert main([*given, "--runner", "prism"]) == 2
     warned, line = capsys.readouterr().err.splitlines()
     assert warned.startswith("crenel: warning: seed")
-    assert line.startswith("crenel: --runner prism builds Prism with Go, which is not here")
+    assert line.startswith("crenel: --runner prism builds Prism with Go, which is not installed")
 
 
 def test_an_old_go(bare: Path) -> None:
     go(bare, "echo go version go1.19.8 linux/amd64")
-    with pytest.raises(CommandError, match=r"Go 1\.21 or newer, and .* is older"):
+    with pytest.raises(RunnerError, match=r"Go 1\.21 or newer, and .* is older"):
         prism.check([])
 
 
 def test_a_build_that_fails_leaves_nothing(bare: Path) -> None:
     go(bare, '[ "$1" = version ] && echo go version go1.26.0 linux/amd64 || { echo "no network" >&2; exit 1; }')
-    with pytest.raises(CommandError, match=r"could not be built by install github\.com/.* \(no network\)"):
+    with pytest.raises(RunnerError, match=r"could not be built by go install github\.com/.* \(no network\)"):
         prism.check([])
     assert list(prism.cached().parent.iterdir()) == []
 
@@ -250,9 +256,9 @@ PATH={os.defpath}:/usr/bin:/bin
     assert prism.binary(PipelineOptions([])) == str(prism.cached())
 
 
-def test_a_location_is_taken_as_it_is(bare: Path, tmp_path: Path) -> None:
+def test_a_given_location_is_used_unchanged(bare: Path, tmp_path: Path) -> None:
     there = tmp_path / "my-prism"
-    with pytest.raises(CommandError, match=r"--prism_location must be a file or an address, and there is no file"):
+    with pytest.raises(RunnerError, match=r"--prism_location must be a file or an address, and there is no file"):
         prism.check([f"--prism_location={there}"])
     there.write_text("")
     assert prism.binary(PipelineOptions([f"--prism_location={there}"])) == str(there)

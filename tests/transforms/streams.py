@@ -16,7 +16,7 @@ from apache_beam.testing.test_stream import TestStream
 from apache_beam.testing.util import TestWindowedValue, assert_that
 from apache_beam.transforms.window import TimestampedValue
 
-from crenel.audit.guarantees import Published, Report, audit
+from crenel.audit import Published, Report, audit
 from crenel.encoding.encoder import Encoder
 from crenel.policy import Policy
 from crenel.transforms import Anonymize

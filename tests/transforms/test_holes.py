@@ -19,7 +19,7 @@ from apache_beam.testing.test_pipeline import TestPipeline
 from apache_beam.testing.util import assert_that
 from apache_beam.typehints.schemas import typing_from_runner_api, typing_to_runner_api
 
-from crenel.audit.guarantees import Published, audit
+from crenel.audit import Published, audit
 from crenel.encoding.encoder import Encoder
 from crenel.pipelines.auditing.published_values import box
 from crenel.policy import Policy

@@ -97,7 +97,7 @@ def test_rows_that_leave_without_a_crowd_are_counted(method: Any, star: bool) ->
 
 
 def test_no_row_of_a_crowd_is_counted_as_alone() -> None:
-    said = policy(method="bastion", parameters={"reuse": False}, on_suppress="drop")
+    said = policy(method="bastion", parameters={"reuse": "off"}, on_suppress="drop")
     out = run(rows(300), Anonymize(said))
     assert out.counter("published") > 200
     assert out.counter("alone") == 0
@@ -113,7 +113,7 @@ def test_a_release_that_is_cut_into_several_is_no_crowd() -> None:
 
 def test_a_release_of_rows_of_two_kinds_is_one() -> None:
     """Dicts and Beam's rows of one release are two elements' kinds, and one crowd."""
-    said = policy(method="bastion", parameters={"reuse": False}, on_suppress="drop")
+    said = policy(method="bastion", parameters={"reuse": "off"}, on_suppress="drop")
     given = [beam.Row(**row) if i % 2 else row for i, row in enumerate(rows(300))]
     out = run(given, Anonymize(said))
     parts = [left.value for left in out.releases if left.value["kind"] == "cluster"]

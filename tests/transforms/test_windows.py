@@ -138,7 +138,7 @@ def test_a_trigger_before_bounded_rows_is_refused() -> None:
 def test_two_boxes_of_one_row_single_its_person_out() -> None:
     """The attack on windows that overlap: boxes of k persons each, and one person where two of them meet."""
     windows = SlidingWindows(2 * HOUR, HOUR)
-    of = policy(method="bastion", parameters={"reuse": False}, on_suppress="drop", l=None)
+    of = policy(method="bastion", parameters={"reuse": "off"}, on_suppress="drop", l=None)
     out = run(Stamped(GIVEN), Anonymize(of, overlapping_windows=True), window=windows)
     boxes = defaultdict(list)
     for left in out.published:

@@ -8,7 +8,11 @@ from typing import Any
 from apache_beam.options.pipeline_options import DebugOptions, DirectOptions, WorkerOptions
 
 _PRISM = "apache_beam.runners.portability.prism_runner"
-_LOCAL = ("apache_beam.runners.direct", "apache_beam.runners.portability.fn_api_runner")
+_LOCAL = (
+    "apache_beam.runners.direct",
+    "apache_beam.runners.portability.fn_api_runner",
+    "crenel.runners.streaming",
+)
 
 
 def warn_of_stale_state(pipeline: Any) -> None:

@@ -119,7 +119,7 @@ class ShardHolder:
 
     def __init__(self, policy: Policy, secret: bytes, shard: bytes) -> None:
         self._policy = policy
-        self._engine = engines.create(policy, secret=secret, shard=shard)
+        self._engine = engines.create_engine(policy, secret=secret, shard=shard)
         self._persons = b""
         self._arrivals = 0
         self._releases = 0

@@ -71,7 +71,7 @@ def _text(key: _ById) -> str:
 
 @lru_cache(maxsize=32)
 def _space(key: _ById) -> bytes:
-    noise = dict(getattr(key.policy.parameters, "perturb_sensitive", {}))
+    noise = dict(key.policy.parameter("perturb_sensitive", {}))
     try:
         said: dict[str, Any] = key.policy.to_dict()
     except PolicyError:

@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from crenel.encoding import noise
-from crenel.encoding.encoder import siphash
+from crenel.encoding.keyed_hash import siphash
 from crenel.encoding.rows import Rows
 from crenel.policy import Policy, columns
 from crenel.policy.sensitive import Sensitive
@@ -82,7 +82,7 @@ class Perturber:
 
 def perturbed(policy: Policy) -> dict[str, float]:
     """Return the sensitive columns that are published with noise, and their budgets."""
-    return dict(getattr(policy.parameters, "perturb_sensitive", {}))
+    return dict(policy.parameter("perturb_sensitive", {}))
 
 
 def published_as_floats(policy: Policy) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crenel.encoding.encoder import siphash
+from crenel.encoding.keyed_hash import siphash
 from crenel.encoding.rows import Rows
 from crenel.policy import Policy, ShardBy
 from crenel.policy.sensitive import Sensitive

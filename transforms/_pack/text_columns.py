@@ -19,10 +19,10 @@ from crenel.errors import Rejected
 from crenel.policy import Policy, columns
 from crenel.policy.quasi_identifiers import Datetime, Numeric
 
-__all__ = ["MISSING_NUMBERS", "TextColumns", "named_columns"]
+__all__ = ["TextColumns", "named_columns", "numbers"]
 
 #: Text that stands for a number that is missing.
-MISSING_NUMBERS = frozenset(["NA", "N/A", "NaN", "nan", "NULL", "null"])
+_MISSING_NUMBERS = frozenset(["NA", "N/A", "NaN", "nan", "NULL", "null"])
 
 _INTEGER = r"^(0|-?[1-9][0-9]{0,17})$"
 _NUMBER = r"^[+-]?(([1-9][0-9]*|0)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?$"
@@ -53,7 +53,7 @@ class TextColumns:
         if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
             return column
         if name in self._numbers:
-            return _numbers(column)
+            return numbers(column)
         return _moments(column) if name in self._moments else column
 
     def arrays(self, batch: pa.RecordBatch | pa.Table, names: Sequence[str]) -> dict[str, pa.Array]:
@@ -92,7 +92,7 @@ def _all(column: pa.Array, pattern: str) -> bool:
     return pc.all(pc.match_substring_regex(column, pattern), min_count=0).as_py() is not False
 
 
-def _numbers(column: pa.Array) -> pa.Array:
+def numbers(column: pa.Array) -> pa.Array:
     """Parse numbers: null where one is missing, infinite where the text is none. NaN would count as missing."""
     if _all(column, _INTEGER):
         return column.cast(pa.int64())
@@ -107,7 +107,7 @@ def _numbers(column: pa.Array) -> pa.Array:
 
 
 def _number(text: str) -> float | None:
-    if not text or text in MISSING_NUMBERS:
+    if not text or text in _MISSING_NUMBERS:
         return None
     return float(text) if re.fullmatch(_NUMBER, text, re.ASCII) else math.inf
 
@@ -120,7 +120,7 @@ def _moments(column: pa.Array) -> pa.Array:
         except pa.ArrowInvalid:  # 30 February
             pass
     elif _all(column, _NUMBER):
-        return _numbers(column)
+        return numbers(column)
     distinct = column.dictionary_encode()
     micros = [_micros(text) for text in distinct.dictionary.to_pylist()]
     if None in micros:

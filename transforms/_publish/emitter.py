@@ -70,7 +70,7 @@ class Emitter:
         self._ranges = frozenset(policy.quasi_identifiers)
         self._has_deadlines = policy.delay is not None
         #: Whether rows are released in the order in which they came.
-        self._reorders = bool(getattr(policy.parameters, "reorder", False))
+        self._reorders = policy.reorders
         #: Moments are rounded up to multiples of it.
         self.tick = policy.tick
         self._rows_of_kind = {

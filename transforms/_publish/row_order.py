@@ -14,7 +14,7 @@ import numpy as np
 from apache_beam.transforms.window import GlobalWindow
 from numpy.typing import NDArray
 
-from crenel.encoding.encoder import siphash
+from crenel.encoding.keyed_hash import siphash
 
 __all__ = ["RowOrder"]
 

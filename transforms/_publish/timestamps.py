@@ -10,6 +10,9 @@ import numpy as np
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP
 from numpy.typing import NDArray
 
+#: Looked up once: to compute them costs a microsecond.
+_EARLIEST, _LATEST = int(MIN_TIMESTAMP.micros), int(MAX_TIMESTAMP.micros)
+
 
 def rounded(time: int, tick: int) -> int:
     """Round up to a multiple of a tick."""
@@ -30,5 +33,5 @@ def stamps(moment: NDArray[np.int64], earliest: int, latest: int, tick: int) -> 
 
 
 def clamped(time: int) -> int:
-    """A time in microseconds as far as Beam can tell it."""
-    return int(min(max(time, MIN_TIMESTAMP.micros), MAX_TIMESTAMP.micros))
+    """A time in microseconds, limited to Beam's range."""
+    return min(max(time, _EARLIEST), _LATEST)

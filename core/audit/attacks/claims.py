@@ -1,4 +1,4 @@
-"""Attacks that claim something, and are right or wrong: those of the CASTLEGUARD paper's section II-B."""
+"""Attacks that claim something and are right or wrong: those of section II-B of the CASTLEGUARD paper."""
 
 from __future__ import annotations
 
@@ -7,37 +7,34 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from crenel.audit.attacks.observation import Bools, Floats, Ints, Seen
+from crenel.audit.attacks.observation import Bools, Floats, Ints, Observation
 from crenel.audit.attacks.outcomes import Outcome
 from crenel.audit.measures import domains
 from crenel.policy import Policy
 
 __all__ = ["CERTAIN", "LIKELY", "boundary", "enumeration", "homogeneity", "noise"]
 
-#: The posterior chance at which an attacker takes a thing for certain.
+#: The posterior probability at which an attacker counts as certain.
 CERTAIN = 0.95
-#: That from which on he claims it where there is noise, and nothing is certain.
+#: The posterior probability at which an attacker makes a claim despite noise, where nothing is certain.
 LIKELY = 0.3
 
 
-def enumeration(seen: Seen, *, known: int, present: bool, beta_sample: float = 1.0) -> Outcome:
-    """Was somebody's row in the stream? Count what was published.
+def enumeration(observation: Observation, *, known: int, present: bool, beta_sample: float = 1.0) -> Outcome:
+    """Was someone's row in the stream? Count the published rows.
 
-    The attacker knows all other rows, and the chance of sampling; both answers were as likely before. Without sampling
-    every row leaves, and the count tells.
+    The attacker knows all other rows and the probability of sampling, and held both answers equally likely before.
+    Without sampling every row leaves, so the count gives the answer.
 
-    Parameters
-    ----------
-    known
-        The other rows of the stream.
-    present
-        The truth.
-    beta_sample
-        The chance that a row is kept; 1 where the method does not sample.
+    Args:
+        observation: The published rows.
+        known: The number of other rows in the stream.
+        present: The truth.
+        beta_sample: The probability that a row is kept; 1 if the method does not sample.
     """
-    with_it, without = (_log_chance(len(seen), rows, beta_sample) for rows in (known + 1, known))
+    with_it, without = (_log_chance(len(observation), rows, beta_sample) for rows in (known + 1, known))
     if max(with_it, without) == -math.inf:
-        # More, or fewer, than there can be: rows were suppressed too. Nothing is certain then.
+        # The count is impossible under both answers: rows were suppressed too, so nothing is certain.
         return _one("enumeration", claimed=None, truth=present)
     believed = 1.0 / (1.0 + math.exp(min(without - with_it, 700.0)))
     claimed = True if believed >= CERTAIN else False if believed <= 1 - CERTAIN else None
@@ -45,40 +42,38 @@ def enumeration(seen: Seen, *, known: int, present: bool, beta_sample: float = 1
 
 
 def noise(policy: Policy, people: Floats) -> Floats | None:
-    """The scale of the noise on each quasi-identifier, which everybody can compute; None if there is none."""
-    phi = getattr(policy.parameters, "phi", None)
+    """Compute the scale of the noise on each quasi-identifier, as anyone can; None if there is no noise."""
+    phi = policy.parameter("phi", None)
     if phi is None:
         return None
     ends = domains(policy, people)
     return np.asarray((ends[:, 1] - ends[:, 0]) / float(phi))
 
 
-def boundary(seen: Seen, *, people: Floats, published: Bools, widest: Floats, scale: Floats | None = None) -> Outcome:
-    """In which group is somebody? Look for their own values among the ends of boxes.
+def boundary(
+    observation: Observation, *, people: Floats, published: Bools, widest: Floats, scale: Floats | None = None
+) -> Outcome:
+    """In which group is someone? Look for their own values among the ends of boxes.
 
-    The attacker knows the quasi-identifiers of everybody who may be in the stream. Where a box ends at a value that
-    only one of them has, that person is in it. Where values were moved by noise, whose scale is known, somebody's
-    value is near the end instead of equal to it: he weighs everybody by how likely the noise is that takes their
-    values to this end and into the box, and claims it of the best if that is at least as likely as `LIKELY`.
+    The attacker knows the quasi-identifiers of everyone who may be in the stream. If a box ends at a value that only
+    one of them has, that person is in it. With noise of a known scale, the person's value is near the end instead. The
+    attacker then weighs everyone by the likelihood of the noise that moves their values to this end and into the box,
+    and claims the likeliest person if their probability is at least `LIKELY`.
 
-    Parameters
-    ----------
-    people
-        Quasi-identifiers, a row for each row of the stream, and for anybody else who may be in it behind these.
-    published
-        For each of them the truth: whether the row was published at all.
-    widest
-        The ends of each quasi-identifier's domain, which tell nothing: a row each.
-    scale
-        The scale of the Laplace noise on each quasi-identifier (`noise`); None: there is none.
+    Args:
+        observation: The published rows.
+        people: Quasi-identifiers: first one row for each row of the stream, then anyone else who may be in it.
+        published: The truth: whether each of these rows was published at all.
+        widest: The ends of each quasi-identifier's domain, one row each. A box that ends there reveals nothing.
+        scale: The scale of the Laplace noise on each quasi-identifier (`noise`); None if there is no noise.
     """
-    lo, hi, group = seen.groups()
-    rows = seen.rows[~seen.star]
+    lo, hi, group = observation.groups()
+    rows = observation.rows[~observation.star]
     claims: dict[int, set[int]] = {}
     pairs = _exactly(lo, hi, people, widest) if scale is None else _nearest(lo, hi, people, widest, scale)
     for person, box in pairs:
         claims.setdefault(person, set()).add(box)
-    # Who seems to be in two groups may have two rows, or none here: nothing is certain of them.
+    # Someone who seems to be in two groups may have two rows, or none here: nothing is certain.
     certain = {person: next(iter(found)) for person, found in claims.items() if len(found) == 1}
     truth = dict(zip(rows.tolist(), group.tolist(), strict=True))
     right = sum(truth.get(person) == box for person, box in certain.items())
@@ -86,7 +81,7 @@ def boundary(seen: Seen, *, people: Floats, published: Bools, widest: Floats, sc
 
 
 def _exactly(lo: Floats, hi: Floats, people: Floats, widest: Floats) -> Iterator[tuple[int, int]]:
-    """Persons and boxes that end at a value which nobody else has."""
+    """Yield persons, and boxes that end at a value which only that person has."""
     for d in range(people.shape[1]):
         values, owner, count = np.unique(people[:, d], return_index=True, return_counts=True)
         owners = {float(value): int(row) for value, row in zip(values[count == 1], owner[count == 1], strict=True)}
@@ -97,11 +92,11 @@ def _exactly(lo: Floats, hi: Floats, people: Floats, widest: Floats) -> Iterator
 
 
 def _nearest(lo: Floats, hi: Floats, people: Floats, widest: Floats, scale: Floats) -> Iterator[tuple[int, int]]:
-    """Persons and boxes an end of which is likely that person's value, moved by noise."""
+    """Yield persons, and boxes with an end that is likely that person's value moved by noise."""
     least = np.where(scale > 0, scale, np.finfo(np.float64).tiny)
     for box in range(len(lo)):
         with np.errstate(invalid="ignore", over="ignore"):
-            # How far each value must have been moved to be inside, in scales.
+            # How far the noise must have moved each value to be inside, in multiples of the scale.
             outside = np.maximum(np.maximum(lo[box] - people, people - hi[box]), 0.0) / least
             inside = np.nan_to_num(outside, nan=0.0, posinf=np.inf).sum(axis=1)
             for d in range(people.shape[1]):
@@ -116,31 +111,36 @@ def _nearest(lo: Floats, hi: Floats, people: Floats, widest: Floats, scale: Floa
 
 
 def homogeneity(
-    seen: Seen, *, people: Floats, truth: Ints, column: int = 0, arrived: Ints | None = None, within: int = 0
+    observation: Observation,
+    *,
+    people: Floats,
+    truth: Ints,
+    column: int = 0,
+    arrived: Ints | None = None,
+    within: int = 0,
 ) -> Outcome:
-    """What is somebody's sensitive value? Look whether all rows that may be theirs have the same.
+    """What is someone's sensitive value? See whether all rows that may be theirs have the same one.
 
-    The attacker knows the targets' quasi-identifiers, and that they are in the stream. Any row under a box that
-    contains their values may be theirs, so the whole group: if all have one sensitive value, it is theirs. Who knows
-    besides when they arrived need not look at the whole group, but only at those of its rows that left in time.
+    The attacker knows the targets' quasi-identifiers, and that they are in the stream. Every row under a box that
+    contains their values may be theirs. If all of these rows have one sensitive value, it is theirs. An attacker who
+    also knows when the targets' rows arrived needs to look only at the rows that left in time.
 
-    Parameters
-    ----------
-    people
-        The targets' quasi-identifiers, a row each.
-    truth
-        Their sensitive values.
-    column
-        Which of the sensitive columns is asked for.
-    arrived, within
-        Where the attacker knows when the targets' rows arrived: their numbers, and the `delay_rows` by which they left.
+    Args:
+        observation: The published rows.
+        people: The targets' quasi-identifiers, one row each.
+        truth: Their sensitive values.
+        column: The number of the sensitive column to attack.
+        arrived: The arrival numbers of the targets' rows; None if the attacker does not know them.
+        within: The policy's `delay_rows`, if `arrived` is given.
     """
     claims = right = 0
     for target, (person, secret) in enumerate(zip(people, truth.tolist(), strict=True)):
-        possible = seen.star | np.all((seen.lo <= person) & (person <= seen.hi) | np.isnan(seen.lo), axis=1)
+        possible = observation.star | np.all(
+            (observation.lo <= person) & (person <= observation.hi) | np.isnan(observation.lo), axis=1
+        )
         if arrived is not None:
-            possible &= (seen.left > arrived[target]) & (seen.left <= arrived[target] + within + 1)
-        values = seen.sensitive[possible, column]
+            possible &= (observation.left > arrived[target]) & (observation.left <= arrived[target] + within + 1)
+        values = observation.sensitive[possible, column]
         if values.size and np.all(values == values[0]):
             claims += 1
             right += int(values[0]) == secret
@@ -152,7 +152,7 @@ def _one(attack: str, *, claimed: bool | None, truth: bool) -> Outcome:
 
 
 def _log_chance(published: int, rows: int, beta: float) -> float:
-    """The logarithm of the chance that so many of the rows are published."""
+    """Return the logarithm of the probability that `published` of `rows` rows are published."""
     if published > rows:
         return -math.inf
     if beta == 1:

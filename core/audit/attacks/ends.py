@@ -1,4 +1,4 @@
-"""Whose exact value is published? Look for values that one person has among the ends of ranges."""
+"""Whose exact value is published? Look for values that one person alone has among the ends of ranges."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from crenel.audit.attacks.observation import Bools, Floats, Seen
+from crenel.audit.attacks.observation import Bools, Floats, Observation
 from crenel.audit.attacks.outcomes import Outcome
 from crenel.encoding.rows import Rows
 from crenel.policy import Policy
@@ -17,20 +17,20 @@ __all__ = ["Ends", "ends"]
 
 @dataclass(frozen=True, kw_only=True)
 class Ends(Outcome):
-    """What came of `ends`. Targets are the values that one person alone has; claims, those that a range ends at."""
+    """The result of `ends`. Targets are the values that one person alone has; claims are those that end a range."""
 
-    #: For each quasi-identifier that is a range, how many such values left exactly.
+    #: For each quasi-identifier published as a range, how many such values were published exactly.
     of: dict[str, int] = field(default_factory=dict)
 
 
-def ends(policy: Policy, seen: Seen, rows: Rows) -> Ends:
-    """Which values that one person alone has left exactly, as an end of a published range?
+def ends(policy: Policy, observation: Observation, rows: Rows) -> Ends:
+    """Which values that one person alone has were published exactly, as an end of a range?
 
-    The attacker needs nothing but the output: each end is somebody's value. A claim is right if a row with that value
-    was published under such a range. Ranges whose ends lie on a grid (`step`) tell nobody's value, and are left out.
+    The attacker needs only the output: each end is someone's value. A claim is right if a row with that value was
+    published under such a range. Ranges whose ends lie on a grid (`step`) reveal no values, and are left out.
     """
-    lo, hi, group = seen.groups()
-    row = seen.rows[~seen.star]
+    lo, hi, group = observation.groups()
+    row = observation.rows[~observation.star]
     targets = claims = right = 0
     found: dict[str, int] = {}
     for d, (name, qi) in enumerate(policy.quasi_identifiers.items()):
@@ -50,7 +50,7 @@ def ends(policy: Policy, seen: Seen, rows: Rows) -> Ends:
 
 
 def _of_one_person(rows: Rows, d: int) -> Bools:
-    """The rows whose value nobody else has."""
+    """Find the rows whose value only one person has."""
     values: Floats = rows.qi[:, d]
     _, code = np.unique(values, return_inverse=True)
     code = code.reshape(-1)

@@ -1,4 +1,4 @@
-"""Whose row is this? Look up who is inside the box; or inside all boxes that are known to be of one row, or person."""
+"""Whose row is this? Look up who is inside its box, or inside all boxes known to belong to one row or one person."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from crenel.audit.attacks.observation import Floats, Ints, Seen
+from crenel.audit.attacks.observation import Floats, Ints, Observation
 from crenel.audit.attacks.outcomes import Chances
-from crenel.audit.attacks.person_index import Places
+from crenel.audit.attacks.person_index import PersonIndex
 from crenel.encoding.rows import Rows
 from crenel.policy import Policy
 
@@ -20,70 +20,67 @@ _TOLERANCE = 1e-12
 
 @dataclass(frozen=True, kw_only=True)
 class Linkage(Chances):
-    """What came of `linkage`."""
+    """The result of `linkage`."""
 
-    #: The highest chance if the attacker has been told who is in each group, and with how many rows; None if that is
-    #: not known here. Where each person has one row, it is one over the rows of the smallest group.
+    #: The highest probability if the attacker also knows who is in each group, and with how many rows; None if that is
+    #: unknown here. If each person has one row, it is one over the number of rows in the smallest group.
     told: float | None
-    #: Persons who are inside no box, so that their rows are suppressed, and the chance to find the row of one of them
-    #: among the suppressed ones that were published. They are no targets, since nothing is promised of them. None if
-    #: not all boxes were looked at.
+    #: The persons inside no box, whose rows were therefore suppressed, and the probability of finding one of their rows
+    #: among the published stars. They are not targets, because nothing is promised for them. None if not all boxes
+    #: were examined.
     only_stars: int | None
     among_stars: float | None
 
 
-def linkage(policy: Policy, seen: Seen, rows: Rows, *, most: int | None = None, seed: int = 0) -> Linkage:
+def linkage(policy: Policy, observation: Observation, rows: Rows, *, most: int | None = None, seed: int = 0) -> Linkage:
     """Whose is a published row? Look up who is inside its box.
 
-    The attacker knows the quasi-identifiers of everybody in the stream: a row under a box is of one of the persons
-    whose values it contains, and to him it is as likely of one as of another. So for each person the chance to be
-    linked is one over the persons inside the emptiest box that contains them. A box under which k persons were
-    published contains at least these: the promise is 1/k.
+    The attacker knows the quasi-identifiers of everyone in the stream. A row under a box belongs to one of the persons
+    inside it, each equally likely. So the probability of linking a person is one over the number of persons in the
+    emptiest box that contains them. A box under which k persons were published contains at least those: the promise is
+    1/k.
 
-    Parameters
-    ----------
-    rows
-        All that went in: what the attacker knows.
-    most
-        The boxes to look at, drawn at random by `seed`; None: all. Targets are those inside.
+    Args:
+        policy: The promises, and the quasi-identifiers.
+        observation: The published rows.
+        rows: All rows that went in: the attacker's knowledge.
+        most: How many boxes to examine; None for all. The targets are the persons inside these boxes.
+        seed: The seed that draws them.
     """
-    places = Places(policy, rows)
-    lo, hi, _ = seen.groups()
+    index = PersonIndex(policy, rows)
+    lo, hi, _ = observation.groups()
     every = most is None or len(lo) <= most
     looked = np.arange(len(lo)) if every else np.random.default_rng(seed).choice(len(lo), most, replace=False)
-    chance = np.zeros(places.persons)
+    chance = np.zeros(index.persons)
     for box in looked:
-        persons = places.persons_of(places.inside(lo[box], hi[box]))
+        persons = index.persons_of(index.inside(lo[box], hi[box]))
         chance[persons] = np.maximum(chance[persons], 1.0 / max(len(persons), 1))
-    stars, uncovered = int(seen.star.sum()), int(np.count_nonzero(chance == 0.0))
+    stars, uncovered = int(observation.star.sum()), int(np.count_nonzero(chance == 0.0))
     return Linkage(
         **_summed("linkage", chance[chance > 0.0], 1.0 / policy.k),
-        told=_told(seen, places),
+        told=_told(observation, index),
         only_stars=uncovered if every else None,
         among_stars=(1.0 / stars if stars and uncovered else 0.0) if every else None,
     )
 
 
-def intersection(policy: Policy, seen: Seen, rows: Rows, *, of_person: bool = False) -> Chances:
-    """Whose rows are these, which are known to be one row, or of one person? Look up who is inside all of their boxes.
+def intersection(policy: Policy, observation: Observation, rows: Rows, *, of_person: bool = False) -> Chances:
+    """Whose rows are these, which belong to one row, or to one person? Look up who is inside all of their boxes.
 
-    Parameters
-    ----------
-    seen
-        What was published; of two streams, `one.then(other)`.
-    rows
-        All that went in: what the attacker knows.
-    of_person
-        The attacker knows of all published rows which are of one person, instead of which are one row that was
-        published more than once. Nothing is promised against this.
+    Args:
+        policy: The promises, and the quasi-identifiers.
+        observation: The published rows; for two streams, `one.then(other)`.
+        rows: All rows that went in: the attacker's knowledge.
+        of_person: Whether the attacker knows which published rows belong to one person, instead of which are one row
+            that was published more than once. Nothing is promised against that.
     """
-    places = Places(policy, rows)
-    lo, hi, group = seen.groups()
-    row = seen.rows[~seen.star]
-    pairs = np.unique(np.stack([places.person[row] if of_person else row, group], axis=1), axis=0)
+    index = PersonIndex(policy, rows)
+    lo, hi, group = observation.groups()
+    row = observation.rows[~observation.star]
+    pairs = np.unique(np.stack([index.person[row] if of_person else row, group], axis=1), axis=0)
     first = np.flatnonzero(np.diff(pairs[:, 0])) + 1
     chances = [
-        1.0 / max(len(_inside_all(places, lo[of[:, 1]], hi[of[:, 1]], of_person)), 1)
+        1.0 / max(len(_inside_all(index, lo[of[:, 1]], hi[of[:, 1]], of_person)), 1)
         for of in np.split(pairs, first)
         if len(of) > 1
     ]
@@ -91,24 +88,24 @@ def intersection(policy: Policy, seen: Seen, rows: Rows, *, of_person: bool = Fa
     return Chances(**_summed("intersection", np.array(chances), bound))
 
 
-def _inside_all(places: Places, lo: Floats, hi: Floats, of_person: bool) -> Ints:
-    """The persons who have a row that all of the boxes contain; or in each box a row."""
-    found = [places.inside(*box) for box in zip(lo, hi, strict=True)]
+def _inside_all(index: PersonIndex, lo: Floats, hi: Floats, of_person: bool) -> Ints:
+    """Find the persons who have a row inside all of the boxes; with `of_person`, a row inside each box."""
+    found = [index.inside(*box) for box in zip(lo, hi, strict=True)]
     if of_person:
-        found = [places.persons_of(inside) for inside in found]
+        found = [index.persons_of(inside) for inside in found]
     left = found[0]
     for other in found[1:]:
         left = np.intersect1d(left, other)
-    return left if of_person else places.persons_of(left)
+    return left if of_person else index.persons_of(left)
 
 
-def _told(seen: Seen, places: Places) -> float | None:
-    """The largest part of a group's rows that is of one person."""
-    row = seen.rows[~seen.star]
+def _told(observation: Observation, index: PersonIndex) -> float | None:
+    """Return the largest share of a group's rows that belongs to one person."""
+    row = observation.rows[~observation.star]
     if not row.size or np.any(row < 0):
         return None
-    _, _, group = seen.groups()
-    of, own = np.unique(np.stack([group, places.person[row]], axis=1), axis=0, return_counts=True)
+    _, _, group = observation.groups()
+    of, own = np.unique(np.stack([group, index.person[row]], axis=1), axis=0, return_counts=True)
     return float(np.max(own / np.bincount(group)[of[:, 0]]))
 
 

@@ -1,7 +1,7 @@
-"""Which row is somebody's, if it is known when it came? Look at what left in the time that it had.
+"""Which row is someone's, if the attacker knows when it arrived? Look at what left between arrival and deadline.
 
-The attacker of time is the one that reuse and stars are weakest against: a row that leaves alone leaves at its
-deadline, and often nothing else that could be the victim's leaves then.
+Reuse and stars are weakest against this attacker: a row that leaves alone leaves at its deadline, and often no other
+possible row leaves then.
 """
 
 from __future__ import annotations
@@ -13,60 +13,58 @@ import numpy as np
 
 from crenel.audit.attacks.observation import Bools, Floats, Ints
 from crenel.audit.attacks.outcomes import Chances
-from crenel.audit.guarantees import Published
+from crenel.audit.evidence import CLUSTER, SAMPLED_OUT, SUPPRESSED, Published
 from crenel.encoding.rows import Rows
-from crenel.policy import OnSuppress, Policy
-from crenel.policy.parameters import BastionParameters, CastleParameters
+from crenel.policy import OnSuppress, Policy, Reuse
 
 __all__ = ["Observer", "observer"]
 
 _TOLERANCE = 1e-12
-# As the engine numbers them; written again here on purpose.
-_CLUSTER = 0
-_SUPPRESSED = 2
-_SAMPLED_OUT = 3
-#: Deadlines in time are rounded down to such a part of the delay.
+#: A delay in event time has this many ticks. Deadlines are rounded down to a tick.
 _TICKS = 16
+#: Methods under which a row that leaves alone does so at its deadline.
+_LEAVE_AT_THE_DEADLINE = ("bastion", "castle", "castleguard")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Observer(Chances):
-    """What came of `observer`. Targets are rows that were published; `above` counts those with fewer than k rows."""
+    """The result of `observer`. Targets are published rows; `above` counts those with fewer than k possible rows."""
 
-    #: Targets of whom one row alone is possible, and it is theirs.
+    #: Targets with a single possible row, which is theirs.
     linked: int
-    #: Targets whose own row is not among the possible ones: the attacker is wrong, since values were perturbed, say.
+    #: Targets whose own row is not among the possible ones. The attacker is wrong, for example because of noise.
     missed: int
 
 
 def observer(
     policy: Policy, rows: Rows, releases: Any, *, known: float = 0.1, most: int = 200, seed: int = 0
 ) -> Observer | None:
-    """Which row is somebody's? Look at what left in its time under a box, or as a star, that contains their values.
+    """Which row is someone's? Look at what left in time under a box that contains their values, or as a star.
 
-    The attacker knows the victim's quasi-identifiers, the moment of their row, and the policy. Where the method is
-    `castle` or `bastion`, he knows besides that a row that leaves alone does so at its deadline, or at the end of the
-    stream; and that `bastion` with reuse suppresses no row that lies in a box it has published. All rows that are
-    possible are as likely to him, so that his best guess is right with a chance of one over
-    their number. Under a crowd that is at most 1/k: the victim's own release is possible as a whole. None if the
-    policy has no deadline, or it is not known when rows left.
+    The attacker knows the victim's quasi-identifiers, when their row arrived, and the policy. For `castle` and
+    `bastion` the attacker also knows that a row leaves alone only at its deadline or at the end of the stream, and
+    that `bastion` with reuse suppresses no row inside a box it has published. All possible rows are equally likely, so
+    the best guess is right with probability one over their number. In a crowd that is at most 1/k, because the whole
+    release of the victim's row is possible.
 
-    Parameters
-    ----------
-    releases
-        What left, in the order it left: a `Published`, or anything with its columns.
-    known
-        How well the moment is known: within this part of the delay, before and after.
-    most
-        Victims, drawn at random by `seed`.
+    Args:
+        policy: The promises, and the quasi-identifiers.
+        rows: All rows that went in.
+        releases: The releases in the order they left: a `Published`, or any object with its columns.
+        known: How precisely the attacker knows the arrival: within this share of the delay, before and after.
+        most: How many victims to try.
+        seed: The seed that draws them.
+
+    Returns:
+        None if the policy has no deadline, or if it is unknown when rows left.
     """
     out = Published.of(releases)
     clock = _Clock.of(policy, rows, out)
     if clock is None or out.kind is None or out.offsets is None:
         return None
-    leaves = out.kind != _SAMPLED_OUT
+    leaves = out.kind != SAMPLED_OUT
     if policy.on_suppress is OnSuppress.DROP:
-        leaves &= out.kind != _SUPPRESSED
+        leaves &= out.kind != SUPPRESSED
     of = np.repeat(np.arange(len(out)), np.diff(out.offsets))
     published = leaves[of]
     of, row = of[published], out.rows[published]
@@ -96,45 +94,45 @@ def observer(
 
 
 def _contains(out: Published, release: Ints, values: Floats) -> Bools:
-    """Whether each of these releases may be of a row with these values. What is not published contains all."""
+    """Tell which releases may hold a row with these values. An unpublished quasi-identifier contains every value."""
     lo, hi = out.lo[release], out.hi[release]
     with np.errstate(invalid="ignore"):
         inside = (lo <= values) & (values <= hi) | np.isnan(lo)
     assert out.kind is not None
-    return np.asarray(np.all(inside, axis=1) | (out.kind[release] == _SUPPRESSED))
+    return np.asarray(np.all(inside, axis=1) | (out.kind[release] == SUPPRESSED))
 
 
 class _Stars:
-    """Which stars may be somebody's, if rows that lie in a box that was published are given that instead."""
+    """Which stars may be someone's, if the method gives a row inside a published box that box instead of a star."""
 
     def __init__(self, policy: Policy, out: Published) -> None:
         parameters = policy.parameters
         assert out.kind is not None
-        self._stars = out.kind == _SUPPRESSED
-        boxes = np.flatnonzero(out.kind == _CLUSTER)
-        # With t a box may be refused to a row; and a box that was forgotten is given to none.
-        follows = isinstance(parameters, BastionParameters) and parameters.reuse and policy.t is None
-        follows = follows and not parameters.reorder and len(boxes) <= parameters.max_reusable
+        self._stars = out.kind == SUPPRESSED
+        boxes = np.flatnonzero(out.kind == CLUSTER)
+        # With t the method may refuse a box to a row, and a box that was forgotten goes to no row.
+        follows = policy.method == "bastion" and policy.reuse is not Reuse.OFF and policy.t is None
+        follows = follows and not policy.reorders and len(boxes) <= parameters.max_reusable
         self._boxes = boxes if follows else boxes[:0]
         self._lo, self._hi = out.lo[self._boxes], out.hi[self._boxes]
 
     def possible(self, release: Ints, values: Floats) -> Bools:
-        """Whether each of these releases may be of a row with these values."""
+        """Tell which of these releases may hold a row with these values."""
         inside = self._boxes[np.all((self._lo <= values) & (values <= self._hi), axis=1)]
         return np.asarray(~self._stars[release] | (release < inside[0])) if len(inside) else np.ones(len(release), bool)
 
 
 @dataclass(frozen=True, eq=False)
 class _Clock:
-    """When rows came and left, in event time or in arrivals, and how long they may take."""
+    """When rows arrived and left, in event time or in arrivals, and how long they may wait."""
 
     came: Ints
     left: Ints
     delay: int
     tick: int
-    #: Releases of one row that left at its deadline, for all that is known of the method.
+    #: Releases of one row that the method makes only at the row's deadline.
     alone: Bools
-    #: Releases at the end of the stream, where rows leave before they are due.
+    #: Releases at the end of the stream, where rows leave before their deadline.
     end: Bools
 
     @classmethod
@@ -142,11 +140,11 @@ class _Clock:
         if out.kind is None or out.arrivals is None:
             return None
         sizes = np.ones(len(out), np.int64) if out.offsets is None else np.diff(out.offsets)
-        follows = isinstance(policy.parameters, BastionParameters | CastleParameters)
-        follows &= not getattr(policy.parameters, "reorder", False)
-        # Of two deadlines, nobody knows which one a row left at.
+        follows = policy.method in _LEAVE_AT_THE_DEADLINE
+        follows &= not policy.reorders
+        # With two deadlines, the attacker does not know which one a row left at.
         follows &= policy.delay is None or policy.delay_rows is None
-        alone = (out.kind != _CLUSTER) & (sizes == 1) & follows
+        alone = (out.kind != CLUSTER) & (sizes == 1) & follows
         end = out.arrivals >= len(rows)
         if policy.delay is not None and out.moment is not None:
             return cls(rows.time, out.moment, policy.delay, max(policy.delay // _TICKS, 1), alone, end)
@@ -155,7 +153,7 @@ class _Clock:
         return cls(np.arange(len(rows)) + 1, out.arrivals, policy.delay_rows, 0, alone, end)
 
     def possible(self, row: int, of: Ints, known: float) -> Ints:
-        """The published rows that may be this one by the time at which they left, each given by its release."""
+        """Find the published rows, given by their releases, that left when this row may have left."""
         off = round(known * self.delay)
         first, last = int(self.came[row]) - off, int(self.came[row]) + off + self.delay
         at = self.left[of]

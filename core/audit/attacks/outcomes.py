@@ -1,4 +1,4 @@
-"""What came of an attack: counts and chances, never a value."""
+"""The results of attacks: counts and probabilities, never a value of a row."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ __all__ = ["Chances", "Outcome"]
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What came of an attack that claims something. Counts only."""
+    """The result of an attack that makes claims."""
 
     attack: str
-    #: Persons, or rows, that the attacker asked about.
+    #: The persons or rows that the attacker asked about.
     targets: int
-    #: Those of whom something was claimed.
+    #: The targets for which the attacker made a claim.
     claims: int
     #: Claims that are true.
     right: int
 
     @property
     def success(self) -> float:
-        """The part of the targets of whom something true was claimed."""
+        """The share of the targets with a true claim."""
         return self.right / self.targets if self.targets else 0.0
 
     @property
     def precision(self) -> float | None:
-        """The part of the claims that are true; None if there are none."""
+        """The share of the claims that are true; None if there are none."""
         return self.right / self.claims if self.claims else None
 
     def __str__(self) -> str:
@@ -35,22 +35,22 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Chances:
-    """What came of an attack that guesses: how likely its best guess is right."""
+    """The result of an attack that guesses: how likely its best guess is right."""
 
     attack: str
-    #: Persons, or rows, that the attacker asked about.
+    #: The persons or rows that the attacker asked about.
     targets: int
-    #: The chance of the best guess: for the target who is worst off, and on average.
+    #: The probability of the best guess: for the worst-off target, and on average.
     highest: float
     mean: float
-    #: What is promised of the highest; None if nothing is.
+    #: The promised bound on the highest probability; None if there is no promise.
     bound: float | None = None
-    #: Targets whose chance is above the bound.
+    #: Targets whose probability is above the bound.
     above: int = 0
 
     @property
     def kept(self) -> bool:
-        """Whether no target is above what is promised."""
+        """Whether no target is above the bound."""
         return self.above == 0
 
     def __str__(self) -> str:

@@ -1,7 +1,7 @@
-"""Who of a group has the value that nobody else in it has? Guess the one who lies outermost.
+"""Who in a group has the value that nobody else in it has? Guess the outermost member.
 
-A method that gathers the nearest rows first, and then takes in the nearest row that brings a new value, puts the odd
-value at the rim: whoever knows the method and who is in the group finds its holder far more often than by chance.
+A method that first gathers the nearest rows, and then adds the nearest row with a new value, puts the unique value at
+the rim. An attacker who knows the method and who is in the group finds its holder far more often than by chance.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from crenel.audit.attacks.observation import Floats
 from crenel.audit.attacks.outcomes import Outcome
-from crenel.audit.guarantees import Published
+from crenel.audit.evidence import CLUSTER, Published
 from crenel.audit.measures import domains
 from crenel.encoding.rows import Rows
 from crenel.policy import Policy
@@ -21,56 +21,55 @@ from crenel.policy.geometry import Geometry, Interval
 
 __all__ = ["Outermost", "outermost"]
 
-_CLUSTER = 0
-
 
 @dataclass(frozen=True, kw_only=True)
 class Outermost(Outcome):
-    """What came of `outermost`. Targets are groups in which one member alone has a value of its own."""
+    """The result of `outermost`. Targets are groups in which exactly one member has a unique value."""
 
-    #: The guesses that are right by chance, on average: one over the rows of each group, added up.
+    #: How many guesses are expected to be right by chance: one over the number of rows, summed over the groups.
     expected: float
-    #: The same figures of groups of more than k rows: of those, some joined for their value.
+    #: The same figures for groups of more than k rows: some of those rows joined for their value.
     larger: int
     larger_right: int
     larger_expected: float
 
     @property
     def ratio(self) -> float | None:
-        """How much better than chance the guesses are; None if there are none."""
+        """How many times better than chance the guesses are; None if there are none."""
         return self.right / self.expected if self.targets else None
 
     @property
     def larger_ratio(self) -> float | None:
-        """The same in groups of more than k rows."""
+        """The same for groups of more than k rows."""
         return self.larger_right / self.larger_expected if self.larger else None
 
     def __str__(self) -> str:
-        gain = "" if self.ratio is None else f", {self.ratio:.3g} times what chance gives"
+        gain = "" if self.ratio is None else f", {self.ratio:.3g} times as often as by chance"
         return f"{super().__str__()}{gain}"
 
 
 def outermost(policy: Policy, rows: Rows, releases: Any, *, column: int = 0) -> Outermost | None:
-    """Who has the odd value of a group? Guess the member without whom its box would be smallest.
+    """Who has the unique value of a group? Guess the member without whom its box would be smallest.
 
-    The attacker knows the quasi-identifiers of everybody in the group, and sees that one of its values is there once.
-    Of members whose absence makes the same difference, he takes the one farthest from the others. None if it is not
-    known which rows left together.
+    The attacker knows the quasi-identifiers of everyone in the group, and sees that one of its values occurs once. If
+    several members shrink the box equally, the attacker guesses the one farthest from the others.
 
-    Parameters
-    ----------
-    releases
-        What left, in the order it left: a `Published`, or anything with its columns.
-    column
-        Which of the sensitive columns is looked at.
+    Args:
+        policy: The quasi-identifiers and their weights.
+        rows: All rows that went in.
+        releases: The releases in the order they left: a `Published`, or any object with its columns.
+        column: The number of the sensitive column to attack.
+
+    Returns:
+        None if it is unknown which rows left together.
     """
     out = Published.of(releases)
     if out.offsets is None or out.kind is None or not policy.sensitive:
         return None
     box = _Box(policy, rows)
-    # For groups of k rows, and for larger ones: how many, how many right, how many by chance.
+    # For groups of k rows, and for larger ones: groups, right guesses, and guesses expected to be right by chance.
     found = np.zeros((2, 3))
-    for i in np.flatnonzero(out.kind == _CLUSTER):
+    for i in np.flatnonzero(out.kind == CLUSTER):
         members = out.rows[out.offsets[i] : out.offsets[i + 1]]
         _, first, count = np.unique(rows.sensitive[members, column], return_index=True, return_counts=True)
         odd = first[count == 1]
@@ -93,7 +92,7 @@ def outermost(policy: Policy, rows: Rows, releases: Any, *, column: int = 0) -> 
 
 
 class _Box:
-    """Measures boxes as everybody can: parts of the domains, by the policy's weights."""
+    """Measures boxes as anyone can: by shares of the domains, with the policy's weights."""
 
     def __init__(self, policy: Policy, rows: Rows) -> None:
         self._geometries: list[Geometry] = [qi.geometry for qi in policy.quasi_identifiers.values()]
@@ -103,7 +102,7 @@ class _Box:
         self._share = weights / weights.sum()
 
     def outermost(self, places: Floats) -> int:
-        """The member without whom the box is smallest; of several the one farthest from the mean of the others."""
+        """Find the member without whom the box is smallest; of several, the one farthest from the others' mean."""
         scaled = np.where(np.isnan(places), 0.0, places) / self._width
         spared = np.zeros(len(places))
         for d, geometry in enumerate(self._geometries):
@@ -113,13 +112,13 @@ class _Box:
         return int(np.lexsort([-far, -np.round(spared, 12)])[0])
 
     def _spared(self, geometry: Geometry, values: Floats, width: float) -> Floats:
-        """By how much the box of a group shrinks in this quasi-identifier without each of its members."""
+        """Compute how much the group's box shrinks in this quasi-identifier without each of its members."""
         order = np.argsort(values, kind="stable")
         spared = np.zeros(len(values))
         if np.isnan(values).any() or len(values) < 3:
             return spared
         whole = _span(geometry, values[order[0]], values[order[-1]])
-        # Only who is first or last in order can make a difference.
+        # Only the first and the last in order can shrink the range.
         for place, lo, hi in ((0, order[1], order[-1]), (-1, order[0], order[-2])):
             less = _span(geometry, values[lo], values[hi])
             spared[order[place]] = max(whole - less, 0.0) / width

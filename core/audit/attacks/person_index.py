@@ -1,4 +1,4 @@
-"""Where everybody is: the quasi-identifiers that an attacker with full knowledge looks up."""
+"""An index of persons by their quasi-identifiers, for an attacker who knows everyone's."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from crenel.audit.attacks.observation import Bools, Floats, Ints
 from crenel.encoding.rows import Rows
 from crenel.policy import Policy
 
-__all__ = ["Places"]
+__all__ = ["PersonIndex"]
 
 
-class Places:
-    """Everybody's quasi-identifiers, kept such that those inside a box are found quickly.
+class PersonIndex:
+    """Everyone's quasi-identifiers, sorted so that the rows inside a box are found quickly.
 
-    An attacker is thought to know which quasi-identifiers somebody's rows have: where a box shows one, who lacks it is
-    not inside, unless the method fills in what is missing.
+    The attacker knows which quasi-identifiers each row has. If a box shows a quasi-identifier that a row lacks, the row
+    is not inside, unless the method fills in missing values.
     """
 
     def __init__(self, policy: Policy, rows: Rows) -> None:
-        self._fills = bool(getattr(policy.parameters, "fill_missing", False))
+        self._fills = policy.parameter("fill_missing", False)
         self.qi = rows.qi
-        #: Persons numbered from 0, for each row.
+        #: For each row, the number of its person, counted from 0.
         self.person: Ints = np.unique(rows.person, return_inverse=True)[1].astype(np.int64).reshape(-1)
         self.persons = int(self.person.max(initial=-1)) + 1
-        # What is missing is sorted to the end, where no range reaches.
+        # Missing values sort to the end, where no range reaches.
         self._order = [np.argsort(column, kind="stable") for column in rows.qi.T]
         self._sorted = [column[order] for column, order in zip(rows.qi.T, self._order, strict=True)]
         self._whole = [self._fills and bool(np.isnan(column).any()) for column in rows.qi.T]
 
     def inside(self, lo: Floats, hi: Floats) -> Ints:
-        """The rows that a box contains."""
+        """Find the rows that a box contains."""
         shown = np.flatnonzero(~np.isnan(lo))
         found = self._narrowest(lo, hi, shown)
         for d in shown:
@@ -38,7 +38,7 @@ class Places:
         return found
 
     def _narrowest(self, lo: Floats, hi: Floats, shown: Ints) -> Ints:
-        """The rows that are inside in the one quasi-identifier in which fewest are."""
+        """Find the rows within the box in the one quasi-identifier that admits the fewest."""
         best = np.arange(len(self.qi))
         for d in shown:
             if self._whole[d]:
@@ -54,5 +54,5 @@ class Places:
         return np.asarray(inside | np.isnan(values) if self._fills else inside)
 
     def persons_of(self, rows: Ints) -> Ints:
-        """The persons whose rows these are, each once."""
+        """Return the persons of these rows, each once."""
         return np.unique(self.person[rows])

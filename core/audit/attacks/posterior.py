@@ -1,8 +1,8 @@
-"""How likely is a row a given person's, to somebody who knows all but the values that leave as they are?
+"""How likely does a row belong to a person, for an attacker who knows all but the values that leave unchanged?
 
-This is the attacker of the theorem in `docs/guarantee.md`: he knows everybody's quasi-identifiers, all times, the
-method and its parameters. So he can run the method himself, and knows which persons' rows leave when, and which of
-them together. What he does not know is what is drawn in secret: the order in a release, and which box a row is given.
+This is the attacker of the theorem in `docs/guarantee.md`, who knows everyone's quasi-identifiers, all times, the
+method and its parameters. Such an attacker can run the method, and so knows whose rows leave when and together. Only
+the secret draws stay unknown: the order within a release, and which box a row is given.
 """
 
 from __future__ import annotations
@@ -14,22 +14,20 @@ import numpy as np
 
 from crenel.audit.attacks.observation import Floats, Ints
 from crenel.audit.attacks.outcomes import Chances
-from crenel.audit.guarantees import Published
+from crenel.audit.evidence import CLUSTER, REUSE, SAMPLED_OUT, SUPPRESSED, Published
 from crenel.encoding.rows import Rows
 from crenel.policy import OnSuppress, Policy
 
 __all__ = ["Posterior", "posterior"]
 
 _TOLERANCE = 1e-12
-# As the engine numbers them; written again here on purpose.
-_CLUSTER, _REUSE, _SUPPRESSED, _SAMPLED_OUT = range(4)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Posterior(Chances):
-    """What came of `posterior`. Targets are all rows that were published."""
+    """The result of `posterior`. Targets are all published rows."""
 
-    #: Those above the bound that left alone under a box seen before, as stars, and in a release with others.
+    #: The targets above the bound: those that left alone under a reused box, as stars, and with others in a release.
     reused: int
     stars: int
     together: int
@@ -38,14 +36,17 @@ class Posterior(Chances):
 def posterior(policy: Policy, rows: Rows, releases: Any) -> Posterior | None:
     """Whose is each published row? Guess the person who has most of the rows that it may be.
 
-    A row of a release of n rows is one of these n: the best guess is the person who has most of them, and right with
-    their part, 1/n if each has one. A row that leaves alone may be any that left alone at the same moment and lies in
-    its box; a star, any star of the same moment. None if it is not known which rows left together.
+    A row in a release of n rows is one of these n. The best guess is the person with most of them, and is right with
+    that person's share: 1/n if each person has one row. A row that leaves alone may be any row in its box that left
+    alone at the same moment. A star may be any star of the same moment.
 
-    Parameters
-    ----------
-    releases
-        What left, in the order it left: a `Published`, or anything with its columns.
+    Args:
+        policy: The promises, and whether suppressed rows are published.
+        rows: All rows that went in.
+        releases: The releases in the order they left: a `Published`, or any object with its columns.
+
+    Returns:
+        None if it is unknown which rows left together.
     """
     out = Published.of(releases)
     if out.kind is None or out.offsets is None or out.arrivals is None:
@@ -54,15 +55,15 @@ def posterior(policy: Policy, rows: Rows, releases: Any) -> Posterior | None:
     release = np.repeat(np.arange(len(out)), np.diff(out.offsets))
     kind = out.kind[release]
     chances = np.zeros(len(release))
-    together = kind == _CLUSTER
+    together = kind == CLUSTER
     chances[together] = _largest(release[together], person[out.rows[together]])
     moment = np.zeros(len(out), np.int64) if out.moment is None else out.moment
     when = np.unique(np.stack([out.arrivals, moment], axis=1), axis=0, return_inverse=True)[1].reshape(-1)
-    stars = kind == _SUPPRESSED
+    stars = kind == SUPPRESSED
     chances[stars] = _largest(when[release[stars]], person[out.rows[stars]])
-    reused = np.flatnonzero(kind == _REUSE)
+    reused = np.flatnonzero(kind == REUSE)
     chances[reused] = _among(out, release[reused], when, rows.qi[out.rows[reused]], person[out.rows[reused]])
-    leaves = kind != _SAMPLED_OUT
+    leaves = kind != SAMPLED_OUT
     if policy.on_suppress is OnSuppress.DROP:
         leaves &= ~stars
     bound = 1.0 / policy.k
@@ -74,14 +75,14 @@ def posterior(policy: Policy, rows: Rows, releases: Any) -> Posterior | None:
         mean=float(chances[leaves].mean()) if leaves.any() else 0.0,
         bound=bound,
         above=int(np.count_nonzero(above)),
-        reused=int(np.count_nonzero(above & (kind == _REUSE))),
+        reused=int(np.count_nonzero(above & (kind == REUSE))),
         stars=int(np.count_nonzero(above & stars)),
         together=int(np.count_nonzero(above & together)),
     )
 
 
 def _largest(of: Ints, person: Ints) -> Floats:
-    """For each row, the part of its set's rows that the person with most of them has."""
+    """For each row, return the share of its set that belongs to the person with most of it."""
     if not len(of):
         return np.zeros(0)
     pairs, held = np.unique(np.stack([of, person], axis=1), axis=0, return_counts=True)
@@ -91,7 +92,7 @@ def _largest(of: Ints, person: Ints) -> Floats:
 
 
 def _among(out: Published, release: Ints, when: Ints, qi: Floats, person: Ints) -> Floats:
-    """For each row that left alone, the chance of the best guess among those that did so at the same moment."""
+    """For each row that left alone, return the probability of the best guess among those at the same moment."""
     chances = np.zeros(len(release))
     order = np.argsort(when[release], kind="stable")
     ends = np.flatnonzero(np.diff(when[release][order])) + 1

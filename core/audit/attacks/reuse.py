@@ -1,14 +1,14 @@
 """Whose is a row that left alone? Ask where a row would have been given this box, or none.
 
-CASTLE's example 4. Whoever knows the rule by which a generalization is reused, and has seen which ones there were, can
-say how likely a row at each place would have been given the one it was. By the rule of the least loss that excludes
-places; by a random draw it makes some more likely than others.
+This is example 4 of the CASTLE paper. An attacker who knows the rule of reuse and all published boxes can compute how
+likely a row at each place would have been given this box. The rule of least loss excludes places. A random draw only
+makes some places likelier than others.
 
-A row that no remembered box contains is suppressed: a star excludes everybody who lies in one. And whoever alone has
-the value that a group's box ends at is a member of that group, and so is not the one who left alone.
+A row that no remembered box contains is suppressed, so a star excludes everyone inside a remembered box. A person who
+alone has the value that a group's box ends at is a member of that group, and so did not leave alone.
 
-The memory of the methods is written again here, from `docs/castle.md` and `docs/bastion.md`: what they remember follows
-from what they publish.
+What the methods remember follows from what they publish. It is recomputed here from `docs/castle.md` and
+`docs/bastion.md`, so that the audit shares no code with the engine.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ import numpy as np
 
 from crenel.audit.attacks.observation import Bools, Floats, Ints
 from crenel.audit.attacks.outcomes import Chances
-from crenel.audit.attacks.person_index import Places
-from crenel.audit.guarantees import Published
+from crenel.audit.attacks.person_index import PersonIndex
+from crenel.audit.evidence import CLUSTER, REUSE, SUPPRESSED, Published
 from crenel.audit.measures import domains, losses
 from crenel.encoding.rows import Rows
 from crenel.policy import OnSuppress, Policy
 from crenel.policy.geometry import Interval
-from crenel.policy.parameters import BastionParameters, CastleParameters, Reuse
+from crenel.policy.parameters import Reuse
 
 __all__ = ["LEAST_LOSS", "Shrinking", "pinned", "reuse_odds", "shrinking"]
 
@@ -38,35 +38,32 @@ __all__ = ["LEAST_LOSS", "Shrinking", "pinned", "reuse_odds", "shrinking"]
 LEAST_LOSS = math.inf
 
 _TOLERANCE = 1e-12
-_CLUSTER = 0
-_REUSE = 1
-_SUPPRESSED = 2
-#: Holders of a value beyond which it is not looked for the one of them who is no member of another group.
+#: An end of a box with more holders than this is not examined for the one who is in no other group.
 _FEW = 64
-#: Places that are weighed at a time.
+#: How many places are weighed at a time.
 _BLOCK = 256
-#: A box that loses more than the best by more averages than this weighs no less.
+#: In multiples of the average loss: a box that loses this much more than the best gets the least weight.
 _FARTHEST = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shrinking(Chances):
-    """What came of `shrinking`. Targets are rows that left alone: under a box seen before, or as a star.
+    """The result of `shrinking`. Targets are rows that left alone: under a reused box, or as a star.
 
-    Its bound is 1/k, as that of `linkage`; but it is not promised, and `above` says how many rows are above it.
+    The bound is 1/k, as for `linkage`, but it is not promised here. `above` counts the rows above it.
     """
 
-    #: Of the targets, those that left as stars, and the part of the persons that a star excludes, on average.
+    #: How many targets left as stars, and the average share of the persons that a star excludes.
     stars: int
     star_excludes: float
-    #: Rows that are known to be members of a group, by a value that its box ends at.
+    #: Rows known to be members of a group, because its box ends at their value.
     pinned: int
-    #: Rows of which the rule excluded a person inside the box; and those of which it excluded the true one, since the
-    #: rule is another.
+    #: Rows for which the rule excluded a person inside the box, and rows for which it excluded the true person because
+    #: the method has another rule.
     excluded: int
     wrong: int
-    #: The greatest factor by which the odds between two persons changed, the greatest that `reuse_odds` allows for the
-    #: same rows, and the greatest part of that which is due to the weights, e^(eta * ...): 1 for a uniform draw.
+    #: The largest factor by which the odds between two persons changed; the largest that `reuse_odds` allows for these
+    #: rows; and the largest factor in it that comes from the weights, e^(eta * ...): 1 for a uniform draw.
     odds: float
     odds_bound: float
     weights: float
@@ -78,7 +75,7 @@ class Shrinking(Chances):
 
 @dataclass(frozen=True, eq=False)
 class Reused:
-    """A row that left alone, and what there was to draw from."""
+    """A row that left alone, and the remembered boxes that its box was drawn from."""
 
     row: int
     #: Which of the remembered boxes it was given.
@@ -86,18 +83,18 @@ class Reused:
     lo: Floats
     hi: Floats
     loss: Floats
-    #: Of what left lately; None before anything has.
+    #: The average loss of recent releases; None before the first.
     average: float | None
 
     def containing(self, places: Floats) -> Bools:
-        """For each place and box, whether this contains that."""
+        """Tell for each place and box whether the box contains the place."""
         inside = np.ones((len(places), len(self.lo)), np.bool_)
         for value, lo, hi in zip(places.T, self.lo.T, self.hi.T, strict=True):
             inside &= (lo <= value[:, None]) & (value[:, None] <= hi)
         return inside
 
     def gaps(self, inside: Bools) -> Floats:
-        """For each place and box how much more it loses than the best there, from 0 to 1, where no more counts."""
+        """For each place and box, scale the extra loss over the best box there to 0..1; more does not count."""
         least = np.min(np.where(inside, self.loss, np.inf), axis=1)
         more = np.maximum(self.loss - least[:, None], 0.0)
         average = self.average or 0.0
@@ -106,7 +103,7 @@ class Reused:
         return np.asarray(np.where(more == 0.0, 0.0, gap))
 
     def chances(self, inside: Bools, eta: float) -> Floats:
-        """For each place, which the box contains, the chance that a row there is given this box."""
+        """For each place inside the box, compute the probability that a row there is given this box."""
         if eta == LEAST_LOSS:
             least = np.min(np.where(inside, self.loss, np.inf), axis=1)
             lightest = inside & (self.loss <= least[:, None])
@@ -115,7 +112,7 @@ class Reused:
         return np.asarray(weight[:, self.box] / weight.sum(axis=1))
 
     def bound(self, inside: Bools, eta: float) -> tuple[float, float]:
-        """What the odds between two of the places can change by at most, and what of that is due to weights."""
+        """Bound the change of the odds between two places, and return the factor in it that comes from the weights."""
         if eta == LEAST_LOSS:
             return math.inf, math.inf
         weights = np.exp(eta * self.gaps(inside)[:, self.box])
@@ -123,16 +120,12 @@ class Reused:
 
 
 def reuse_odds(eta: float, *, boxes: int, averages: float = 1.0) -> float:
-    """The most that reuse can tell: by what factor the odds between two places in a box change when it is reused.
+    """Bound what reuse can reveal: the factor by which the odds between two places in a box change when it is reused.
 
-    Parameters
-    ----------
-    eta
-        How much a box of less loss is preferred.
-    boxes
-        The remembered boxes that contain a place; the box itself is one of them.
-    averages
-        By how many times the average loss the box loses more than the best of these.
+    Args:
+        eta: How strongly boxes of less loss are preferred.
+        boxes: The number of remembered boxes that contain a place, including the box itself.
+        averages: The extra loss of the box over the best of these, in multiples of the average loss.
     """
     return 1.0 + (boxes - 1) * math.exp(eta * min(averages / _FARTHEST, 1.0))
 
@@ -148,41 +141,41 @@ def shrinking(
     stars: bool = True,
     pins: bool = True,
 ) -> Shrinking | None:
-    """Whose is a row that was published alone? Weigh those inside its box by the chance that they would be given it.
+    """Whose is a row that was published alone? Weigh those inside its box by their probability of being given it.
 
-    The attacker knows everybody's quasi-identifiers, all that was published, the method and its parameters; no times.
-    That the row left alone, which depends on the rows that were held, and with `t` the sensitive values, are not
-    weighed. None if it is not known how the method remembers boxes.
+    The attacker knows everyone's quasi-identifiers, everything published, the method and its parameters, but no times.
+    The attack ignores why the row left alone, which depends on the rows held at that time, and, with `t`, the
+    sensitive values.
 
-    Parameters
-    ----------
-    releases
-        What left, in the order it left: a `Published`, or anything with its columns.
-    eta
-        The rule that the attacker takes the method to have; by default its own. `LEAST_LOSS`: the box of least loss.
-    most
-        Rows to ask about, drawn at random by `seed`: so many that were given a box again, and so many stars.
-    stars
-        Whether rows that were published as stars are asked about.
-    pins
-        Whether members of groups that an end of their box tells are left out (`pinned`).
+    Args:
+        policy: The promises, the method and its parameters.
+        rows: All rows that went in.
+        releases: The releases in the order they left: a `Published`, or any object with its columns.
+        eta: The rule that the attacker assumes; by default the method's own. `LEAST_LOSS` is the box of least loss.
+        most: How many rows under a reused box to ask about, and how many stars.
+        seed: The seed that draws them.
+        stars: Whether to ask about rows that were published as stars.
+        pins: Whether to rule out rows known to be in a group by an end of its box (`pinned`).
+
+    Returns:
+        None if it is unknown how the method remembers boxes.
     """
     out = Published.of(releases)
     if eta is None:
-        eta = float(getattr(policy.parameters, "eta", 0.0))
+        eta = float(policy.parameter("eta", 0.0)) if policy.reuse is Reuse.WEIGHTED else 0.0
     memory = _memory(policy)
     if memory is None or out.kind is None or out.offsets is None:
         return None
     kind = out.kind
     if out.loss is None:
         out = replace(out, loss=_losses(policy, rows, out))
-    places, found = Places(policy, rows), _Found()
+    index, found = PersonIndex(policy, rows), _Found()
     if pins:
         found.pinned = pinned(policy, rows, out)
-    for reused in _reuses(memory, out, _drawn(kind, _REUSE, most, seed)):
-        _weigh(places, reused, eta, found)
+    for reused in _reuses(memory, out, _drawn(kind, REUSE, most, seed)):
+        _weigh(index, reused, eta, found)
     if stars and policy.on_suppress is OnSuppress.STAR:
-        _weigh_stars(places, policy, out, _drawn(kind, _SUPPRESSED, most, seed), found)
+        _weigh_stars(index, policy, out, _drawn(kind, SUPPRESSED, most, seed), found)
     chances = np.array(found.chances)
     return Shrinking(
         attack="shrinking",
@@ -203,11 +196,10 @@ def shrinking(
 
 
 def pinned(policy: Policy, rows: Rows, releases: Any) -> Bools:
-    """Which rows are known to be members of a group: they alone have the value that an end of its box is.
+    """Find the rows that are known to be in a group, because they alone have the value that its box ends at.
 
-    Each end of a range is the value of a member. Where one row alone in the box has it, of those that are not known to
-    be members of other groups, that is the member. Ends that lie on a grid (`step`), and the nodes of hierarchies, tell
-    nothing of this kind.
+    Each end of a range is the value of a member. If a single row in the box has that value, apart from rows known to be
+    in other groups, that row is the member. Ends on a grid (`step`) and nodes of hierarchies reveal nothing like that.
     """
     out = Published.of(releases)
     tells = [
@@ -215,7 +207,7 @@ def pinned(policy: Policy, rows: Rows, releases: Any) -> Bools:
         for d, qi in enumerate(policy.quasi_identifiers.values())
         if isinstance(qi.geometry, Interval) and getattr(qi, "step", None) is None
     ]
-    faces = list(_faces(Places(policy, rows), out, tells))
+    faces = list(_faces(PersonIndex(policy, rows), out, tells))
     of = np.full(len(rows), -1, np.int64)
     found = -1
     while found != np.count_nonzero(of >= 0):
@@ -227,13 +219,13 @@ def pinned(policy: Policy, rows: Rows, releases: Any) -> Bools:
     return np.asarray(of >= 0)
 
 
-def _faces(places: Places, out: Published, tells: list[int]) -> Iterator[tuple[int, Ints]]:
-    """Groups, and for each end of their boxes the rows in the box that have this value, if they are few."""
-    groups = np.arange(len(out)) if out.kind is None else np.flatnonzero(out.kind == _CLUSTER)
+def _faces(index: PersonIndex, out: Published, tells: list[int]) -> Iterator[tuple[int, Ints]]:
+    """Yield groups, and for each end of their box the rows in the box that have this value, if they are few."""
+    groups = np.arange(len(out)) if out.kind is None else np.flatnonzero(out.kind == CLUSTER)
     for i in groups.tolist():
-        inside = places.inside(out.lo[i], out.hi[i])
+        inside = index.inside(out.lo[i], out.hi[i])
         for d in tells:
-            values = places.qi[inside, d]
+            values = index.qi[inside, d]
             for end in {out.lo[i, d], out.hi[i, d]}:
                 holders = inside[values == end]
                 if len(holders) <= _FEW:
@@ -241,7 +233,7 @@ def _faces(places: Places, out: Published, tells: list[int]) -> Iterator[tuple[i
 
 
 def _drawn(kind: Ints, wanted: int, most: int, seed: int) -> Ints:
-    """Some of the releases of this kind, in order."""
+    """Draw some of the releases of this kind, in order."""
     numbers = np.flatnonzero(kind == wanted)
     if len(numbers) > most:
         numbers = np.sort(np.random.default_rng(seed).choice(numbers, most, replace=False))
@@ -249,13 +241,13 @@ def _drawn(kind: Ints, wanted: int, most: int, seed: int) -> Ints:
 
 
 def _losses(policy: Policy, rows: Rows, out: Published) -> Floats:
-    """What boxes lose, which everybody can compute; where a domain is learned, by all that came."""
+    """Compute the loss of each box, as anyone can; a learned domain is taken from all rows."""
     found = losses(policy, out.lo, out.hi, domains(policy, rows.qi), np.arange(len(out)))
     return np.zeros(0) if found is None else found.rows
 
 
 class _Found:
-    """What an attacker has found so far."""
+    """What the attacker has found so far."""
 
     def __init__(self) -> None:
         self.chances: list[float] = []
@@ -265,60 +257,60 @@ class _Found:
         self.odds = self.bound = self.weights = 1.0
 
 
-def _weigh(places: Places, reused: Reused, eta: float, found: _Found) -> None:
-    """Weigh the persons inside a box that was reused."""
+def _weigh(index: PersonIndex, reused: Reused, eta: float, found: _Found) -> None:
+    """Weigh the persons inside a reused box."""
     box = reused.box
-    rows = places.inside(reused.lo[box], reused.hi[box])
+    rows = index.inside(reused.lo[box], reused.hi[box])
     if found.pinned is not None:
         rows = rows[~found.pinned[rows]]
     if not len(rows):
         found.wrong += 1
         return
     chance = np.zeros(len(rows))
-    for block in _blocks(places.qi[rows]):
-        points = places.qi[rows[block]]
+    for block in _blocks(index.qi[rows]):
+        points = index.qi[rows[block]]
         near = _overlapping(reused, points.min(axis=0), points.max(axis=0))
         inside = near.containing(points)
         chance[block] = near.chances(inside, eta)
         bound, weights = near.bound(inside, eta)
         found.bound, found.weights = max(found.bound, bound), max(found.weights, weights)
-    # Before, one person is as likely as another; of one with several places any may be the row's.
-    persons, at = np.unique(places.person[rows], return_inverse=True)
+    # At first all persons are equally likely; a person's row may be any of their rows in the box.
+    persons, at = np.unique(index.person[rows], return_inverse=True)
     weight = np.bincount(at.reshape(-1), chance) / np.bincount(at.reshape(-1))
     possible = weight[weight > 0]
     if not len(possible):
         return
     found.chances.append(float(possible.max() / possible.sum()))
     found.excluded += len(possible) < len(persons)
-    found.wrong += bool(weight[persons == places.person[reused.row]].sum() == 0)
+    found.wrong += bool(weight[persons == index.person[reused.row]].sum() == 0)
     found.odds = max(found.odds, float(chance.max() / chance.min()) if chance.min() > 0 else math.inf)
 
 
-def _weigh_stars(places: Places, policy: Policy, out: Published, wanted: Ints, found: _Found) -> None:
-    """Weigh the persons who may be a star: those who have a row that no remembered box contains."""
+def _weigh_stars(index: PersonIndex, policy: Policy, out: Published, wanted: Ints, found: _Found) -> None:
+    """Weigh the persons who may be a star: those with a row that no remembered box contains."""
     memory = _memory(policy)
     assert memory is not None and out.kind is not None and out.offsets is not None and out.loss is not None
-    # With t a box may be refused to a row that it contains: that the row is a star excludes nobody.
-    excludes = policy.t is None and getattr(policy.parameters, "reuse", False) not in (False, Reuse.OFF)
-    free = np.ones(len(places.qi), np.bool_) if found.pinned is None else ~found.pinned
-    whole = np.bincount(places.person[free], minlength=places.persons)
-    boxes, asked = np.zeros(len(places.qi), np.int64), set(wanted.tolist())
+    # With t the method may refuse a box to a row inside it, so a star excludes nobody.
+    excludes = policy.t is None and policy.reuse is not Reuse.OFF
+    free = np.ones(len(index.qi), np.bool_) if found.pinned is None else ~found.pinned
+    whole = np.bincount(index.person[free], minlength=index.persons)
+    boxes, asked = np.zeros(len(index.qi), np.int64), set(wanted.tolist())
     for i, (kind, begin, end) in enumerate(zip(out.kind.tolist(), out.offsets[:-1], out.offsets[1:], strict=True)):
         if i in asked:
             possible = free & (boxes == 0) if excludes else free
-            held = np.bincount(places.person[possible], minlength=places.persons)
+            held = np.bincount(index.person[possible], minlength=index.persons)
             weight = held[held > 0] / whole[held > 0]
-            truth = places.person[out.rows[begin:end]]
+            truth = index.person[out.rows[begin:end]]
             found.wrong += int(np.count_nonzero(held[truth] == 0))
             if len(weight):
                 found.chances.append(float(weight.max() / weight.sum()))
-                found.excludes.append(1.0 - len(weight) / max(places.persons, 1))
+                found.excludes.append(1.0 - len(weight) / max(index.persons, 1))
         for added, lo, hi in memory.left(kind, int(end - begin), out.lo[i], out.hi[i], float(out.loss[i])):
-            boxes[places.inside(lo, hi)] += added
+            boxes[index.inside(lo, hi)] += added
 
 
 def _blocks(points: Floats) -> Iterator[Ints]:
-    """The points in blocks of a few that lie near each other: few boxes meet a block."""
+    """Cut the points into small blocks of neighbours, since few boxes meet a block."""
     parts = [np.arange(len(points))]
     while parts:
         part = parts.pop()
@@ -332,7 +324,7 @@ def _blocks(points: Floats) -> Iterator[Ints]:
 
 
 def _overlapping(reused: Reused, lo: Floats, hi: Floats) -> Reused:
-    """The same without the boxes that have no place between these ends; the one that was given has."""
+    """Keep the boxes that meet this range. The box that was given always does."""
     near = np.all((reused.lo <= hi) & (lo <= reused.hi), axis=1)
     return Reused(
         reused.row,
@@ -348,7 +340,7 @@ def _overlapping(reused: Reused, lo: Floats, hi: Floats) -> Reused:
 
 
 class _Memory(ABC):
-    """The boxes that are kept, oldest first; one that is there already keeps its place."""
+    """The boxes that a method remembers, oldest first. A box that is published again keeps its position."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -356,11 +348,11 @@ class _Memory(ABC):
         self.average: float | None = None
 
     def left(self, kind: int, rows: int, lo: Floats, hi: Floats, loss: float) -> list[tuple[int, Floats, Floats]]:
-        """Take note of a release; the boxes that are remembered since (1), or no longer (-1)."""
+        """Record a release, and return the boxes that are remembered from now on (1) or forgotten (-1)."""
         key = _key(lo, hi)
-        if kind == _REUSE and key in self.boxes:
-            self._note(rows, self.boxes[key][2])  # what it lost when it was made
-        if kind != _CLUSTER:
+        if kind == REUSE and key in self.boxes:
+            self._note(rows, self.boxes[key][2])  # the loss when the box was made
+        if kind != CLUSTER:
             return []
         self._note(rows, loss)
         if not self._keeps(loss) or self._most <= 0:
@@ -374,17 +366,17 @@ class _Memory(ABC):
 
     @abstractmethod
     def _keeps(self, loss: float) -> bool:
-        """Whether a new box of this loss is kept."""
+        """Whether the method remembers a new box of this loss."""
 
     @abstractmethod
     def _note(self, rows: int, loss: float) -> None:
-        """Take note of what so many rows lost."""
+        """Record the loss of `rows` rows."""
 
 
 class _CastleMemory(_Memory):
-    """Boxes that lose less than the last mu did on average."""
+    """Remembers boxes that lose less than the average of the last mu boxes."""
 
-    def __init__(self, parameters: CastleParameters) -> None:
+    def __init__(self, parameters: Any) -> None:
         super().__init__(parameters.max_reusable)
         self._losses: deque[float] = deque(maxlen=parameters.mu)
 
@@ -397,9 +389,9 @@ class _CastleMemory(_Memory):
 
 
 class _BastionMemory(_Memory):
-    """All boxes, and the average that weights are relative to."""
+    """Remembers all boxes, and the average loss that the weights are relative to."""
 
-    def __init__(self, k: int, parameters: BastionParameters) -> None:
+    def __init__(self, k: int, parameters: Any) -> None:
         super().__init__(parameters.max_reusable)
         self._pace = 10.0 * k
 
@@ -419,21 +411,21 @@ def _key(lo: Floats, hi: Floats) -> bytes:
 
 def _memory(policy: Policy) -> _Memory | None:
     parameters = policy.parameters
-    # Where rows are put in order, the releases are no longer those that were decided on.
-    if getattr(parameters, "reorder", False) or getattr(parameters, "perturbs", False):
+    # If the output is reordered, its releases are not those that the method decided on.
+    if policy.reorders or policy.declaration.perturbs:
         return None
-    if isinstance(parameters, BastionParameters):
+    if policy.method == "bastion":
         return _BastionMemory(policy.k, parameters)
-    return _CastleMemory(parameters) if isinstance(parameters, CastleParameters) else None
+    return _CastleMemory(parameters) if policy.method == "castle" else None
 
 
 def _reuses(memory: _Memory, out: Published, wanted: Ints) -> Iterator[Reused]:
-    """The wanted releases, with what there was to draw from."""
+    """Yield the wanted releases with the boxes they were drawn from."""
     assert out.kind is not None and out.offsets is not None and out.loss is not None
     asked = set(wanted.tolist())
     for i, (kind, begin, end) in enumerate(zip(out.kind.tolist(), out.offsets[:-1], out.offsets[1:], strict=True)):
         key = _key(out.lo[i], out.hi[i])
-        if i in asked and key in memory.boxes:  # else it was not published by this method, whatever is said
+        if i in asked and key in memory.boxes:  # otherwise this method did not publish it, whatever its kind says
             lo, hi, loss = (np.array(column) for column in zip(*memory.boxes.values(), strict=True))
             yield Reused(int(out.rows[begin]), list(memory.boxes).index(key), lo, hi, loss, memory.average)
         memory.left(kind, int(end - begin), out.lo[i], out.hi[i], float(out.loss[i]))

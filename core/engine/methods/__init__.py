@@ -1,3 +1,3 @@
-"""The methods, one folder each: engine, kernel and snapshot schema."""
+"""The methods, one folder each: its declaration, engine, kernel and snapshot schema."""
 
 from __future__ import annotations

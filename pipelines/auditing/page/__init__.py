@@ -1,8 +1,8 @@
-"""The audit as one page: HTML that needs nothing but itself.
+"""The audit as one HTML page that needs nothing but itself.
 
-The page is made of the audit's JSON document, holds it, and says nothing that is not in it. It has no
-script, asks the network for nothing, and its own policy forbids both: it can be mailed, printed,
-and signed for. Names of columns are somebody's, and are written as text wherever they appear.
+The page is made from the audit's JSON document, contains it, and shows nothing that is not in it. It has no script and
+asks the network for nothing, and its content security policy forbids both, so it can be mailed, printed and signed.
+Column names come from the user, so they are escaped wherever they appear.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ def write(document: Mapping[str, Any], path: str | Path) -> None:
 
 
 def render(document: Mapping[str, Any]) -> str:
-    """The page of an audit's document: the same document, the same text.
+    """Make the page of an audit's document. The same document always gives the same text.
 
     Raises:
-        CommandError: what draws and writes the page is not installed.
-        ValueError: the document is not JSON, which knows neither NaN nor infinite numbers.
+        CommandError: a package that the page needs is not installed.
+        ValueError: the document holds NaN or an infinite number, which JSON cannot.
     """
     try:
         from crenel.pipelines.auditing.page import plots
@@ -35,9 +35,9 @@ def render(document: Mapping[str, Any]) -> str:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in {"jinja2", "markupsafe", "matplotlib"}:
             raise
-        msg = f"The page needs the package {error.name}: pip install 'crenel[report]'."
+        msg = f"The page needs the package {error.name}. Run: pip install 'crenel[report]'"
         raise CommandError(msg) from None
 
-    # What is shown is what is embedded, to the last digit.
+    # The page shows what it embeds, to the last digit.
     known = json.loads(json.dumps(document, allow_nan=False))
     return fill(known, plots.draw(known))

@@ -1,4 +1,4 @@
-"""The plots of the page, as SVG that takes its colours and its type from the page around it."""
+"""Draws the plots of the page as SVG that takes its colours and its font from the page around it."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from crenel.pipelines.auditing.page.words import Format, amount, clean, number, 
 
 __all__ = ["MOST_BARS", "draw"]
 
-#: So many columns fit a plot; the table under it has all.
+#: The most columns that fit a plot. The table under it has all of them.
 MOST_BARS = 30
 
-#: In points. A phone shows the plot a little smaller, a desktop a little larger: one drawing serves both.
+#: In points. A phone shows the plot a little smaller, a desktop a little larger, so one drawing serves both.
 _WIDTH = 360.0
 _HEIGHT = 205.0
 _TYPE = 11.5
 
-#: Drawn as these, and the page says what they look like, by day, by night and on paper.
+#: Placeholder colours. They become variables of the page, which has values for light, dark and print.
 _PAPER, _INK, _MUTED, _LINE, _BAR, _LIMIT = "#010101", "#111111", "#222222", "#333333", "#444444", "#555555"
 _COLOURS = {_PAPER: "paper", _INK: "ink", _MUTED: "muted", _LINE: "line", _BAR: "bar", _LIMIT: "limit"}
 _STEPS = (1, 2, 2.5, 5, 10)
@@ -47,7 +47,7 @@ _STYLE: Any = {
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": _TYPE,
     "svg.fonttype": "none",
-    # A column may be called `$x`, which is no formula.
+    # A column may be called `$x`, which is not a formula.
     "text.parse_math": False,
     "text.color": _INK,
     "xtick.color": _LINE,
@@ -60,7 +60,7 @@ _STYLE: Any = {
 
 
 def draw(document: Mapping[str, Any]) -> dict[str, str]:
-    """The plots by name; what was not measured has none."""
+    """Draw the plots, by name. What was not measured has no plot."""
     with mpl.rc_context(_STYLE):
         made = {
             "loss": _loss(document["loss"]),
@@ -73,7 +73,7 @@ def draw(document: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _loss(loss: Mapping[str, Any]) -> str:
-    """Loss of each column, beside that of all."""
+    """Draw the loss of each column, and the overall loss as a line."""
     known = {name: value for name, value in loss["per_attribute"].items() if value is not None}
     worst = set(sorted(known, key=lambda name: -known[name])[:MOST_BARS])
     names = [name for name in known if name in worst]
@@ -86,7 +86,7 @@ def _loss(loss: Mapping[str, Any]) -> str:
     axes.set_yticks(range(len(names)), [clean(name, 18) for name in names])
     axes.tick_params(axis="y", labelcolor=_INK)
     axes.invert_yaxis()
-    # Room for the labels behind the bars.
+    # Leave room for the labels at the end of the bars.
     axes.set_xlim(0, 1.28 * max([*values, loss.get("overall") or 0.0, 0.01]))
     _percents(axes.xaxis)
     axes.grid(axis="x", color=_LINE, linewidth=0.6)
@@ -97,7 +97,7 @@ def _loss(loss: Mapping[str, Any]) -> str:
 
 
 def _groups(groups: Mapping[str, Any], k: int | None) -> str:
-    """How many groups are of which size, against k."""
+    """Draw how many groups have which size, and k as a line."""
     bins = groups["histogram"]
     if not bins:
         return ""
@@ -111,7 +111,7 @@ def _groups(groups: Mapping[str, Any], k: int | None) -> str:
 
 
 def _delay(delay: Mapping[str, Any] | None) -> str:
-    """How many rows waited for how long, against the deadline."""
+    """Draw how many rows waited for how long, and the deadline as a line."""
     bins = delay["histogram"] if delay else []
     if not delay or not bins:
         return ""
@@ -126,7 +126,7 @@ def _delay(delay: Mapping[str, Any] | None) -> str:
 
 
 def _over_time(over_time: Mapping[str, Any], what: str) -> str:
-    """A figure of each stretch of the stream, in order."""
+    """Draw a figure for each part of the stream, in order."""
     bins = over_time["bins"]
     values = [part[what] for part in bins]
     if all(value is None for value in values):
@@ -142,7 +142,7 @@ def _over_time(over_time: Mapping[str, Any], what: str) -> str:
 
 
 def _line(axes: Axes, bins: Sequence[Mapping[str, Any]], values: Sequence[float | None]) -> None:
-    """Losses; where there is none, the line is broken."""
+    """Draw losses as a line, with a gap where there is none."""
     known = [np.nan if value is None else value for value in values]
     few = len(known) <= 12
     axes.plot(np.arange(len(bins)) + 0.5, known, color=_BAR, linewidth=2, marker="o" if few else "", markersize=5)
@@ -155,7 +155,7 @@ def _line(axes: Axes, bins: Sequence[Mapping[str, Any]], values: Sequence[float 
 
 
 def _is_alone(values: Sequence[float], place: int) -> bool:
-    """Whether no line would show a value: its neighbours are missing."""
+    """Whether both neighbours of a value are missing, so that no line would show it."""
     around = [*values[max(place - 1, 0) : place], *values[place + 1 : place + 2]]
     return not np.isnan(values[place]) and bool(np.all(np.isnan(around)))
 
@@ -169,7 +169,7 @@ def _bars(axes: Axes, bins: Sequence[Mapping[str, Any]], heights: Sequence[float
 
 
 def _ordered(axes: Axes, bins: Sequence[Mapping[str, Any]], say: Format) -> None:
-    """Bins side by side, however wide each is; some of their bounds are named."""
+    """Put bins side by side, all equally wide, and label some of their bounds."""
     bounds = [part["from"] for part in bins] + [bins[-1]["to"]]
     labels = [say(bound) for bound in bounds]
     longest = max(len(line) for label in labels for line in label.split("\n"))
@@ -182,7 +182,7 @@ def _ordered(axes: Axes, bins: Sequence[Mapping[str, Any]], say: Format) -> None
 
 
 def _place(bins: Sequence[Mapping[str, Any]], bound: float) -> float:
-    """Where a bound is among bins side by side; just outside of them, if it is."""
+    """Find the place of a bound among bins side by side; just outside of them if it is beyond."""
     first, last = bins[0]["from"], bins[-1]["to"]
     if bound < first:
         return -0.2
@@ -196,7 +196,7 @@ def _place(bins: Sequence[Mapping[str, Any]], bound: float) -> float:
 
 
 def _limit(axes: Axes, at: float, text: str) -> None:
-    """A dashed line with its name above it."""
+    """Draw a dashed line, and its label above it."""
     axes.axvline(at, color=_PAPER, linewidth=4)
     axes.axvline(at, color=_LIMIT, linewidth=1.8, linestyle=(0, (4, 2)))
     low, high = axes.get_xlim()
@@ -220,7 +220,7 @@ def _percents(axis: Any) -> None:
 
 
 def _moment(bound: float | str) -> str:
-    """A bound in the stream: a number of rows, or a time, its day above its hour."""
+    """Write a bound in the stream: a number of rows, or a time as its day above its hour."""
     if not isinstance(bound, str):
         return number(bound)
     day, _, hour = bound.removesuffix("Z").partition("T")
@@ -233,10 +233,10 @@ def _canvas(height: float = _HEIGHT) -> tuple[Figure, Axes]:
 
 
 def _svg(figure: Figure, name: str) -> str:
-    """The drawing, to be put into a page among others."""
+    """Write a drawing so that a page can hold several of them."""
     file = io.StringIO()
     nothing = dict.fromkeys(["Creator", "Date", "Format", "Type"])
-    # Of the figure's name, so that no two figures of the page share an id, and no run differs from another.
+    # The salt makes ids differ between the figures of a page, and stay the same from run to run.
     with mpl.rc_context({"svg.hashsalt": name}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)
         figure.savefig(file, format="svg", metadata=nothing, transparent=True)
@@ -244,7 +244,7 @@ def _svg(figure: Figure, name: str) -> str:
 
 
 def _bare(svg: str) -> str:
-    """The drawing in the page's colours, without style sheets, sizes and names of groups of its own."""
+    """Give a drawing the page's colours, and remove its own style sheets, sizes and group ids."""
     ElementTree.register_namespace("", _SVG)
     ElementTree.register_namespace("xlink", _XLINK)
     root = ElementTree.fromstring(svg)
@@ -256,14 +256,14 @@ def _bare(svg: str) -> str:
         if parent.tag == f"{{{_SVG}}}g":
             parent.attrib.pop("id", None)
         if "style" in parent.attrib:
-            parent.set("style", _worn(parent.attrib["style"]))
+            parent.set("style", _in_page_colours(parent.attrib["style"]))
         if parent.tag == f"{{{_SVG}}}path":
             parent.set("d", re.sub(r"\s+", " ", parent.get("d", "")).strip())
     return ElementTree.tostring(root, encoding="unicode")
 
 
-def _worn(style: str) -> str:
-    """A style in the colours of the page."""
+def _in_page_colours(style: str) -> str:
+    """Replace the placeholder colours of a style by the page's variables."""
     for drawn, name in _COLOURS.items():
         style = style.replace(drawn, f"var(--{name})")
     return style

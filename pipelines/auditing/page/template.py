@@ -1,4 +1,4 @@
-"""The page's text, filled with a document's figures."""
+"""Fills the page's template with a document's figures."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _UNKNOWN = "not known"
 
 
 def fill(document: Mapping[str, Any], plots: Mapping[str, str]) -> str:
-    """The page: the template, with the document's figures and the plots of them."""
-    # ASCII: what is embedded is the same in whatever encoding the page is read.
+    """Fill the template with the document's figures and plots."""
+    # ASCII, so that the embedded document is the same in whatever encoding the page is read.
     embedded = json.dumps(document, ensure_ascii=True, allow_nan=False)
     return _template().render(
         document=document,
@@ -29,9 +29,9 @@ def fill(document: Mapping[str, Any], plots: Mapping[str, str]) -> str:
         plots={name: Markup(svg) for name, svg in plots.items()},
         by_state=lambda state: [promise for promise in document["promises"] if promise["state"] == state],
         extremes=_extremes,
-        # A script's content is not unescaped: what could end it is written as JSON can write it.
+        # HTML does not unescape a script's content, so characters that could end it are escaped as in JSON.
         embedded=Markup(embedded.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")),
-        # Who signs a printed page signs for this file.
+        # A signature under a printed page is for the file with this fingerprint.
         fingerprint=hashlib.sha256(embedded.encode()).hexdigest(),
         download=quote(embedded, safe=""),
         readable=json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False),
@@ -53,13 +53,13 @@ def _template() -> Template:
 
 
 class _Figures:
-    """Says figures of the document, each with its place there and its whole value."""
+    """Writes figures of the document as HTML; each carries its place in the document and its exact value."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         self._document = document
 
     def __call__(self, path: Sequence[str | int], say: str = "number") -> Markup:
-        """The figure at a place: a share in percent, a span of time, or a number."""
+        """Write the figure at a place: as a share in percent, a span of time, or a number."""
         value = self.value(path)
         where = json.dumps(path)
         if value is None:
@@ -69,13 +69,13 @@ class _Figures:
         return Markup('<data data-at="{}" value="{}">{}</data>').format(where, json.dumps(value), FORMATS[say](value))
 
     def waited(self, path: Sequence[str | int]) -> Markup:
-        """A delay, in the unit in which delays are counted."""
+        """Write a delay, in the unit in which the document counts delays."""
         unit = self._document["delay"]["unit"]
         said = self(path, "duration" if unit == "seconds" else "number")
         return said if unit == "seconds" or self.value(path) is None else said + Markup(" rows")
 
     def value(self, path: Sequence[str | int]) -> Any:
-        """The figure itself; None where a part was not measured."""
+        """Look the figure up; None if it, or a part that holds it, was not measured."""
         found: Any = self._document
         for step in path:
             found = found.get(step) if isinstance(found, dict) else found[step]
@@ -85,7 +85,7 @@ class _Figures:
 
 
 def _extremes(values: Mapping[Any, float | None] | Sequence[float | None]) -> tuple[Any, Any] | None:
-    """Where the least and the greatest of what is known are."""
+    """Find the places of the least and the greatest known value; None if no value is known."""
     pairs = values.items() if isinstance(values, Mapping) else enumerate(values)
     known = [(value, place) for place, value in pairs if value is not None]
     if not known:
@@ -96,5 +96,5 @@ def _extremes(values: Mapping[Any, float | None] | Sequence[float | None]) -> tu
 
 
 def _printable(text: str) -> str:
-    """A text as HTML can hold it: control characters are none."""
+    """Replace control characters, which HTML cannot hold."""
     return "\n".join(map(clean, text.split("\n")))

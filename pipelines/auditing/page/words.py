@@ -1,4 +1,4 @@
-"""How figures are said."""
+"""Writes figures for a reader."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 __all__ = ["FORMATS", "Format", "amount", "clean", "duration", "number", "percent", "title"]
 
-#: Says a figure.
+#: Writes a figure.
 Format = Callable[[Any], str]
 
-#: Symbols of the units of time, with their seconds.
+#: Symbols of the units of time, and their lengths in seconds.
 _UNITS = [("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)]
 
-#: Above, digits tell nothing.
+#: Above this, a float does not hold all digits.
 _LARGE = 1e15
 
 _TITLES = {
@@ -22,10 +22,10 @@ _TITLES = {
     "k": "k persons in each group",
     "l": "Diversity",
     "t": "Closeness",
-    "deadline": "In time",
+    "deadline": "On time",
     "nothing lost": "Nothing lost",
     "contained": "True values",
-    "columns": "Nothing else leaves",
+    "columns": "No other column",
     "boxes": "Legal generalizations",
     "reported figures": "Reported figures",
     "epsilon": "Differential privacy",
@@ -33,7 +33,7 @@ _TITLES = {
 
 
 def clean(text: str, longest: int | None = None) -> str:
-    """A text without what cannot be printed, and no longer than asked.
+    """Replace what cannot be printed, and cut the text to `longest` characters.
 
     >>> clean(chr(0) + "name"), clean("a rather long name", 10)
     ('�name', 'a rather …')
@@ -43,7 +43,7 @@ def clean(text: str, longest: int | None = None) -> str:
 
 
 def number(value: float) -> str:
-    """A number to four digits, and whole numbers to all of them.
+    """Write a number to four digits, and a whole number to all of its digits.
 
     >>> number(1234567), number(1234.5678), number(0.123456), number(2.5), number(1e-9)
     ('1,234,567', '1,235', '0.1235', '2.5', '1e-09')
@@ -59,7 +59,7 @@ def number(value: float) -> str:
 
 
 def percent(share: float) -> str:
-    """A share in percent; never 0 % or 100 % of what is not nothing or all.
+    """Write a share in percent. Only nothing is 0 %, and only all is 100 %.
 
     >>> percent(0.2131), percent(0.0042), percent(0.00001), percent(0.99999), percent(1)
     ('21.3 %', '0.42 %', 'under 0.01 %', 'over 99.9 %', '100 %')
@@ -74,7 +74,7 @@ def percent(share: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A span of time in its two largest units.
+    """Write a span of time in its two largest units.
 
     >>> duration(3599.5), duration(3600), duration(0.0421), duration(90_061)
     ('59 min 59.5 s', '1 h', '0.0421 s', '1 d 1 h')
@@ -85,21 +85,21 @@ def duration(seconds: float) -> str:
     (name, size), (finer, finer_size) = _UNITS[unit], _UNITS[unit + 1]
     whole, rest = divmod(abs(seconds), size)
     sign = "-" if seconds < 0 else ""
-    # Rounded down, so that a minute never has 60 seconds.
+    # Rounded down, so that a minute never shows 60 seconds.
     part = math.floor(rest / finer_size * 10) / 10 if finer_size == 1 else rest // finer_size
     return f"{sign}{number(whole)} {name}" + (f" {number(part)} {finer}" if part else "")
 
 
 def amount(unit: str | None) -> Format:
-    """How a figure of that unit is said."""
+    """Choose how figures of a unit are written."""
     return duration if unit == "seconds" else number
 
 
 def title(promise: str) -> str:
-    """A promise's name, for the reader.
+    """Write a promise's name for the reader.
 
     >>> title("l:diagnosis"), title("deadline"), title("another")
-    ('Diversity of diagnosis (l)', 'In time', 'another')
+    ('Diversity of diagnosis (l)', 'On time', 'another')
     """
     kind, colon, column = promise.partition(":")
     if colon and kind in {"l", "t"}:
@@ -107,5 +107,5 @@ def title(promise: str) -> str:
     return _TITLES.get(promise, clean(promise))
 
 
-#: The ways to say a figure, by the names that the template uses.
+#: The ways to write a figure, by the names that the template uses.
 FORMATS: dict[str, Format] = {"number": number, "percent": percent, "duration": duration}

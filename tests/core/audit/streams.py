@@ -1,4 +1,4 @@
-"""Streams to attack, and what is seen of them."""
+"""Streams to attack, and what an attacker observes of them."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from typing import Any
 
 import numpy as np
 
-from crenel.audit.attacks import Seen
+from crenel.audit.attacks import Observation
 from crenel.encoding.rows import Rows
-from crenel.engine import Releases, create
+from crenel.engine import Releases, create_engine
 from crenel.policy import Policy, Sensitive
 from crenel.policy.quasi_identifiers import Numeric
 
 N = 400
 PARAMETERS: dict[str, dict[str, Any]] = {
-    "bastion": {"reuse": True},
+    "bastion": {"reuse": "weighted"},
     "castle": {"beta": 10},
     "castleguard": {"beta": 10, "beta_sample": 0.6, "phi": 100.0},
 }
-#: What promises a crowd at one moment.
-CROWD: dict[str, Any] = {"parameters": {"reuse": False}, "on_suppress": "drop"}
+#: Settings with which bastion promises a crowd at one moment.
+CROWD: dict[str, Any] = {"parameters": {"reuse": "off"}, "on_suppress": "drop"}
 WIDEST = np.array([[0.0, 100.0], [0.0, 100.0]])
 
 
@@ -39,30 +39,32 @@ def policy(method: str, seed: int = 1, **changes: Any) -> Policy:
 
 
 def stream(n: int = N, seed: int = 5) -> Rows:
-    """One row a person; the sensitive value hangs on where a row lies."""
+    """Draw one row per person. The sensitive value depends on where the row lies."""
     random = np.random.default_rng(seed)
     qi = random.uniform(1, 99, (n, 2))
     return Rows(qi, np.arange(n), (qi[:, :1] // 25).astype(np.int64), np.zeros(n, np.int64))
 
 
 def published(of: Policy, rows: Rows) -> Releases:
-    engine = create(of)
+    engine = create_engine(of)
     return Releases.concat([engine.push(rows), engine.flush()])
 
 
-def seen(of: Policy, rows: Rows) -> Seen:
-    return Seen.of(of, rows, published(of, rows))
+def observed(of: Policy, rows: Rows) -> Observation:
+    return Observation.of(of, rows, published(of, rows))
 
 
 def clouds() -> Rows:
-    """Four places far from each other, each with a sensitive value of its own."""
+    """Draw rows around four distant places, each with its own sensitive value."""
     rows = stream()
     qi = np.stack([rows.qi[:, 0] // 25 * 30 + rows.qi[:, 0] % 25 / 5, rows.qi[:, 1]], axis=1)
     return Rows(qi, rows.person, rows.sensitive, rows.time)
 
 
-def view(lo: list[list[float]], hi: list[list[float]], values: list[int], star: list[bool] | None = None) -> Seen:
-    return Seen(
+def observation(
+    lo: list[list[float]], hi: list[list[float]], values: list[int], star: list[bool] | None = None
+) -> Observation:
+    return Observation(
         lo=np.array(lo),
         hi=np.array(hi),
         sensitive=np.array(values)[:, None],

@@ -1,4 +1,4 @@
-"""Attackers who know times, or who is in a group, or the output alone: what a crowd withstands, and what breaks."""
+"""Attackers who know times, or who is in a group, or only the output: what a crowd withstands, and what fails."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from crenel.audit.attacks import Seen, ends, observer, outermost, posterior
-from crenel.audit.guarantees import Published, audit
+from crenel.audit import Published, audit
+from crenel.audit.attacks import Observation, ends, observer, outermost, posterior
 from crenel.encoding.rows import Rows
-from crenel.engine import Kind, Releases, create
+from crenel.engine import Kind, Releases, create_engine
 from crenel.policy import Policy
 from crenel.policy.quasi_identifiers import Numeric
-from tests.core.audit.streams import CROWD, policy, published, seen, stream
-from tests.core.engine.cases import bastion_cases, run
+from crenel.testing.engine_streams import run
+from tests.core.audit.streams import CROWD, observed, policy, published, stream
+from tests.core.engine.cases import bastion_cases
 
 EASILY = settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 ONE = {"x": Numeric(domain=(0, 100))}
@@ -34,7 +35,7 @@ def line(values: list[float], persons: list[int] | None = None, time: list[int] 
 
 
 def thin(n: int = 1_500) -> Rows:
-    """A row every ten seconds or so: about twelve within a delay of two minutes, sometimes few."""
+    """About a row every ten seconds: twelve within a delay of two minutes, and sometimes fewer."""
     gaps = np.random.default_rng(3).exponential(10.0, n)
     return replace(stream(n), time=np.cumsum(gaps * 1e6).astype(np.int64))
 
@@ -43,18 +44,18 @@ def timed(method: str, **changes: Any) -> Policy:
     return policy(method, **{"delay": "2m", "delay_rows": None, "k": 10} | changes)
 
 
-# -- the observer of time --------------------------------------------------------------------------------------------
+# -- the observer ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", ["castle", "bastion"])
-def test_who_knows_the_time_finds_rows_that_leave_alone(method: str):
+def test_an_attacker_who_knows_the_time_finds_rows_that_leave_alone(method: str):
     of, rows = timed(method), thin()
     weak = observer(of, rows, published(of, rows), most=500)
     assert weak.missed == 0
     assert weak.above > weak.targets / 10
     assert weak.linked > weak.targets / 20
     assert weak.highest == 1.0
-    # The better the moment is known, the fewer rows are possible.
+    # The better the attacker knows the moment, the fewer rows are possible.
     better = observer(of, rows, published(of, rows), most=500, known=0.0)
     assert better.mean > weak.mean
     assert better.missed == 0
@@ -69,8 +70,8 @@ def test_a_crowd_leaves_the_observer_one_in_k(known: float):
 
 
 def test_stars_are_found_without_reuse():
-    """It is not reuse alone: a star is alone in its time, too."""
-    of, rows = timed("bastion", parameters={"reuse": False}, on_suppress="star"), thin()
+    """Reuse is not the only reason: a star is alone in its time, too."""
+    of, rows = timed("bastion", parameters={"reuse": "off"}, on_suppress="star"), thin()
     found = observer(of, rows, published(of, rows), most=500)
     assert found.above > found.targets / 10
 
@@ -87,17 +88,17 @@ def test_the_observer_by_hand():
         arrivals=[5, 7, 8, 10],
     )
     exact = observer(of, rows, out, known=0.0)
-    # The rows of 1 and 2 are one of two, and so are 9 and 9.5. That of 3 left alone, at its deadline, and so did 2.5.
+    # The rows at 1 and 2 are one of two, and so are 9 and 9.5. The row at 3 left alone at its deadline, and so did 2.5.
     assert (exact.targets, exact.linked, exact.above, exact.missed) == (6, 2, 2, 0)
     assert exact.mean == pytest.approx((4 * 0.5 + 2 * 1.0) / 6)
-    # If nothing is known of when, 2 may be any of four, and 3 either of the two that left alone.
+    # Without any knowledge of the time, 2 may be any of four rows, and 3 either of the two that left alone.
     nothing = observer(of, rows, out, known=5.0)
     assert nothing.mean == pytest.approx((1 / 4 + 1 / 4 + 1 / 2 + 1 / 2 + 1 / 2 + 1 / 2) / 6, abs=0.1)
     assert nothing.linked == 0
     assert observer(of, rows, replace(out, arrivals=None)) is None
 
 
-# -- who knows all but the values --------------------------------------------------------------------------------------
+# -- an attacker who knows all but the values --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", ["castle", "bastion"])
@@ -106,7 +107,7 @@ def test_rows_that_leave_alone_have_a_best_guess_above_one_in_k(method: str):
     releases = published(of, rows)
     found = posterior(of, rows, releases)
     assert found.targets == 1_400
-    # Not all, if two leave at once.
+    # Not all of them, if two leave at once.
     assert 10 < found.reused <= np.count_nonzero(releases.kind == Kind.REUSE)
     assert found.above == found.reused + found.stars
     assert found.highest == 1.0
@@ -122,8 +123,8 @@ def test_under_a_crowd_no_guess_is_above_one_in_k():
 
 @EASILY
 @given(case=bastion_cases())
-def test_above_one_in_k_is_who_is_in_no_crowd(case):
-    """Nobody who left in a crowd is above 1/k; whoever is above is counted by the audit."""
+def test_only_rows_without_a_crowd_are_above_one_in_k(case):
+    """No row that left in a crowd is above 1/k, and the audit counts every row that is."""
     releases = run(case)
     found = posterior(case.policy, case.rows, releases)
     assert found.above <= audit(case.policy, case.rows, releases, calls=[]).no_crowd
@@ -141,8 +142,8 @@ def test_the_posterior_by_hand():
         arrivals=[5, 6, 6, 6, 7, 7, 8],
     )
     found = posterior(of, rows, out)
-    # 1/3 each; of the three that left alone at once, two lie in the first box, and all in the last; two stars at once;
-    # and of a release of two persons one has two rows of three.
+    # 1/3 each. Of the three that left alone at once, two lie in the first box, and all in the last. Two stars at once.
+    # In a release of two persons, one has two of the three rows.
     expected = [1 / 3] * 3 + [1 / 2, 1 / 2, 1 / 3] + [1 / 2, 1 / 2] + [2 / 3] * 3
     assert found.mean == pytest.approx(np.mean(expected))
     assert (found.reused, found.stars, found.together, found.above) == (2, 2, 3, 7)
@@ -154,7 +155,7 @@ def test_the_posterior_by_hand():
 
 
 def nearest_and_a_new_value(n: int = 60, k: int = 10) -> tuple[Policy, Rows, Published]:
-    """A weak publisher: the k rows nearest to one, and then the nearest that brings a new value."""
+    """A weak publisher: the k rows nearest to one, and then the nearest with a new value."""
     random = np.random.default_rng(4)
     of = policy("bastion", k=k, l=2)
     qi, values, rows, offsets = [], [], [], [0]
@@ -177,23 +178,23 @@ def nearest_and_a_new_value(n: int = 60, k: int = 10) -> tuple[Policy, Rows, Pub
     return of, made, out
 
 
-def test_the_outermost_member_has_the_odd_value():
+def test_the_outermost_member_has_the_unique_value():
     of, rows, out = nearest_and_a_new_value()
     found = outermost(of, rows, out)
     assert found.targets == found.larger == 60
     assert found.expected == pytest.approx(60 / 11)
     assert found.ratio == found.larger_ratio > 7
-    assert "times what chance gives" in str(found)
+    assert "times as often as by chance" in str(found)
 
 
-def test_where_values_do_not_decide_the_outermost_is_anybody():
-    """The same groups, and the odd value is anybody's: 60 guesses of which 5.5 are right by chance."""
+def test_the_outermost_member_is_anyone_if_values_do_not_decide():
+    """The same groups, but anyone has the unique value: of 60 guesses 5.5 are right by chance."""
     of, rows, out = nearest_and_a_new_value(300)
     sensitive = np.zeros((len(rows), 1), np.int64)
     sensitive[np.arange(300) * 11 + np.random.default_rng(1).integers(0, 11, 300)] = 1
     found = outermost(of, replace(rows, sensitive=sensitive), out)
     assert found.targets == 300
-    # 27 are expected, of a standard deviation of 5: three of it.
+    # 27 are expected, with a standard deviation of 5: this allows three of them.
     assert found.ratio < 1.6
 
 
@@ -209,7 +210,7 @@ def test_the_outermost_by_hand():
         kind=[Kind.CLUSTER, Kind.CLUSTER, Kind.CLUSTER, Kind.SUPPRESSED],
     )
     found = outermost(of, rows, out)
-    # 9 has the odd value; of the second group 8 is guessed and 5.1 has it; the third has two odd values.
+    # 9 has the unique value. In the second group 8 is guessed, but 5.1 has it. The third has two unique values.
     assert (found.targets, found.right, found.larger, found.larger_right) == (2, 1, 1, 1)
     assert found.expected == pytest.approx(1 / 4 + 1 / 3)
     assert outermost(replace(of, sensitive={}), rows, out) is None
@@ -219,13 +220,13 @@ def test_the_outermost_by_hand():
 
 
 @pytest.mark.parametrize("method", ["castle", "bastion", "mondrian"])
-def test_values_of_one_person_leave_as_ends(method: str):
+def test_values_of_one_person_are_published_as_ends(method: str):
     of, rows = policy(method), stream()
-    found = ends(of, seen(of, rows), rows)
+    found = ends(of, observed(of, rows), rows)
     assert found.targets == 800
     assert found.claims == found.right == sum(found.of.values()) > 100
     noisy = policy("castleguard")
-    assert ends(noisy, seen(noisy, rows), rows).claims == 0
+    assert ends(noisy, observed(noisy, rows), rows).claims == 0
 
 
 def test_ends_by_hand():
@@ -239,25 +240,25 @@ def test_ends_by_hand():
         kind=[Kind.CLUSTER, Kind.CLUSTER],
         arrivals=[3, 6],
     )
-    found = ends(of, Seen.of(of, rows, out), rows)
-    # 1, 5, 7 and 100 are of one person each, 2 is of two. 100 is an end of the domain, which tells nothing; 7 is none.
+    found = ends(of, Observation.of(of, rows, out), rows)
+    # 1, 5, 7 and 100 belong to one person each, 2 to two. 100 ends the domain, which reveals nothing; 7 ends no box.
     assert (found.targets, found.claims, found.right, found.of) == (4, 2, 2, {"x": 2})
 
 
 def rare_values(n: int = 200_000) -> Rows:
-    """Rows of which one in 20, wherever it lies, has another value: half of all groups of 10 lack it."""
+    """Rows of which one in 20 has another value, wherever it lies: half of all groups of 10 lack it."""
     random = np.random.default_rng(8)
     qi = random.normal(50, 15, (n, 3)).clip(0, 100)
     return Rows(qi, np.arange(n), (random.random((n, 1)) < 0.05).astype(np.int64), np.zeros(n, np.int64))
 
 
-def test_bastion_takes_in_nobody_for_a_value():
-    """The odd value is found no more often than by chance; a method that takes in rows for their values tells it."""
+def test_bastion_adds_no_row_for_its_value():
+    """The unique value is found no more often than by chance. Methods that add rows for their values reveal it."""
     three = {name: Numeric(domain=(0, 100)) for name in "xyz"}
     rows, found = rare_values(), {}
     for method, said in (("bastion", CROWD), ("castle", {"parameters": {"reuse": "off"}})):
         of = policy(method, quasi_identifiers=three, k=10, l=2, delay_rows=500, **said)
-        engine = create(of)
+        engine = create_engine(of)
         found[method] = outermost(of, rows, Releases.concat([engine.push(rows), engine.flush()]))
     ours = found["bastion"]
     assert ours.larger > 4_000

@@ -1,4 +1,4 @@
-"""Checks that the audit counts what is published of a row as well as its values."""
+"""Checks that the audit distinguishes rows by which quasi-identifiers are published, besides their values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from crenel.audit.guarantees import Published, Report, audit
+from crenel.audit import Published, Report, audit
 from crenel.encoding.rows import Rows
 from crenel.policy import Policy
 from crenel.policy.quasi_identifiers import Numeric
@@ -23,7 +23,7 @@ def judged(
     kind: list[int] | None = None,
     **said: Any,
 ) -> Report:
-    """The audit of boxes, each of some rows of a person each, under k = 2."""
+    """Audit boxes that each hold rows of distinct persons, under k = 2."""
     settings: dict[str, Any] = {"k": 2, "delay_rows": 100, "method": "partition", **said}
     columns = {"a": Numeric(domain=(0, 100)), "b": Numeric(domain=(0, 100))}
     n = len(qi)
@@ -38,38 +38,38 @@ def judged(
     return audit(Policy(person="p", quasi_identifiers=columns, **settings), rows, out)
 
 
-def test_one_set_for_all_is_right():
+def test_rows_with_the_same_published_columns_are_a_group():
     report = judged([[10, 50], [20, NAN]], [([0, 1], [10, NAN], [20, NAN])])
     assert report.problems() == []
-    # Lost: 0.1 of a and all of b, of two; 0.1 of a, of one.
+    # Lost: 0.1 of a and all of b, out of two columns; 0.1 of a, out of one.
     assert report.loss == pytest.approx((1.1 / 2 + 0.1) / 2)
 
 
-def test_who_shows_what_others_do_not_is_alone():
-    """The same range of a for both, and b of one of them: an outsider who knows who has a b finds that row."""
+def test_a_row_that_shows_an_extra_column_is_alone():
+    """Both rows show the same range of a, but one also shows b: an attacker who knows who has a b finds that row."""
     boxes = [([0], [10, 50], [20, 50]), ([1], [10, NAN], [20, NAN])]
     report = judged([[10, 50], [20, NAN]], boxes)
     assert report.small_groups == 2
 
 
-def test_what_is_not_published_is_a_look_of_its_own():
+def test_rows_that_hide_a_column_are_a_group_of_their_own():
     boxes = [([0, 1], [NAN, NAN], [NAN, NAN]), ([2], [NAN, NAN], [NAN, NAN])]
     assert judged([[10, 50], [20, 60], [NAN, NAN]], boxes).problems() == []
 
 
-def test_what_a_row_lacks_is_false_unless_it_was_filled_in():
+def test_a_published_value_that_the_row_lacks_is_wrong_unless_filled_in():
     boxes = [([0, 1], [10, 50], [20, 50])]
     assert judged([[10, 50], [20, NAN]], boxes).outside == 1
     assert judged([[10, 50], [20, NAN]], boxes, parameters={"fill_missing": True}).outside == 0
 
 
-def test_a_star_stands_for_what_is_missing_too():
+def test_a_star_stands_for_missing_values_too():
     assert judged([[10, NAN]], [([0], *STAR)], kind=[2]).problems() == []
     narrow = judged([[10, NAN]], [([0], [0, NAN], [100, NAN])], kind=[2])
     assert narrow.star_not_widest == 1
 
 
-def test_half_a_range_is_none():
+def test_half_a_range_is_illegal():
     report = judged([[10, 50], [20, 60]], [([0, 1], [10, NAN], [20, 60])])
     assert report.illegal == 1
 

@@ -1,4 +1,4 @@
-"""What the input alone can show is true, whatever the truth is: bounds hold for the assignment that made the output."""
+"""The bounds from the input alone hold under every matching, including the one that made the output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from crenel.audit.matching import Candidates
 
 @st.composite
 def published(draw: st.DrawFn) -> dict[str, Any]:
-    """Rows in random groups, each under the box of its rows; some rows lack a coordinate that their group hides."""
+    """Draw rows in random groups, each under the box of its rows. Some rows lack a coordinate that the group hides."""
     count = draw(st.integers(1, 30))
     cell = st.integers(0, 5)
     qi = np.array(draw(st.lists(st.tuples(cell, cell), min_size=count, max_size=count)), dtype=float)
@@ -44,7 +44,7 @@ def found(given: dict[str, Any], **changed: Any) -> matching.Bounds:
 
 
 @given(published(), st.sampled_from([0, 20, 10**9]))
-def test_the_bounds_bracket_the_persons(given: dict[str, Any], cost: int) -> None:
+def test_the_bounds_enclose_the_true_number_of_persons(given: dict[str, Any], cost: int) -> None:
     bounds = found(given, cost=cost)
     for group in range(len(given["lo"])):
         persons = len(set(given["person"][given["group"] == group]))
@@ -53,8 +53,8 @@ def test_the_bounds_bracket_the_persons(given: dict[str, Any], cost: int) -> Non
 
 
 @given(published())
-def test_the_bounds_are_those_of_all_assignments(given: dict[str, Any]) -> None:
-    """No assignment of the candidates has fewer persons, or more; and they are as near as single groups allow."""
+def test_the_bounds_hold_under_all_assignments(given: dict[str, Any]) -> None:
+    """No assignment of candidates has fewer or more persons, and the bounds are as tight as one group allows."""
     bounds = found(given)
     group = 0
     mine = np.flatnonzero(given["group"] == group)
@@ -77,14 +77,14 @@ def test_the_bounds_are_those_of_all_assignments(given: dict[str, Any]) -> None:
 
 
 @given(published(), st.sampled_from([0, 20, 10**9]))
-def test_one_row_a_person_is_exact(given: dict[str, Any], cost: int) -> None:
+def test_the_bounds_are_exact_if_each_person_has_one_row(given: dict[str, Any], cost: int) -> None:
     bounds = found(given, person=np.arange(len(given["qi"])), cost=cost)
     sizes = np.bincount(given["group"])
     assert bounds.least.tolist() == bounds.most.tolist() == sizes.tolist()
 
 
 @given(published(), st.integers(0, 29), st.sampled_from([0, 10**9]))
-def test_a_class_that_is_nowhere_is_in_excess(given: dict[str, Any], place: int, cost: int) -> None:
+def test_a_row_of_an_unknown_class_is_in_excess(given: dict[str, Any], place: int, cost: int) -> None:
     left = given["kind"].copy()
     left[place % len(left)] = 9
     bounds = found(given, published=left, cost=cost)
@@ -119,13 +119,13 @@ def test_an_index_of_many_rows() -> None:
         assert sorted(candidates.order[candidates.within(lo, hi)].tolist()) == inside.tolist()
 
 
-def test_no_rows_are_in_no_box() -> None:
+def test_an_empty_index_finds_no_rows() -> None:
     none = Candidates(np.zeros((0, 2)))
     assert none.within(np.zeros(2), np.ones(2)).tolist() == []
 
 
-def test_a_person_counts_for_no_more_rows_of_a_class_than_left() -> None:
-    # Person 0 has nine rows of class 0, of which two left; the two others are of class 1, which person 0 has not.
+def test_a_person_counts_for_at_most_the_published_rows_of_a_class() -> None:
+    # Person 0 has nine rows of class 0, two of which left. The two others are of class 1, which person 0 lacks.
     bounds = matching.bounds(
         Candidates(np.zeros((12, 1))),
         person=np.array([0] * 9 + [1, 2, 3]),
@@ -138,23 +138,23 @@ def test_a_person_counts_for_no_more_rows_of_a_class_than_left() -> None:
     assert (bounds.least.tolist(), bounds.most.tolist()) == ([3], [4])
 
 
-def test_where_rows_are_moved_anybody_may_be_anywhere() -> None:
-    bounds = matching.bounds_of_moved(np.array([1, 1, 1, 2, 3]), np.array([1, 3, 4, 5, 6]))
+def test_anyone_may_be_in_any_group_of_perturbed_rows() -> None:
+    bounds = matching.bounds_of_perturbed(np.array([1, 1, 1, 2, 3]), np.array([1, 3, 4, 5, 6]))
     assert bounds.least.tolist() == [1, 1, 2, 3, 3]
     assert bounds.most.tolist() == [1, 3, 3, 3, 3]
 
 
-def test_rows_are_looked_for_among_others_as_often_as_they_are() -> None:
-    assert matching.not_among(np.array([1, 1, 2]), np.array([1, 2, 2, 3])) == 1
-    assert matching.not_among(np.array([7]), np.array([], dtype=np.int64)) == 1
-    assert matching.not_among(np.array([], dtype=np.int64), np.array([1])) == 0
+def test_repeated_rows_must_be_found_as_often() -> None:
+    assert matching.count_surplus(np.array([1, 1, 2]), np.array([1, 2, 2, 3])) == 1
+    assert matching.count_surplus(np.array([7]), np.array([], dtype=np.int64)) == 1
+    assert matching.count_surplus(np.array([], dtype=np.int64), np.array([1])) == 0
     qi = np.array([[1.0, np.nan], [1.0, np.nan], [1.0, 0.0], [1.0, -0.0]])
-    marks = matching.marks(qi, np.array([5, 5, 5, 5]))
+    marks = matching.fingerprints(qi, np.array([5, 5, 5, 5]))
     assert marks[0] == marks[1] != marks[2] == marks[3]
-    assert matching.marks(qi[:1], np.array([6]))[0] != marks[0]
+    assert matching.fingerprints(qi[:1], np.array([6]))[0] != marks[0]
 
 
 @pytest.mark.parametrize("count", [0, 1, 256, 257, 1000])
-def test_leaves_cut_all_rows(count: int) -> None:
+def test_leaves_cover_all_rows(count: int) -> None:
     candidates = Candidates(np.random.default_rng(0).random((count, 3)))
     assert sorted(candidates.order.tolist()) == list(range(count))

@@ -1,4 +1,4 @@
-"""Measures, beside what they are by hand or by a loop."""
+"""Measures, compared with figures worked out by hand or by a plain loop."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ POLICY = Policy.from_dict(
     }
 )
 ENDS = measures.widest(POLICY)
-# [20, 30], 3*, a; and all of it.
+# The box [20, 30], 3*, a; and the whole domain.
 LO = np.array([[20.0, 30.0, 0.0], [0.0, 0.0, 0.0]])
 HI = np.array([[30.0, 39.0, 1.0], [100.0, 99.0, 2.0]])
 
@@ -45,14 +45,14 @@ def test_losses_by_hand() -> None:
     assert measures.losses(POLICY, LO, HI, ENDS, np.zeros(0, np.int64)) is None
 
 
-def test_a_single_category_is_certain() -> None:
+def test_a_single_category_has_no_certainty_penalty() -> None:
     point = np.array([[20.0, 35.0, 2.0]])
     loss = measures.losses(POLICY, point, point, ENDS, np.zeros(1, np.int64))
     assert loss is not None
     assert (loss.overall, loss.ncp) == (0.0, 0.0)
 
 
-def test_what_a_row_lacks_is_not_lost_and_what_is_filled_in_is() -> None:
+def test_a_missing_value_is_lost_only_if_it_is_filled_in() -> None:
     lo, hi = np.array([[20.0, np.nan, 0.0]]), np.array([[30.0, np.nan, 1.0]])
     box, everything = np.zeros(1, np.int64), np.ones((1, 3), bool)
     whole = measures.losses(POLICY, lo, hi, ENDS, box, everything)
@@ -66,7 +66,7 @@ def test_what_a_row_lacks_is_not_lost_and_what_is_filled_in_is() -> None:
     assert lacks.per_attribute[1] == 0.0
 
 
-def test_a_learned_domain_is_what_is_seen() -> None:
+def test_a_learned_domain_is_taken_from_the_columns() -> None:
     policy = Policy.from_dict({**POLICY.to_dict(), "quasi_identifiers": {"age": {"type": "numeric"}}})
     ends = measures.domains(policy, np.array([[10.0], [np.nan], [np.inf], [30.0]]))
     assert ends.tolist() == [[10.0, 30.0]]
@@ -75,7 +75,7 @@ def test_a_learned_domain_is_what_is_seen() -> None:
     assert measures.domains(policy, np.zeros((0, 1))).tolist() == [[0.0, 0.0]]
 
 
-def test_with_a_step_whole_cells_are_lost() -> None:
+def test_a_step_loses_whole_cells() -> None:
     ages = {"age": {"type": "numeric", "domain": [0, 100], "step": 5}}
     policy = Policy.from_dict({**POLICY.to_dict(), "quasi_identifiers": ages})
     ends = measures.domains(policy)
@@ -88,7 +88,7 @@ rows = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), max_size=30)
 
 
 @given(rows)
-def test_diversity_is_that_of_a_loop(drawn: list[tuple[int, int]]) -> None:
+def test_diversity_equals_that_of_a_loop(drawn: list[tuple[int, int]]) -> None:
     box, codes = (np.array([row[i] for row in drawn], dtype=np.int64) for i in range(2))
     values, entropy = measures.diversity(box, codes * 10**12, 5)
     for group in range(5):
@@ -100,7 +100,7 @@ def test_diversity_is_that_of_a_loop(drawn: list[tuple[int, int]]) -> None:
 
 
 @given(rows, st.booleans())
-def test_distances_are_those_of_a_loop(drawn: list[tuple[int, int]], ordered: bool) -> None:
+def test_distances_equal_those_of_a_loop(drawn: list[tuple[int, int]], ordered: bool) -> None:
     box, codes = (np.array([row[i] for row in drawn], dtype=np.int64) for i in range(2))
     found = measures.distances(box, codes, 5, 5 if ordered else None)
     every = Counter(codes.tolist())
@@ -115,7 +115,7 @@ def test_distances_are_those_of_a_loop(drawn: list[tuple[int, int]], ordered: bo
 
 
 @given(st.lists(st.integers(0, 5000), min_size=1, max_size=40))
-def test_a_histogram_of_sizes_has_every_group(sizes: list[int]) -> None:
+def test_a_histogram_of_sizes_counts_every_group(sizes: list[int]) -> None:
     bins = measures.histogram_of_sizes(np.array(sizes), np.array(sizes))
     assert sum(part["groups"] for part in bins) == len(sizes)
     assert sum(part["rows"] for part in bins) == sum(sizes)

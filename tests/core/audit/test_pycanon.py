@@ -1,4 +1,4 @@
-"""An outside judge: pyCANON finds the same k and l in what `crenel run` published of Adult as the audit does."""
+"""An outside judge: pyCANON finds the same k and l as the audit in the published Adult data set."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ SAID: dict[str, Any] = {
     "on_suppress": "star",
     "seed": 5,
 }
-#: What each of the methods asks for.
-PARAMETERS = {"castle": {"reuse": "uniform"}, "bastion": {"reuse": True}}
+#: The promises of each method.
+PARAMETERS = {"castle": {"reuse": "uniform"}, "bastion": {"reuse": "weighted"}}
 
 
 def adult(data_dir: Path) -> pa.Table:
-    """Adult with one person a row."""
+    """Load Adult with one person per row."""
     table = pq.read_table(data_dir / "adult_30162.parquet")
     return table.append_column("person", pa.array(np.arange(table.num_rows)))
 
 
 def run(table: pa.Table, method: str, data_dir: Path, folder: Path) -> tuple[Policy, pa.Table, pa.Table]:
-    """The policy, the published rows, and the trace, which has them in the same order."""
+    """Return the policy, the published rows, and the trace in the same order."""
     said = copy.deepcopy(SAID) | {"method": method, "parameters": PARAMETERS[method]}
     for name in CATEGORIES:
         file = data_dir / "hierarchies" / "adult_arx" / f"{name}.csv"
@@ -64,17 +64,17 @@ def run(table: pa.Table, method: str, data_dir: Path, folder: Path) -> tuple[Pol
 
 
 def shown(policy: Policy, out: pa.Table, trace: pa.Table) -> pd.DataFrame:
-    """What an outsider sees of the rows that are in groups, as text."""
+    """Return what an attacker sees of the grouped rows, as text."""
     grouped = trace["kind"].to_numpy(zero_copy_only=False) != "suppressed"
     if policy.on_suppress is OnSuppress.DROP:
         grouped = grouped[grouped]
     columns = [*policy.quasi_identifiers, *policy.sensitive]
     text = pd.DataFrame({name: [str(value) for value in out[name].to_pylist()] for name in columns})
-    return text[grouped].reset_index(drop=True)  # pyCANON takes labels for places
+    return text[grouped].reset_index(drop=True)  # pyCANON takes labels for positions
 
 
 def ours(folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, int]:
-    """The least number of persons, and of values, that the audit finds in a group."""
+    """Return the least number of persons, and of values, that the audit finds in a group."""
     capsys.readouterr()
     files = ("--input", "in.parquet", "--published", "out.parquet", "--trace", "trace.parquet")
     argv = [name if name.startswith("--") else str(folder / name) for name in ("policy.yaml", *files)]

@@ -1,4 +1,4 @@
-"""The query workload counts what it says it counts."""
+"""The query workload counts what it claims to count."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ def some_queries(count: int, theta: float = 0.2) -> Queries:
     return queries.draw(AXES, theta, count, np.random.default_rng(9))
 
 
-def test_a_query_is_as_wide_as_its_selectivity_asks() -> None:
+def test_a_query_has_the_width_of_its_selectivity() -> None:
     drawn = some_queries(500, theta=0.2)
     share = 0.2 ** (1 / 3)
     assert set(drawn.hi[:, 0] - drawn.lo[:, 0] + 1) == {round(20 * share)}
     assert drawn.lo[:, 0].min() == 1
     assert drawn.hi[:, 0].max() == 20
-    # 0.585 of five leaves: two, of either node that has them.
+    # 0.585 of five leaves is nearest to two leaves: either node that has two.
     assert {tuple(ends) for ends in np.column_stack([drawn.lo, drawn.hi])[:, [1, 4]]} == {
         (0.0, 1.0),
         (2.0, 3.0),
     }
 
 
-def test_counts_are_those_of_a_loop() -> None:
+def test_counts_equal_those_of_a_loop() -> None:
     points = some_rows(60)
     drawn = some_queries(300)
     lo, hi = points - np.array([2.0, 0.0, 0.0]), points + np.array([1.0, 0.0, 0.0])
@@ -60,7 +60,7 @@ def test_counts_are_those_of_a_loop() -> None:
         assert est[q] == pytest.approx(expected)
 
 
-def test_rows_published_as_they_are_answer_exactly() -> None:
+def test_rows_published_unchanged_answer_exactly() -> None:
     points = some_rows(200)
     drawn = some_queries(400)
     act = queries.actual(drawn, points)
@@ -90,7 +90,7 @@ def test_a_wider_group_answers_worse() -> None:
     assert errors[0] < errors[1]
 
 
-def test_numbers_that_are_not_whole_are_as_wide_as_they_are() -> None:
+def test_fractional_numbers_have_their_own_width() -> None:
     axes = [Axis(Interval(0.0, 1.0), whole=False)]
     drawn = queries.draw(axes, 0.25, 100, np.random.default_rng(1))
     assert drawn.hi - drawn.lo == pytest.approx(0.25)
@@ -101,7 +101,7 @@ def test_numbers_that_are_not_whole_are_as_wide_as_they_are() -> None:
     assert queries.estimated(asked, axes, boxes) == pytest.approx(0.25 + 1.0 + 0.0)
 
 
-def test_the_whole_stream_is_a_window_where_rows_are_not_paired() -> None:
+def test_unpaired_rows_make_the_whole_stream_one_window() -> None:
     points = some_rows(100)
     shuffled = points[np.random.default_rng(0).permutation(100)]
     judged = queries.workload_error(AXES, points, Boxes.distinct(shuffled, shuffled), window=None, theta=0.5)

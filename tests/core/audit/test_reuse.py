@@ -1,4 +1,4 @@
-"""CASTLE's example 4: what the choice of a generalization tells of the row that is published under it."""
+"""CASTLE's example 4: what the choice of a generalization reveals about the row published under it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 
 from crenel.audit.attacks import LEAST_LOSS, pinned, reuse_odds, shrinking
 from crenel.audit.attacks.reuse import _memory, _reuses
-from crenel.audit.guarantees import Published
+from crenel.audit.evidence import Published
 from crenel.encoding.rows import Rows
 from crenel.engine import Kind
 from crenel.policy import Policy
 from crenel.policy.quasi_identifiers import Numeric
+from crenel.testing.engine_streams import Case, run
 from tests.core.audit.streams import CROWD, policy, published, stream
-from tests.core.engine.cases import Case, bastion_cases, cases, run
+from tests.core.engine.cases import bastion_cases, cases
 from tests.core.engine.methods.bastion import test_bastion_oracle
 from tests.core.engine.methods.castle import test_castle_oracle
 from tests.core.engine.methods.castle.castle_oracle import Oracle, OracleRelease
@@ -27,7 +28,7 @@ EASILY = settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, 
 
 
 def columns(releases: list[OracleRelease], dimensions: int) -> Published:
-    """What a plain publisher let go, in columns."""
+    """Convert the releases of an oracle to columns."""
     return Published(
         rows=np.array([row for release in releases for row in release.rows], np.int64),
         offsets=np.cumsum([0, *(len(release.rows) for release in releases)]),
@@ -44,7 +45,7 @@ def pushed(oracle: Oracle, rows: Rows) -> list[OracleRelease]:
 
 
 def by_least_loss(of: Policy, rows: Rows) -> Published:
-    """A weak publisher: bastion that always takes the box of least loss."""
+    """A weak publisher: bastion, but always with the box of least loss."""
     oracle = test_bastion_oracle.oracle(Case(policy=of, rows=rows))
     oracle.draw = lambda row: min(
         (box for box in oracle.boxes if box.contains(row)), key=lambda box: box.loss, default=None
@@ -53,7 +54,7 @@ def by_least_loss(of: Policy, rows: Rows) -> Published:
 
 
 def example_6(box: tuple[float, float]) -> tuple[Policy, Rows, Published]:
-    """C2 and C3 of figure 3 have left, and a row of the second of four persons follows, under C3."""
+    """C2 and C3 of figure 3 have left. Then a row of the second of four persons follows under C3."""
     of = policy("bastion", k=4, quasi_identifiers={"age": Numeric(domain=(18, 120))}, sensitive={})
     ages = [26.0, 28.0, 28.0, 28.0, 24.0, 25.0, 26.0, 27.0, 25.0]
     rows = Rows(
@@ -75,25 +76,25 @@ def example_6(box: tuple[float, float]) -> tuple[Policy, Rows, Published]:
 
 
 def test_example_4_and_6():
-    """Persons 1 and 2 are left of the five inside, so each with 1/2; a uniform draw excludes nobody."""
+    """Persons 1 and 2 remain of the five inside, each with 1/2. A uniform draw excludes nobody."""
     of, rows, out = example_6((24.0, 27.0))
     least = shrinking(of, rows, out, eta=LEAST_LOSS, pins=False)
     assert (least.targets, least.excluded, least.wrong, least.highest) == (1, 1, 0, 0.5)
     assert least.odds == math.inf
     uniform = shrinking(of, rows, out, eta=0.0, pins=False)
-    # Persons 1 and 2 are in C3 alone; 3, 4 and 11 in both, and seen under C3 half of the time: 2 to 1.
+    # Persons 1 and 2 are only in C3. Persons 3, 4 and 11 are in both, and leave under C3 half of the time: 2 to 1.
     assert (uniform.excluded, uniform.odds, uniform.odds_bound, uniform.weights) == (0, 2.0, 2.0, 1.0)
     assert uniform.highest == pytest.approx(1 / (2 + 3 / 2))
     of, rows, out = example_6((26.0, 28.0))
     assert shrinking(of, rows, out, eta=LEAST_LOSS, pins=False).excluded == 0
 
 
-def test_who_alone_has_an_end_of_a_box_is_in_its_group():
-    """24 and 27 are ends of C3 that one person has: these left with it, and neither is the one who left alone."""
+def test_a_person_who_alone_has_an_end_of_a_box_is_in_its_group():
+    """24 and 27 are ends of C3 that one person has each. Both left with C3, so neither left alone."""
     of, rows, out = example_6((24.0, 27.0))
     assert np.flatnonzero(pinned(of, rows, out)).tolist() == [4, 7]
     found = shrinking(of, rows, out, eta=0.0)
-    # Person 2 is in C3 alone; 3 and 11 are in both: 2 to 1 for each.
+    # Person 2 is only in C3. Persons 3 and 11 are in both: 2 to 1 for each.
     assert (found.pinned, found.wrong) == (2, 0)
     assert found.highest == pytest.approx(1 / (1 + 2 / 2))
     assert shrinking(of, rows, out, eta=LEAST_LOSS).highest == 1.0
@@ -117,17 +118,17 @@ def test_who_alone_has_an_end_of_a_box_is_in_its_group():
 @pytest.mark.parametrize("method", ["castle", "bastion"])
 @EASILY
 @given(data=st.data())
-def test_who_is_pinned_is_no_one_who_left_alone(method: str, data: st.DataObject):
+def test_a_pinned_row_did_not_leave_alone(method: str, data: st.DataObject):
     case = data.draw(cases() if method == "castle" else bastion_cases(), label="case")
     releases = run(case)
     members = releases.rows[releases.per_row(releases.kind) == Kind.CLUSTER]
     assert set(np.flatnonzero(pinned(case.policy, case.rows, releases)).tolist()) <= set(members.tolist())
-    # Nor does a star exclude whose it is.
+    # And a star never excludes its own person.
     assert shrinking(case.policy, case.rows, releases).wrong == 0
 
 
-def test_a_star_excludes_who_lies_in_a_box():
-    """C2 and C3 left, and then a star: it is of nobody in them, so of the last row but one or the last."""
+def test_a_star_excludes_everyone_inside_a_box():
+    """C2 and C3 left, and then a star. It belongs to nobody inside them, so to one of the last two rows."""
     of, rows, out = example_6((18.0, 120.0))
     ages = np.append(rows.qi[:, 0], [60.0, 70.0])
     rows = Rows(ages[:, None], np.append(rows.person, [5, 6]), np.zeros((11, 0), np.int64), np.zeros(11, np.int64))
@@ -143,8 +144,8 @@ def test_a_star_excludes_who_lies_in_a_box():
     assert (found.targets, found.stars, found.wrong, found.highest) == (1, 1, 0, 0.5)
     assert found.star_excludes == pytest.approx(8 / 10)
     assert found.above == 1
-    # Without reuse nobody is excluded, but for whom an end tells.
-    never = policy("bastion", k=4, quasi_identifiers=of.quasi_identifiers, sensitive={}, parameters={"reuse": False})
+    # Without reuse a star excludes nobody, except persons that an end reveals.
+    never = policy("bastion", k=4, quasi_identifiers=of.quasi_identifiers, sensitive={}, parameters={"reuse": "off"})
     assert shrinking(never, rows, star).highest == pytest.approx(1 / 8)
     assert shrinking(never, rows, star, pins=False).highest == pytest.approx(1 / 10)
     assert shrinking(of, rows, star, stars=False).targets == 0
@@ -160,15 +161,15 @@ def test_stars_of_a_thin_stream_exclude_most(method: str, many: Rows):
 
 
 def test_weights_lie_between():
-    """More eta tells more, up to what the least loss tells."""
+    """A larger eta reveals more, up to what least loss reveals."""
     of, rows, out = example_6((24.0, 27.0))
     found = [shrinking(of, rows, out, eta=eta, pins=False) for eta in (0.0, 1.0, 2.0, 20.0)]
     assert [one.odds for one in found] == sorted(one.odds for one in found)
     assert [one.highest for one in found] == sorted(one.highest for one in found)
-    # The average is the loss of the first group, and then a tenth of the way to that of the second.
+    # The average is the loss of the first group, moved a tenth of the way to that of the second.
     average = (2 + (3 - 2) / 10) / 102
     gap = (3 / 102 - 2 / 102) / average
-    assert gap > 0.25  # from where on more does not count
+    assert gap > 0.25  # a larger gap makes no difference
     assert found[2].odds == pytest.approx(1 + math.exp(2))
     assert found[2].odds == pytest.approx(reuse_odds(2.0, boxes=2, averages=gap))
     assert found[3].highest == pytest.approx(0.5, abs=0.001)
@@ -183,13 +184,13 @@ def test_the_least_loss_is_broken(many: Rows):
     of = policy("bastion")
     weak = shrinking(of, many, by_least_loss(of, many), eta=LEAST_LOSS, most=500)
     assert weak.targets > 50
-    assert weak.wrong == 0  # whoever is excluded is not the one
+    assert weak.wrong == 0  # no excluded person is the true one
     assert weak.excluded > weak.targets / 2
     assert weak.highest > 1 / of.k
 
 
 @pytest.mark.parametrize("method", ["castle", "bastion"])
-def test_ours_exclude_nobody(method: str, many: Rows):
+def test_our_methods_exclude_nobody(method: str, many: Rows):
     of = policy(method)
     releases = published(of, many)
     ours = shrinking(of, many, releases, most=500, stars=False)
@@ -198,7 +199,7 @@ def test_ours_exclude_nobody(method: str, many: Rows):
     assert (ours.excluded, ours.wrong) == (0, 0)
     assert 1.0 < ours.odds <= ours.odds_bound * (1 + 1e-9)
     assert (ours.weights == 1.0) == (method == "castle")
-    # Who believes in the least loss excludes the true one of many.
+    # An attacker who assumes least loss excludes the true person of many rows.
     assert shrinking(of, many, releases, eta=LEAST_LOSS, most=500).wrong > 0
 
 
@@ -208,7 +209,7 @@ def test_ours_exclude_nobody(method: str, many: Rows):
 @EASILY
 @given(case=bastion_cases(), data=st.data())
 def test_the_odds_are_bounded(case: Case, data: st.DataObject):
-    """Wherever two places are in the box, known or not."""
+    """For any two places in the box, known or not."""
     out, of = Published.of(run(case)), case.policy
     memory = _memory(of)
     for reused in _reuses(memory, out, np.flatnonzero(out.kind == Kind.REUSE)):
@@ -221,7 +222,7 @@ def test_the_odds_are_bounded(case: Case, data: st.DataObject):
         assert np.all(chance > 0)
         assert chance.max() / chance.min() <= bound * (1 + 1e-9)
         assert 1.0 <= weights <= math.exp(of.parameters.eta) * (1 + 1e-9)
-        # As the page has it, for each place by the boxes that contain it.
+        # As docs/bastion.md states it: for each place by the boxes that contain it.
         for x, y in ((0, 1), (1, 0)):
             gap = reused.gaps(inside)[y, reused.box]
             most = reuse_odds(of.parameters.eta, boxes=int(inside[y].sum()), averages=gap / 4)
@@ -237,7 +238,7 @@ def test_the_best_guess_is_bounded_by_the_odds(case: Case):
 
 
 def test_the_default():
-    """A box that loses a quarter of the average more than the best of two, or worse: 1 + e^4.6."""
+    """A box that loses at least a quarter of the average more than the best of two: 1 + e^4.6."""
     eta = policy("bastion").parameters.eta
     assert eta == 4.6
     assert reuse_odds(eta, boxes=1) == 1.0
@@ -247,11 +248,11 @@ def test_the_default():
     assert reuse_odds(0.0, boxes=7) == 7.0
 
 
-# -- what the attacker takes to be remembered --------------------------------------------------------------------------
+# -- the boxes that the attacker takes to be remembered ----------------------------------------------------------------
 
 
 def drawn_from(oracle: Any, case: Case) -> list[Any]:
-    """For each row that leaves alone what an oracle has to draw from: its number, the boxes, the average."""
+    """List for each row that leaves alone what an oracle draws from: its number, the boxes, the average."""
     seen: list[Any] = []
 
     def note(number: int, boxes: list[Any], average: float | None) -> None:
@@ -284,7 +285,7 @@ def oracle_run(oracle: Any, case: Case) -> None:
 @pytest.mark.parametrize("method", ["castle", "bastion"])
 @EASILY
 @given(data=st.data())
-def test_what_is_remembered_is_known(method: str, data: st.DataObject):
+def test_the_attacker_knows_what_is_remembered(method: str, data: st.DataObject):
     case = data.draw(cases() if method == "castle" else bastion_cases(), label="case")
     made = test_castle_oracle.oracle(case) if method == "castle" else test_bastion_oracle.oracle(case)
     expected = {number: (boxes, average) for number, boxes, average in drawn_from(made, case)}
@@ -295,14 +296,14 @@ def test_what_is_remembered_is_known(method: str, data: st.DataObject):
         assert reused.average == (None if average is None else pytest.approx(average))
 
 
-def test_what_cannot_be_followed_is_not_tried():
+def test_an_unknown_memory_is_not_attacked():
     rows = stream(60)
     for method, parameters in (("castleguard", {}), ("mondrian", {}), ("castle", {"reorder": True})):
         of = policy(method, parameters=parameters)
         assert shrinking(of, rows, published(of, rows)) is None
 
 
-def test_some_rows_only(many: Rows):
+def test_a_sample_of_the_rows(many: Rows):
     of = policy("bastion")
     releases = published(of, many)
     some = shrinking(of, many, releases, most=10, seed=4, stars=False)

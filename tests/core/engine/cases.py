@@ -1,131 +1,45 @@
-"""Streams to try an engine with: a policy, rows, and the calls that bring them.
+"""Hypothesis strategies for streams to try an engine with: policies, rows, and the calls that bring them.
 
-`cases()` is the Hypothesis strategy the shared suite draws from. It leans to what is awkward: ties,
-constant columns, persons that return, more `k` than persons, times that stand still or go back.
-
-Rows drawn freely hardly ever meet again: most would be suppressed, and nearly none would leave by
-reuse. Most streams therefore draw their rows about a few places. `test_cases.py` holds the strategy
-to that: it must reach splits, reuse and suppression often enough for the checks to mean something.
+`cases()` leans to what is awkward: ties, constant columns, persons that return, more `k` than persons, times that stand
+still or go back. Most streams draw most rows from a few places (`crenel.testing.engine_streams` says why), and
+`test_cases.py` holds the strategy to that: it must reach splits, reuse and suppression often enough for the checks to
+mean something.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable
+from dataclasses import fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from hypothesis import strategies as st
 
 from crenel.encoding.rows import Rows
-from crenel.engine import Engine, Releases, create
+from crenel.engine.methods.adaptive_window import AdaptiveWindowParameters
+from crenel.engine.methods.bastion import BastionParameters
+from crenel.engine.methods.castle import CastleParameters
+from crenel.engine.methods.castleguard import CastleGuardParameters
+from crenel.engine.methods.faanst import FaanstParameters
+from crenel.engine.methods.mondrian import MondrianParameters
+from crenel.engine.methods.partition import PartitionParameters
+from crenel.engine.methods.rtree import MinDelayParameters, RTreeDensityParameters, RTreeParameters
+from crenel.engine.methods.sdgs import Cover, SdgsParameters
 from crenel.policy import OnSuppress, Policy, Sensitive
 from crenel.policy.hierarchy import Hierarchy
-from crenel.policy.parameters import (
-    AdaptiveWindowParameters,
-    BastionParameters,
-    CastleGuardParameters,
-    CastleParameters,
-    Cover,
-    FaanstParameters,
-    MinDelayParameters,
-    MondrianParameters,
-    PartitionParameters,
-    PartitionReuse,
-    Reuse,
-    RTreeDensityParameters,
-    RTreeParameters,
-    SdgsParameters,
-    WindowReuse,
-)
+from crenel.policy.methods import find
+from crenel.policy.parameters import Reuse
 from crenel.policy.quasi_identifiers import Categorical, Datetime, Numeric, Prefix
+from crenel.testing.engine_streams import STEPS, Advance, Case, make_rows
 
 MOST_ROWS = 80
 
-# Longer streams take more draws than Hypothesis allows for, and it would silently give them up.
+#: Rows that Hypothesis draws itself, and can shrink, at most.
 MOST_DRAWN = 25
 
 
-class Push(NamedTuple):
-    """The rows from `start` up to, not including, `stop` arrive."""
-
-    start: int
-    stop: int
-
-
-class Advance(NamedTuple):
-    """A watermark is told."""
-
-    now: int
-
-
-Call = Push | Advance
-
-
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """One stream under one policy."""
-
-    policy: Policy
-    rows: Rows
-    #: Where the pushes are cut; a place named twice is an empty push.
-    cuts: tuple[int, ...] = ()
-    #: Watermarks, as (number of rows pushed before, watermark).
-    moves: tuple[tuple[int, int], ...] = ()
-    secret: bytes = b"secret"
-    shard: bytes = b""
-
-    def engine(self) -> Engine:
-        return create(self.policy, secret=self.secret, shard=self.shard)
-
-    def calls(self, cuts: Sequence[int] | None = None) -> list[Call]:
-        """The calls that bring the rows, cut as told, and the watermarks."""
-        places = sorted([*(self.cuts if cuts is None else cuts), len(self.rows)])
-        moves = sorted(self.moves, key=lambda move: move[0])
-        calls: list[Call] = []
-        start = 0
-        for stop in places:
-            while moves and moves[0][0] <= stop:
-                place, now = moves.pop(0)
-                if place > start:
-                    calls.append(Push(start, place))
-                    start = place
-                calls.append(Advance(now))
-            calls.append(Push(start, stop))
-            start = stop
-        return calls
-
-    def deadlines(self) -> list[int] | None:
-        """The deadline of each row in event time: a method may keep an earlier one."""
-        if self.policy.delay is None:
-            return None
-        return [int(time) + self.policy.delay for time in self.rows.time]
-
-    def __repr__(self) -> str:
-        """All of it: what `Rows` rightly hides is what one needs to see of a failure."""
-        rows = self.rows
-        columns = ", ".join(f"{name}={getattr(rows, name).tolist()}" for name in ("qi", "person", "sensitive", "time"))
-        return (
-            f"Case(policy={self.policy!r}, rows=({columns}), cuts={self.cuts}, "
-            f"moves={self.moves}, secret={self.secret!r}, shard={self.shard!r})"
-        )
-
-
-def apply(engine: Engine, rows: Rows, call: Call) -> Releases:
-    if isinstance(call, Advance):
-        return engine.advance(call.now)
-    return engine.push(rows.slice(call.start, call.stop))
-
-
-def run(case: Case, calls: Sequence[Call] | None = None) -> Releases:
-    """All that leaves, to the end of the stream."""
-    engine = case.engine()
-    parts = [apply(engine, case.rows, call) for call in (case.calls() if calls is None else calls)]
-    return Releases.concat([*parts, engine.flush()])
-
-
 def judged(case: Case, oracle: Any) -> list[Any]:
-    """The same by an oracle, which is given the rows as tuples."""
+    """Return what an oracle releases, which is given the rows as tuples."""
     columns = (case.rows.qi, case.rows.person, case.rows.sensitive, case.rows.time)
     listed = list(zip(*(column.tolist() for column in columns), strict=True))
     releases: list[Any] = []
@@ -137,7 +51,7 @@ def judged(case: Case, oracle: Any) -> list[Any]:
 
 
 def promised(policy: Policy) -> dict[str, Any]:
-    """A policy in the plain words of an oracle, but for the method's parameters."""
+    """Return a policy in the plain terms of an oracle, without the method's parameters."""
     columns = policy.quasi_identifiers.values()
     return {
         "geometries": [qi.geometry for qi in columns],
@@ -152,7 +66,7 @@ def promised(policy: Policy) -> dict[str, Any]:
     }
 
 
-# -- quasi-identifiers, each with the coordinates its rows may have ------------------------------
+# --- Quasi-identifiers, each with the coordinates its rows may have ---
 
 RAGGED = Hierarchy.from_mapping(
     {"a": ["a1", "a2", "a3"], "b": {"b1": ["b11", "b12"], "b2": ["b21", "b22", "b23"]}, "c": None}
@@ -219,7 +133,7 @@ def _datetime(draw: st.DrawFn) -> tuple[Any, st.SearchStrategy[float]]:
 
 @st.composite
 def _stepped(draw: st.DrawFn) -> tuple[Any, st.SearchStrategy[float]]:
-    """A quasi-identifier with a step, whose coordinates are cells: one of them, two, a few, or many."""
+    """A quasi-identifier with a step, whose coordinates are cells: one, two, a few, or many."""
     weight = draw(_weights)
     qi = draw(
         st.sampled_from(
@@ -259,11 +173,11 @@ def _sensitive(draw: st.DrawFn, least: int, binned: bool) -> tuple[Sensitive, li
     return Sensitive(domain=(0, 10), bins=size, ordered=True), list(range(size))
 
 
-# -- policies and rows ---------------------------------------------------------------------------
+# --- Policies and rows ---
 
 
 class Setting(NamedTuple):
-    """What a method's parameters may depend on."""
+    """What the parameters of a method may depend on."""
 
     k: int
     #: Whether there is a delay in event time.
@@ -284,29 +198,24 @@ def cases(
     declared: bool = False,
     binned: bool = True,
     on_suppress: st.SearchStrategy[OnSuppress] = st.sampled_from(OnSuppress),  # noqa: B008 - it draws anew
-    holes: bool = False,
     timed: bool = False,
     counted: bool = False,
 ) -> Case:
-    """A case.
+    """Draw a stream and its policy.
 
-    Parameters
-    ----------
-    diverse, close
-        Whether the policy promises l, and t.
-    reorder
-        Whether the policy asks for the rows in their own order.
-    method, parameters
-        The method's name, and its parameters if they are not those of `castle`: a strategy, or what makes one of the
-        rest of the policy.
-    declared, binned
-        Whether all domains are declared, and whether sensitive columns may be looked at in bins.
-    on_suppress
-        What becomes of rows without company.
-    holes
-        Whether rows may lack quasi-identifiers.
-    timed, counted
-        Whether the method needs `delay`, and `delay_rows`.
+    Args:
+        draw: Given by Hypothesis.
+        diverse: Whether the policy asks for l.
+        close: Whether the policy asks for t.
+        reorder: Whether the policy asks for the order of the input.
+        method: The name of the method.
+        parameters: Its parameters if they are not those of `castle`: a strategy, or a function that makes one from
+            the rest of the policy.
+        declared: Whether all domains are declared.
+        binned: Whether sensitive columns may be compared in bins.
+        on_suppress: What happens to rows without company.
+        timed: Whether the method needs `delay`.
+        counted: Whether the method needs `delay_rows`.
     """
     # Half of the cases are lively: nothing about them is so unusual that no row would be reused.
     lively = draw(st.booleans())
@@ -337,7 +246,7 @@ def cases(
     )
     n = draw(st.integers(MOST_ROWS // 2, MOST_ROWS) if lively else st.integers(0, MOST_ROWS))
     rows = draw(_rows([values for _, values in columns], [codes for _, codes in sensitive], n))
-    if holes:
+    if find(method).takes_holes:
         rows = replace(rows, qi=draw(_with_holes(rows.qi)))
     return Case(
         policy=policy,
@@ -363,7 +272,7 @@ def sdgs_cases() -> st.SearchStrategy[Case]:
 
 
 def _mostly(usual: Any, *others: Any) -> st.SearchStrategy[Any]:
-    """The usual value half of the time: if all is unusual at once, hardly any row is published."""
+    """The usual value half of the time: if everything is unusual at once, hardly a row is published."""
     return st.sampled_from([*[usual] * len(others), *others])
 
 
@@ -380,6 +289,11 @@ def _delays(draw: st.DrawFn, k: int, lively: bool, *, both: bool, timed: bool, c
     }
 
 
+def _reuses(method: str) -> st.SearchStrategy[Reuse]:
+    """Whatever the method takes for `reuse`."""
+    return st.sampled_from(find(method).reuses)
+
+
 @st.composite
 def castle_parameters(draw: st.DrawFn, reorder: bool, lively: bool) -> CastleParameters:
     least = 2 if lively else 1
@@ -387,7 +301,7 @@ def castle_parameters(draw: st.DrawFn, reorder: bool, lively: bool) -> CastlePar
         # With mu = 1 tau is the last loss itself: nothing is below it, and nothing is ever reused.
         beta=draw(st.integers(least, 5)),
         mu=draw(st.integers(least, 5)),
-        reuse=Reuse.UNIFORM if lively else draw(st.sampled_from(Reuse)),
+        reuse=Reuse.UNIFORM if lively else draw(_reuses("castle")),
         max_reusable=draw(st.integers(least - 1, 3)),
         reorder=reorder,
     )
@@ -402,7 +316,7 @@ def adaptive_parameters() -> st.SearchStrategy[AdaptiveWindowParameters]:
         AdaptiveWindowParameters,
         threshold=st.sampled_from([0.4, 0.01, 0.9]),
         spare=st.integers(0, 5),
-        reuse=st.sampled_from(WindowReuse),
+        reuse=_reuses("adaptive-window"),
         max_reusable=st.integers(0, 4),
     )
 
@@ -412,7 +326,7 @@ def faanst_parameters() -> st.SearchStrategy[FaanstParameters]:
         FaanstParameters,
         clusters=st.sampled_from([None, 1, 3]),
         max_loss=st.sampled_from([0.1, 0.5, 1.0]),
-        reuse=st.sampled_from(WindowReuse),
+        reuse=_reuses("faanst-passive"),
         max_reusable=st.integers(0, 4),
     )
 
@@ -459,7 +373,7 @@ def continuous(method: str, *, diverse: bool = False) -> st.SearchStrategy[Case]
 
 
 @st.composite
-def _bastion_parameters(draw: st.DrawFn, reuse: st.SearchStrategy[bool], reorder: bool) -> BastionParameters:
+def _bastion_parameters(draw: st.DrawFn, reuse: st.SearchStrategy[Reuse], reorder: bool) -> BastionParameters:
     return BastionParameters(
         reuse=draw(reuse),
         eta=draw(_mostly(4.5, 0.0, 20.0)),
@@ -473,11 +387,12 @@ def _bastion_parameters(draw: st.DrawFn, reuse: st.SearchStrategy[bool], reorder
 
 def bastion_cases(
     *,
-    reuse: st.SearchStrategy[bool] = st.booleans(),  # noqa: B008 - it draws anew
+    reuse: st.SearchStrategy[Reuse] | None = None,
     reorder: bool = False,
     **how: Any,
 ) -> st.SearchStrategy[Case]:
-    """Cases for `bastion`, with reuse and without."""
+    """Cases for `bastion`, with every kind of reuse and without."""
+    reuse = _reuses("bastion") if reuse is None else reuse
     return cases(method="bastion", parameters=_bastion_parameters(reuse, reorder), reorder=reorder, **how)
 
 
@@ -493,27 +408,28 @@ def _rows(
     pools = [draw(st.lists(values, min_size=1, max_size=most)) for values in columns]
     kinds = [draw(st.sampled_from([*[values] * 9, values[:1]])) for values in codes]
     persons = draw(_mostly(10, 4, 1000, 1))
-    steps = draw(_mostly([0, 5, 20], *STEPS))
+    # Steps that go back twice as often as others: few rows are late otherwise.
+    steps = draw(_mostly(*STEPS, *(steps for steps in STEPS if min(steps) < 0)))
     # How many of ten rows are in one of a few places; the others are anywhere.
     gathered = draw(_mostly(7, 9, 10, 0))
-    if n > MOST_DRAWN or draw(st.booleans()):
-        drawn = _seeded(np.random.default_rng(draw(st.integers(0, 2**32))).integers)
-    else:
-        drawn = _seeded(lambda low, high: draw(st.integers(low, high - 1)))
-    picked = drawn(n, pools, kinds, persons, steps, gathered)
-    start = draw(st.sampled_from([0, -100, YEAR_2023]))
-    return Rows(
-        qi=np.array([qi for qi, _, _, _ in picked], np.float64).reshape(n, len(columns)),
-        # Persons are hashes too; the extremes are as good as any.
-        person=np.array([_person(p) for _, p, _, _ in picked], np.int64),
-        sensitive=np.array([s for _, _, s, _ in picked], np.int64).reshape(n, len(codes)),
-        time=start + np.cumsum(np.array([step for _, _, _, step in picked], np.int64)),
+    # Longer streams take more draws than Hypothesis allows, and it would silently give them up.
+    quick = n > MOST_DRAWN or draw(st.booleans())
+    random = np.random.default_rng(draw(st.integers(0, 2**32))) if quick else None
+    return make_rows(
+        (lambda low, high: draw(st.integers(low, high - 1))) if random is None else random.integers,
+        n,
+        pools,
+        kinds,
+        persons=persons,
+        steps=steps,
+        gathered=gathered,
+        start=draw(st.sampled_from([0, -100, YEAR_2023])),
     )
 
 
 @st.composite
 def _with_holes(draw: st.DrawFn, qi: np.ndarray) -> np.ndarray:
-    """A few patterns of what is missing, of which each row has one: sets of their own hardly ever meet again."""
+    """Give each row one of a few patterns of missing values: more patterns would hardly ever meet again."""
     patterns = draw(st.lists(st.lists(st.booleans(), min_size=qi.shape[1], max_size=qi.shape[1]), max_size=3))
     choices = np.array([[False] * qi.shape[1], *patterns])
     picked = np.random.default_rng(draw(st.integers(0, 2**32))).integers(0, len(choices), len(qi))
@@ -523,7 +439,7 @@ def _with_holes(draw: st.DrawFn, qi: np.ndarray) -> np.ndarray:
 @st.composite
 def partition_parameters(draw: st.DrawFn) -> PartitionParameters:
     return PartitionParameters(
-        reuse=draw(st.sampled_from(PartitionReuse)),
+        reuse=draw(_reuses("partition")),
         reuse_for=draw(st.sampled_from([None, 1, 20, 1000])),
         eta=draw(st.sampled_from([1.0, 0.0, 30.0])),
         max_reusable=draw(_mostly(3, 0, 1)),
@@ -531,43 +447,9 @@ def partition_parameters(draw: st.DrawFn) -> PartitionParameters:
     )
 
 
-#: How event time goes on from row to row: it may stand still, jump, go back.
-STEPS = [[0, 1, 2], [-30, -1, 0, 7, 60], [40, -35, 5, 0], [10], [0]]
-
-
-def _seeded(below: Callable[[int, int], Any]) -> Callable[..., list[tuple[Any, ...]]]:
-    """A maker of rows from a source of numbers: Hypothesis, which shrinks, or a fast generator."""
-
-    def pick(values: Sequence[Any]) -> Any:
-        return values[int(below(0, len(values)))]
-
-    def make(
-        n: int,
-        pools: list[list[float]],
-        kinds: list[list[int]],
-        persons: int,
-        steps: list[int],
-        gathered: int,
-    ) -> list[tuple[Any, ...]]:
-        places = [tuple(pick(pool) for pool in pools) for _ in range(4)]
-        rows = []
-        for _ in range(n):
-            here = int(below(0, 10)) < gathered
-            qi = pick(places) if here else tuple(pick(pool) for pool in pools)
-            sensitive = tuple(pick(values) for values in kinds)
-            rows.append((qi, int(below(0, persons + 1)), sensitive, pick(steps)))
-        return rows
-
-    return make
-
-
-def _person(number: int) -> int:
-    return {0: 2**63 - 1, 1: -(2**63), 2: 0, 3: -1}.get(number, number * 7_919_777_777)
-
-
 @st.composite
 def _moves(draw: st.DrawFn, rows: Rows) -> tuple[tuple[int, int], ...]:
-    """Watermarks about the times of the rows near them, behind and ahead."""
+    """Watermarks near the times of the rows around them, behind and ahead."""
     moves = draw(
         st.lists(
             st.tuples(st.integers(0, len(rows)), st.sampled_from([-50, -1, 0, 1, 30, 500])),
@@ -580,13 +462,7 @@ def _moves(draw: st.DrawFn, rows: Rows) -> tuple[tuple[int, int], ...]:
     )
 
 
-def with_watermarks(case: Case, behind: Sequence[int]) -> Case:
-    """The same stream, with a watermark before each row that the row itself would bring."""
-    told = [(i, int(time) - case.policy.disorder - behind[i % len(behind)]) for i, time in enumerate(case.rows.time)]
-    return replace(case, moves=tuple(sorted([*case.moves, *told], key=lambda move: move[0])))
-
-
 def in_bursts(case: Case, every: int) -> Case:
-    """The same stream, its event times rounded down to a multiple: many rows have one deadline."""
+    """Return the same stream with event times rounded down to a multiple, so that many rows have one deadline."""
     time = case.rows.time
     return replace(case, rows=replace(case.rows, time=time - time % every))

@@ -1,9 +1,9 @@
-"""Digests of everything that each method releases: a change that is not meant to change a release shows here.
+"""Digests of everything that each method releases, so that a change which is not meant to change a release shows.
 
     python -m tests.core.engine.digests      adds the digests of streams that have none yet
 
-The digests in `digests.json` stay as they are while a method stays as it is. Whoever changes what a method
-releases deletes its lines, and writes them again.
+The digests in `digests.json` stay as they are while a method stays as it is. To change what a method releases, delete
+its lines and run the command.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from crenel.encoding.rows import Rows
-from crenel.engine import Releases, create
+from crenel.engine import Releases, create_engine
 from crenel.policy import Policy
 
 FILE = Path(__file__).parent / "digests.json"
@@ -43,14 +43,15 @@ _BOTH = {"delay": "300s", "disorder": "20s"}
 _LEARNED = {"quasi_identifiers": {**_BASE["quasi_identifiers"], "age": {"type": "numeric"}}}
 _DECLARED = {"quasi_identifiers": {**_BASE["quasi_identifiers"], "height": {"type": "numeric", "domain": [0, 60]}}}
 
-#: What differs from the base, by the name of the stream.
+#: How each stream differs from the base.
 STREAMS: dict[str, dict[str, Any]] = {
     "bastion": {"method": "bastion"},
     "bastion, by time": {"method": "bastion", **_BY_TIME},
     "bastion, both, learned": {"method": "bastion", **_BOTH, **_LEARNED},
     "bastion, l": {"method": "bastion", "l": 2},
     "bastion, t": {"method": "bastion", "t": 0.5, "on_suppress": "star"},
-    "bastion, reuse": {"method": "bastion", "parameters": {"reuse": True, "max_reusable": 40}},
+    "bastion, reuse": {"method": "bastion", "parameters": {"reuse": "weighted", "max_reusable": 40}},
+    "bastion, uniform reuse": {"method": "bastion", "parameters": {"reuse": "uniform"}},
     "bastion, reorder": {"method": "bastion", "parameters": {"reorder": True}},
     "castle": {"method": "castle"},
     "castle, by time": {"method": "castle", **_BY_TIME},
@@ -85,7 +86,7 @@ STREAMS: dict[str, dict[str, Any]] = {
 
 
 def rows(*, holes: bool) -> Rows:
-    """Rows here and there, by arithmetic alone: no generator that a release of numpy could change."""
+    """Scattered rows, by arithmetic alone: a release of numpy could change what its generators draw."""
     n = np.arange(ROWS, dtype=np.int64)
     qi = np.stack([n * 37 % 101, n * n % 59 // 3, (n * 113 + n // 7 * 31) % 1000, n * 5 % 4], axis=1).astype(np.float64)
     if holes:
@@ -97,10 +98,10 @@ def rows(*, holes: bool) -> Rows:
 
 
 def digest(name: str) -> str:
-    """The digest of all releases of a stream, in their order."""
+    """Return the digest of all releases of a stream, in their order."""
     said = {**_BASE, **STREAMS[name]}
     given = rows(holes=bool(said.pop("holes", False)))
-    engine = create(Policy.from_dict({field: value for field, value in said.items() if value is not None}))
+    engine = create_engine(Policy.from_dict({field: value for field, value in said.items() if value is not None}))
     parts = [engine.push(given.slice(start, start + 500)) for start in range(0, 2_500, 500)]
     parts.append(engine.advance(int(given.time[2_499]) + 60 * 10**6))
     parts += [engine.push(given.slice(2_500, ROWS)), engine.flush()]
@@ -112,7 +113,7 @@ def digest(name: str) -> str:
 
 
 def main() -> None:
-    """Write what is missing."""
+    """Write the digests that are missing."""
     known: dict[str, str] = json.loads(FILE.read_text("utf-8")) if FILE.exists() else {}
     known = {name: known.get(name) or digest(name) for name in STREAMS}
     FILE.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")

@@ -1,6 +1,6 @@
-"""The strategy of the shared suite reaches what the checks are about.
+"""The strategy of the suite reaches what the checks are about.
 
-A check that never meets a reused generalization says nothing about reuse, however green it is.
+A check that never meets a reused generalization proves nothing about reuse, even if it passes.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from crenel.engine import Kind
-from tests.core.engine.cases import Case, cases, run
+from crenel.testing.engine_streams import Case, run
+from tests.core.engine.cases import cases
 
 EXAMPLES = 200
 
-# Far below what they are on average: Hypothesis draws unevenly, and only a loss of reach shall fail.
+# Far below the averages: Hypothesis draws unevenly, and only a loss of reach is to fail.
 LEAST = {"a cluster": 50, "a split": 3, "a reuse": 6, "a suppression": 40, "a late row": 2}
 
 KINDS: dict[str, dict[str, Any]] = {

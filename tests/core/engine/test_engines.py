@@ -1,11 +1,12 @@
-"""Every method keeps the promises of the design.
+"""Every method keeps the promises of the design: the checks that crenel ships, on streams that Hypothesis draws.
 
-A new method adds itself to `METHODS`: its name, the cases it is tried with, and the flags of what
-it does not promise.
+A new method adds itself to `METHODS`: a name for the test, and the streams it is tried with. What it does not promise
+is read from its declaration.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,14 +14,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from crenel.avro import Schemas
 from crenel.encoding.rows import Rows
-from crenel.engine import Releases
+from crenel.engine import Releases, create_engine
+from crenel.engine.methods.castle import CastleParameters
 from crenel.policy import Policy, Sensitive
 from crenel.policy.hierarchy import Hierarchy
-from crenel.policy.parameters import CastleParameters
+from crenel.policy.methods import find, names
 from crenel.policy.quasi_identifiers import Categorical, Numeric, Prefix
+from crenel.testing.engine_checks import ALL_CHECKS, Check, audited, reason_to_skip
+from crenel.testing.engine_streams import Case, run
 from tests.core.engine.cases import (
-    Case,
     adaptive_parameters,
     bastion_cases,
     cases,
@@ -29,76 +33,89 @@ from tests.core.engine.cases import (
     faanst_parameters,
     mondrian_parameters,
     partition_parameters,
-    run,
     sdgs_cases,
 )
-from tests.core.engine.checks import ALL_CHECKS, Check, Method, audited, reason_to_skip
 
-PARTITION: dict[str, Any] = {"method": "partition", "parameters": partition_parameters(), "holes": True}
+PARTITION: dict[str, Any] = {"method": "partition", "parameters": partition_parameters()}
+
+
+@dataclass(frozen=True)
+class Tried:
+    """Streams that a method is tried with."""
+
+    name: str
+    cases: st.SearchStrategy[Case]
+
 
 METHODS = [
-    Method(name="castle", cases=cases()),
-    Method(name="castle with l", cases=cases(diverse=True)),
-    Method(name="castle with t", cases=cases(close=True)),
-    Method(name="castle with l and t", cases=cases(diverse=True, close=True)),
-    Method(name="castle in order", cases=cases(reorder=True), reorders=True),
-    Method(
-        name="castle in order with l and t",
-        cases=cases(reorder=True, diverse=True, close=True),
-        reorders=True,
-    ),
-    Method(name="bastion", cases=bastion_cases()),
-    Method(name="bastion with l and t", cases=bastion_cases(diverse=True, close=True)),
-    Method(name="castleguard", cases=castleguard_cases(), perturbs=True, samples=True),
-    Method(name="sdgs", cases=sdgs_cases(), samples=True),
-    Method(name="partition", cases=cases(**PARTITION), holes=True),
-    Method(name="partition with l", cases=cases(diverse=True, **PARTITION), holes=True),
+    Tried("castle", cases()),
+    Tried("castle with l", cases(diverse=True)),
+    Tried("castle with t", cases(close=True)),
+    Tried("castle with l and t", cases(diverse=True, close=True)),
+    Tried("castle in order", cases(reorder=True)),
+    Tried("castle in order with l and t", cases(reorder=True, diverse=True, close=True)),
+    Tried("bastion", bastion_cases()),
+    Tried("bastion with l and t", bastion_cases(diverse=True, close=True)),
+    Tried("castleguard", castleguard_cases()),
+    Tried("sdgs", sdgs_cases()),
+    Tried("partition", cases(**PARTITION)),
+    Tried("partition with l", cases(diverse=True, **PARTITION)),
 ]
 
 
 #: Methods that decide on all held rows at once.
 BUFFERED = [
-    Method(name="mondrian with l", cases=cases(diverse=True, method="mondrian", parameters=mondrian_parameters())),
-    Method(
-        name="adaptive-window with l",
-        cases=cases(diverse=True, method="adaptive-window", parameters=adaptive_parameters(), timed=True),
+    Tried("mondrian with l", cases(diverse=True, method="mondrian", parameters=mondrian_parameters())),
+    Tried(
+        "adaptive-window with l",
+        cases(diverse=True, method="adaptive-window", parameters=adaptive_parameters(), timed=True),
     ),
-    Method(
-        name="faanst-passive with l",
-        cases=cases(diverse=True, method="faanst-passive", parameters=faanst_parameters(), counted=True),
+    Tried(
+        "faanst-passive with l",
+        cases(diverse=True, method="faanst-passive", parameters=faanst_parameters(), counted=True),
     ),
-    Method(
-        name="faanst-proactive",
-        cases=cases(method="faanst-proactive", parameters=faanst_parameters(), counted=True),
-    ),
-    Method(name="min-delay with l", cases=continuous("min-delay", diverse=True)),
-    Method(name="rtree", cases=continuous("rtree")),
-    Method(name="rtree-density", cases=continuous("rtree-density")),
-    Method(name="rtree-full with l", cases=continuous("rtree-full", diverse=True)),
+    Tried("faanst-proactive", cases(method="faanst-proactive", parameters=faanst_parameters(), counted=True)),
+    Tried("min-delay with l", continuous("min-delay", diverse=True)),
+    Tried("rtree", continuous("rtree")),
+    Tried("rtree-density", continuous("rtree-density")),
+    Tried("rtree-full with l", continuous("rtree-full", diverse=True)),
 ]
+
+
+def tried(method: Tried, check: Check, data: st.DataObject) -> None:
+    case = data.draw(method.cases, label="case")
+    reason = reason_to_skip(check, case.policy)
+    if reason:
+        pytest.skip(reason)
+    check(case)
 
 
 @pytest.mark.parametrize("check", ALL_CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())
-def test_promise(method: Method, check: Check, data: st.DataObject):
-    reason = reason_to_skip(check, method)
-    if reason:
-        pytest.skip(reason)
-    check(method, data.draw(method.cases, label="case"))
+def test_promise(method: Tried, check: Check, data: st.DataObject):
+    tried(method, check, data)
 
 
 @pytest.mark.parametrize("check", ALL_CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("method", BUFFERED, ids=lambda method: method.name)
 @settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())
-def test_promise_of_the_buffered(method: Method, check: Check, data: st.DataObject):
+def test_promise_of_the_buffered(method: Tried, check: Check, data: st.DataObject):
     """They share most of their code, so that fewer examples of each are enough."""
-    reason = reason_to_skip(check, method)
-    if reason:
-        pytest.skip(reason)
-    check(method, data.draw(method.cases, label="case"))
+    tried(method, check, data)
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_snapshot_is_of_the_declared_schema(name: str):
+    said = {"sdgs": {"cover": "quasi_identifiers"}}
+    policy = long_case().policy
+    policy = replace(policy, quasi_identifiers={"x": Numeric(domain=(0, 100))}, method=name, parameters=said.get(name))
+    declared = find(name).snapshot
+    assert declared is not None
+    package, _, file = declared.partition(":")
+    assert Schemas(package, (file,)).wrote(create_engine(policy).snapshot())
 
 
 # -- longer streams than Hypothesis draws --------------------------------------------------------

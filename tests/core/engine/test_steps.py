@@ -13,7 +13,7 @@ import pytest
 
 from crenel.encoding.encoder import Encoder
 from crenel.encoding.rows import Rows
-from crenel.engine import Kind, Releases, create
+from crenel.engine import Kind, Releases, create_engine
 from crenel.engine.contract import SnapshotError
 from crenel.policy import Policy
 from crenel.policy.quasi_identifiers import Datetime, Numeric
@@ -27,8 +27,8 @@ START = int(Datetime().coordinate("2020-01-01"))
 #: Every method, with parameters that let rows leave in all the ways it has.
 METHODS: dict[str, dict[str, Any]] = {
     "castle": {"method": "castle", "parameters": {"beta": 5, "mu": 10}},
-    "bastion": {"method": "bastion", "parameters": {"reuse": True}},
-    "bastion without reuse": {"method": "bastion", "parameters": {"reuse": False}},
+    "bastion": {"method": "bastion", "parameters": {"reuse": "weighted"}},
+    "bastion without reuse": {"method": "bastion", "parameters": {"reuse": "off"}},
     "castleguard": {"method": "castleguard", "parameters": {"beta": 5, "mu": 10, "beta_sample": 0.8, "phi": 5.0}},
     "sdgs": {"method": "sdgs", "parameters": {"grid": {"score": 7}, "cover": "quasi_identifiers"}, "delay_rows": 300},
     "partition": {"method": "partition"},
@@ -71,7 +71,7 @@ def values(n: int = 600, seed: int = 1) -> dict[str, Any]:
 def published(of: Policy, columns: dict[str, Any]) -> tuple[Rows, Releases]:
     rows = Encoder(of).encode(columns).rows
     assert len(rows) == len(columns["who"])
-    engine = create(of)
+    engine = create_engine(of)
     return rows, Releases.concat([engine.push(rows), engine.flush()])
 
 
@@ -153,12 +153,12 @@ def test_perturbed_values_of_a_learned_domain_stay_in_cells_that_there_are() -> 
 )
 def test_a_snapshot_is_of_its_step(name: str, score: Numeric) -> None:
     of = policy(**METHODS[name])
-    engine = create(of)
+    engine = create_engine(of)
     engine.push(Encoder(of).encode(values(50)).rows)
-    other = create(replace(of, quasi_identifiers={"score": score, "seen": SEEN}))
+    other = create_engine(replace(of, quasi_identifiers={"score": score, "seen": SEEN}))
     with pytest.raises(SnapshotError):
         other.restore(engine.snapshot())
-    again = create(of)
+    again = create_engine(of)
     again.restore(engine.snapshot())
     assert again.held == engine.held
 

@@ -1,4 +1,4 @@
-"""Quasi-identifiers with a step: what a value's cell is, and where ranges of cells begin and end."""
+"""Quasi-identifiers with a step: the cell of a value, and where ranges of cells begin and end."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ VALUES = st.one_of(
 
 @st.composite
 def stepped(draw: st.DrawFn) -> tuple[Numeric, float]:
-    """A quasi-identifier, declared or learned, and a value that it takes."""
+    """Draw a quasi-identifier with a declared or a learned domain, and a value that it accepts."""
     step, value = draw(STEPS), draw(VALUES)
     if draw(st.booleans()):
         near = draw(st.integers(-3, 3))
@@ -48,7 +48,7 @@ def stepped(draw: st.DrawFn) -> tuple[Numeric, float]:
 
 
 def multiple(step: Any, number: float) -> float:
-    """The float next to a multiple of a step as it is written."""
+    """Return the float nearest to a multiple of the step as it is written."""
     return float(Fraction(str(step)) * int(number))
 
 
@@ -59,7 +59,7 @@ def test_a_published_range_contains_the_value_and_ends_at_multiples(drawn: tuple
     assert cell.is_integer()
     lo, hi = qi.publish(cell, cell)
     assert lo <= value <= hi
-    assert lo < hi, "no range is a single value"
+    assert lo < hi, "a range must not be a single value"
     ends = {multiple(qi.step, cell), multiple(qi.step, cell + 1), *(qi.domain or ())}
     assert {lo, hi} <= ends
 
@@ -82,7 +82,7 @@ def test_wider_ranges_end_at_multiples_too(drawn: tuple[Numeric, float], before:
 
 
 @given(stepped(), st.floats(0, 1))
-def test_nothing_of_a_value_but_its_cell_is_in_the_coordinate(drawn: tuple[Numeric, float], at: float) -> None:
+def test_the_coordinate_holds_nothing_of_a_value_but_its_cell(drawn: tuple[Numeric, float], at: float) -> None:
     qi, value = drawn
     cell = qi.coordinate(value)
     lo, hi = qi.publish(cell, cell)
@@ -92,7 +92,7 @@ def test_nothing_of_a_value_but_its_cell_is_in_the_coordinate(drawn: tuple[Numer
     assert qi.coordinate(other) == cell
 
 
-def test_multiples_are_as_they_are_written() -> None:
+def test_multiples_are_those_of_the_written_step() -> None:
     tenths = Numeric(step=0.1)
     assert tenths.coordinate(0.3) == 3
     assert tenths.publish(3, 3) == (0.3, 0.4)
@@ -103,12 +103,12 @@ def test_multiples_are_as_they_are_written() -> None:
     assert Numeric(step=5).publish(-math.inf, math.inf) == (None, None)
 
 
-def test_the_ends_of_the_domain_are_ends() -> None:
+def test_ranges_end_where_the_domain_ends() -> None:
     ages = Numeric(domain=(17, 90), step=5)
     assert ages.geometry.widest() == (3, 17)
     assert ages.publish(3, 3) == (17, 20)
     assert ages.publish(*ages.geometry.widest()) == (17, 90)
-    # The greatest value is in a cell with others: alone, it would be published exactly.
+    # The largest value shares its cell with others. Alone, it would be published exactly.
     assert ages.coordinate(90) == ages.coordinate(85)
     assert ages.publish(17, 17) == (85, 90)
     whole = Numeric(domain=(0, 10), step=10)
@@ -156,7 +156,7 @@ def test_days_begin_at_midnight_in_utc() -> None:
     assert weeks.publish(0, 0) == ("1970-01-01T00:00:00Z", "1970-01-08T00:00:00Z")
 
 
-def test_a_policy_says_it_and_says_it_again() -> None:
+def test_a_step_survives_the_policy_file() -> None:
     spec = {
         "person": "p",
         "quasi_identifiers": {
@@ -178,14 +178,14 @@ def test_a_policy_says_it_and_says_it_again() -> None:
 @pytest.mark.parametrize(
     ("begin", "end"), [(20, 26), (21, 25), (25, 25), (30, 25), (15, 20), (17, 91), (85, 95), (-math.inf, math.inf)]
 )
-def test_what_no_range_of_cells_is_is_not_read(begin: float, end: float) -> None:
+def test_a_range_that_ends_between_multiples_is_refused(begin: float, end: float) -> None:
     cells = Numeric(domain=(17, 90), step=5).cells
     assert cells is not None
     with pytest.raises(ValueError, match="must end at multiples"):
         cells.between(np.array([begin]), np.array([end]))
 
 
-def test_what_is_not_published_stays_so() -> None:
+def test_unpublished_ranges_stay_unpublished() -> None:
     cells = Numeric(step=0.5).cells
     assert cells is not None
     nowhere, everywhere = np.array([math.nan]), np.array([math.inf])

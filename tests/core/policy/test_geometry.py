@@ -13,7 +13,7 @@ from crenel.policy.geometry import Geometry, Interval, Radix, Tree
 
 @st.composite
 def trees(draw: st.DrawFn) -> Tree:
-    """A tree in depth-first order: a node hangs on the one before it, or on an ancestor of that."""
+    """Draw a tree in depth-first order: a node hangs on the one before it, or on an ancestor of that one."""
     parents = [0]
     for node in range(1, draw(st.integers(1, 25))):
         line = [node - 1]
@@ -40,7 +40,7 @@ def geometries_with_ends(draw: st.DrawFn) -> tuple[Geometry, list[float]]:
 
 
 @given(geometries_with_ends())
-def test_spans_contain_their_range_and_are_their_own_and_grow_with_it(drawn):
+def test_a_span_contains_its_range_is_its_own_span_and_grows_with_the_range(drawn):
     geometry, (a, lo, hi, b) = drawn
     first, last = geometry.span(lo, hi)
     assert first <= lo <= hi <= last
@@ -51,7 +51,7 @@ def test_spans_contain_their_range_and_are_their_own_and_grow_with_it(drawn):
 
 
 @given(geometries_with_ends())
-def test_the_widest_span_is_the_domain_and_loses_all(drawn):
+def test_the_widest_span_is_the_domain_and_loses_everything(drawn):
     geometry, _ = drawn
     lo, hi = geometry.widest()
     assert geometry.span(lo, hi) == (lo, hi)
@@ -60,14 +60,14 @@ def test_the_widest_span_is_the_domain_and_loses_all(drawn):
 
 
 @given(geometries_with_ends())
-def test_they_pickle(drawn):
+def test_geometries_pickle(drawn):
     geometry, _ = drawn
     again = pickle.loads(pickle.dumps(geometry))
     assert again == geometry
     assert hash(again) == hash(geometry)
 
 
-def test_a_learned_interval_has_no_ends_and_its_loss_is_not_known():
+def test_a_learned_interval_has_no_ends_and_no_loss():
     geometry = Interval()
     assert geometry.learned
     assert geometry.widest() == (-math.inf, math.inf)
@@ -76,7 +76,7 @@ def test_a_learned_interval_has_no_ends_and_its_loss_is_not_known():
     assert geometry.span(3, 4) == (3.0, 4.0)
 
 
-def test_of_cells_whole_ones_are_lost():
+def test_cells_lose_their_whole_width():
     geometry = Interval(3, 17, cells=True)
     assert geometry.widest() == (3.0, 17.0)
     assert geometry.loss(4, 4) == 1 / 15
@@ -100,7 +100,7 @@ def test_a_radix_span_is_the_block_of_the_common_prefix():
 
 
 @given(st.data(), st.integers(2, 12), st.integers(1, 12))
-def test_a_radix_span_is_that_of_the_written_prefix(data, base, length):
+def test_a_radix_span_covers_all_numbers_with_the_prefix(data, base, length):
     geometry = Radix(base, length)
     lo, hi = sorted(data.draw(st.tuples(*[st.integers(0, base**length - 1)] * 2)))
 
@@ -115,7 +115,7 @@ def test_a_radix_span_is_that_of_the_written_prefix(data, base, length):
 
 
 @given(trees(), st.data())
-def test_a_tree_span_is_that_of_the_lowest_common_ancestor(tree, data):
+def test_a_tree_span_covers_the_lowest_common_ancestor(tree, data):
     leaves = len(tree.leaf)
     lo, hi = sorted(data.draw(st.tuples(*[st.integers(0, leaves - 1)] * 2)))
 
@@ -138,7 +138,7 @@ def test_a_tree_of_one_leaf_loses_nothing():
     assert tree.loss(0, 0) == 0.0
 
 
-def test_a_tree_cannot_be_written_to():
+def test_a_tree_is_read_only():
     tree = Tree.from_parents(np.array([0, 0, 0], dtype=np.int32))
     with pytest.raises(ValueError, match="read-only"):
         tree.parent[1] = 2
@@ -161,7 +161,7 @@ def test_a_tree_cannot_be_written_to():
         (lambda: Tree([0, 0], [0, 0], [1, 0], [1]), "all leaves must be under the root"),
     ],
 )
-def test_what_is_no_geometry_is_refused(make, message):
+def test_a_wrong_geometry_is_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
 

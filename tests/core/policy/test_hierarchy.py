@@ -37,7 +37,7 @@ def problems(make):
 
 @st.composite
 def nested(draw):
-    """A ragged tree of mappings and lists whose labels are all different."""
+    """Draw a tree of mappings and lists of different depths, in which all labels differ."""
     count = iter(range(10**6))
 
     def group(depth):
@@ -64,13 +64,13 @@ def test_arx_csv(write):
         hierarchy.leaf_number("Higher")
 
 
-def test_ragged_lines_repeated_labels_and_empty_cells_add_no_nodes(write):
+def test_short_lines_repeated_labels_and_empty_cells_add_no_nodes(write):
     text = "a;a;G;*\nb;H;G;*\nc;;G;*\nd;*\n\na;G;*\n"
     hierarchy = Hierarchy.from_csv(write(text))
     assert hierarchy.to_mapping() == {"*": {"G": {"a": None, "H": ["b"], "c": None}, "d": None}}
 
 
-def test_quotes_a_byte_order_mark_and_no_newline_at_the_end(write):
+def test_quotes_a_byte_order_mark_and_a_missing_last_newline(write):
     hierarchy = Hierarchy.from_csv(write('\ufeff"a;b";G;*\r\nc;G;*'))
     assert hierarchy.leaves == ("a;b", "c")
 
@@ -95,7 +95,7 @@ def test_a_label_on_two_branches_is_refused_with_both_lines(write):
     [
         ("a;G;*\nG;H;*\n", "line 2: the label 'G' must be under one other"),
         ("a;b;*\nb;*\n", "line 2: 'b' must be a value or a group, not both"),
-        ("a;b;a;*\n", "line 1: the label 'a' must not return above another"),
+        ("a;b;a;*\n", "line 1: the label 'a' must not occur twice on one path"),
         ("a;A;B\nb;B;A\n", "must be at the top everywhere"),
         ("a;G;*\nb;G\n", "line 2: the label 'G' must be at the top everywhere"),
         ("a;*\nb;Any\n", "line 2: the top must be '*' everywhere, not 'Any'"),
@@ -104,17 +104,17 @@ def test_a_label_on_two_branches_is_refused_with_both_lines(write):
         ("a,G,*\nb,G,*\n", "the columns must be separated by ';'"),
     ],
 )
-def test_what_is_no_tree_is_refused(write, text, message):
+def test_a_file_that_is_not_a_tree_is_refused(write, text, message):
     found = problems(lambda: Hierarchy.from_csv(write(text)))
     assert message in found[0]
     assert "education.csv" in found[0]
 
 
-def test_a_file_wrong_throughout_does_not_drown_its_reader(write):
+def test_only_the_first_problems_of_a_file_are_listed(write):
     text = "".join(f"x{i};A{i};*\n" + f"x{i};B{i};*\n" for i in range(500))
     found = problems(lambda: Hierarchy.from_csv(write(text)))
     assert len(found) == 11
-    assert found[-1] == "hierarchy: and 490 problems more of the same kinds."
+    assert found[-1] == "hierarchy: and 490 more problems of the same kinds."
 
 
 def test_files_that_cannot_be_read(tmp_path):
@@ -141,9 +141,9 @@ def test_a_mapping():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"A": ["x"], "B": ["x"]}, "the label 'x' must be there once, not again under 'B'"),
-        ({"A": {"A": ["x"]}}, "the label 'A' must be there once"),
-        (["x", "x"], "the label 'x' must be there once"),
+        ({"A": ["x"], "B": ["x"]}, "the label 'x' must occur once, not again under 'B'"),
+        ({"A": {"A": ["x"]}}, "the label 'A' must occur once"),
+        (["x", "x"], "the label 'x' must occur once"),
         ({"A": [False]}, "must be text (put it in quotes), not False"),
         ({"A": [None]}, "must be text (put it in quotes), not None"),
         ({"A": []}, "the group 'A' must not be empty"),
@@ -151,19 +151,19 @@ def test_a_mapping():
         ({"A": "x"}, "the group 'A' must hold a mapping, a list or nothing, not 'x'"),
         ({"A": [["x"]]}, "must be text"),
         ("education", "it must be a mapping or a list"),
-        ({"*": ["*"]}, "the label '*' must be there once"),
+        ({"*": ["*"]}, "the label '*' must occur once"),
         ({"*": ["x"], "B": ["y"]}, "the top must be '*' everywhere"),
     ],
 )
-def test_a_mapping_that_is_no_tree_is_refused(given, message):
+def test_a_mapping_that_is_not_a_tree_is_refused(given, message):
     found = problems(lambda: Hierarchy.from_mapping(given))
     assert message in found[0]
 
 
-def test_a_mapping_that_holds_itself_ends():
+def test_a_mapping_that_contains_itself_is_refused():
     loop = {}
     loop["A"] = loop
-    assert "must be there once" in problems(lambda: Hierarchy.from_mapping(loop))[0]
+    assert "must occur once" in problems(lambda: Hierarchy.from_mapping(loop))[0]
 
 
 @given(nested())
@@ -176,7 +176,7 @@ def test_mappings_round_trip(tree):
 
 
 @given(nested())
-def test_a_csv_of_the_tree_is_the_same_tree(tmp_path_factory, tree):
+def test_a_tree_survives_a_csv_file(tmp_path_factory, tree):
     hierarchy = Hierarchy.from_mapping(tree)
     lines = []
     for leaf in hierarchy.tree.leaf.tolist():
@@ -210,7 +210,7 @@ def test_a_hundred_thousand_leaves(tmp_path):
     hierarchy = Hierarchy.from_csv(path)
     assert hierarchy.leaf_number("53706") == 53706
     assert hierarchy.label_of_span(53703, 53706) == "5370*"
-    # About half a second; a quadratic table would take minutes, or the memory.
+    # It takes about half a second. A quadratic table would take minutes, or all memory.
     assert time.perf_counter() - start < 10
     data = pickle.dumps(hierarchy)
     assert len(data) < 2_000_000

@@ -34,7 +34,7 @@ EDUCATION = Hierarchy.from_mapping({"School": ["9th", "10th"], "Higher": {"BSc":
 
 @dataclass(frozen=True, kw_only=True)
 class Income(QuasiIdentifier):
-    """A type of a user's own: a logarithmic scale."""
+    """A user-defined type: a logarithmic scale."""
 
     greatest: float = 1e6
 
@@ -202,7 +202,7 @@ def test_what_is_published():
 
 
 @given(st.text("0123456789", min_size=6, max_size=6), st.text("0123456789", min_size=6, max_size=6))
-def test_a_published_prefix_is_what_both_begin_with(a, b):
+def test_a_published_prefix_is_the_common_prefix(a, b):
     prefix = Prefix(length=6)
     lo, hi = sorted((prefix.coordinate(a), prefix.coordinate(b)))
     published = prefix.publish(*prefix.geometry.span(lo, hi))
@@ -217,10 +217,10 @@ FIRST, LAST = dt.datetime(1690, 1, 1), dt.datetime(2250, 1, 1)  # noqa: DTZ001 -
 
 
 @given(st.datetimes(FIRST, LAST, timezones=st.timezones()))
-def test_a_moment_is_itself_however_it_is_written(moment):
+def test_a_moment_has_one_coordinate_however_it_is_written(moment):
     datetime = Datetime()
     place = datetime.coordinate(moment)
-    # In UTC: Python holds a moment of a repeated hour unequal to any other zone's (PEP 495).
+    # In UTC: Python holds a moment in a repeated hour unequal to that of any other zone (PEP 495).
     assert qi_types._moment(place) == moment.astimezone(UTC)
     offset = moment.utcoffset()
     if offset is not None and offset.seconds % 60 == 0:
@@ -235,7 +235,7 @@ NUMBERS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.tex
 
 
 @given(st.lists(NUMBERS))
-def test_numeric_columns_are_as_single_values(values):
+def test_a_column_of_numbers_equals_its_single_values(values):
     compare(Numeric(domain=(-100, 1e9)), values, values)
     compare(Numeric(), values, values)
     compare(Numeric(domain=(-100, 1e9), step=0.5), values, values)
@@ -245,7 +245,7 @@ def test_numeric_columns_are_as_single_values(values):
 
 
 @given(st.lists(st.one_of(st.none(), st.integers(-(2**62), 2**62))), st.booleans())
-def test_arrow_integers_are_as_single_values(values, chunked):
+def test_a_column_of_arrow_integers_equals_its_single_values(values, chunked):
     column = pa.array(values, type=pa.int64())
     column = pa.chunked_array([column[:3], column[3:]]) if chunked else column
     compare(Numeric(domain=(-100, 1e9)), column, values)
@@ -254,7 +254,7 @@ def test_arrow_integers_are_as_single_values(values, chunked):
 
 
 @given(st.lists(st.one_of(st.none(), st.floats())))
-def test_arrow_and_numpy_floats_are_as_single_values(values):
+def test_columns_of_arrow_and_numpy_floats_equal_their_single_values(values):
     compare(Numeric(), pa.array(values, type=pa.float64()), values)
     floats = [value for value in values if value is not None]
     compare(Numeric(), np.array(floats, dtype=np.float64), floats)
@@ -262,7 +262,7 @@ def test_arrow_and_numpy_floats_are_as_single_values(values):
 
 
 @given(st.lists(st.one_of(st.none(), st.sampled_from(["9th", "10th", "BSc", "x", ""]))))
-def test_columns_of_text_are_as_single_values(values):
+def test_a_column_of_text_equals_its_single_values(values):
     education = Categorical(hierarchy=EDUCATION)
     plain = pa.array(values, type=pa.string())
     compare(education, plain, values)
@@ -299,7 +299,7 @@ def test_columns_of_booleans_masked_arrays_and_odd_objects():
 
 
 def compare(instance, column, values):
-    """`coordinates` of the column is `coordinate` of each value."""
+    """Check that `coordinates` of the column equals `coordinate` of each value."""
     found, reasons = instance.coordinates(column)
     assert found.dtype == np.float64
     assert len(found) == len(values)
@@ -333,8 +333,8 @@ def compare(instance, column, values):
         (lambda: Numeric(step=True), "step must be a number .*, not True"),
         (lambda: Numeric(step=math.nan), "step must be a number"),
         (lambda: Numeric(domain=(0, 10), step=11), "step must be no wider than the domain, not 11"),
-        (lambda: Numeric(domain=(0, 1e20), step=5), "step must be greater: the domain is too many steps from 0"),
-        (lambda: Numeric(domain=(1e20, 2e20), step=0.5), "step must be greater: the domain is too many steps from 0"),
+        (lambda: Numeric(domain=(0, 1e20), step=5), "step must be greater, because steps so far from 0 cannot be"),
+        (lambda: Numeric(domain=(1e20, 2e20), step=0.5), "step must be greater, because steps so far from 0 cannot"),
         (lambda: Datetime(step=3600), "step must be a duration such as .*, not 3600"),
         (lambda: Datetime(step="soon"), "step must be a duration such as .*, not 'soon'"),
         (lambda: Datetime(step="0s"), "step must be a duration such as .*, not '0s'"),
@@ -352,11 +352,11 @@ def compare(instance, column, values):
         (lambda: Categorical(hierarchy=5), "hierarchy must be a CSV file's name, a mapping or a"),
         (
             lambda: Categorical(hierarchy={"A": ["x", "x"]}),
-            "hierarchy: the label 'x' must be there",
+            "hierarchy: the label 'x' must occur",
         ),
     ],
 )
-def test_what_is_wrong_is_refused(make, message):
+def test_a_wrong_declaration_is_refused(make, message):
     with pytest.raises(PolicyError, match=message):
         make()
 
@@ -372,7 +372,7 @@ def test_equality_is_by_content():
     assert len({again, Categorical(hierarchy=EDUCATION)}) == 1
 
 
-def test_pickles_hold_no_computed_things():
+def test_pickles_hold_no_cached_properties():
     prefix = Prefix(length=5)
     before = len(pickle.dumps(prefix))
     prefix.coordinate("12345")
@@ -398,7 +398,7 @@ def test_registering():
         qi_types._registered.pop("income")
 
 
-def test_entry_points_are_looked_up_when_needed(monkeypatch):
+def test_entry_points_are_loaded_when_needed(monkeypatch):
     class Entry:
         name = "income"
 
@@ -416,7 +416,7 @@ def test_entry_points_are_looked_up_when_needed(monkeypatch):
 
 
 class Broken(Numeric):
-    """Breaks one promise at a time."""
+    """A type that breaks one promise at a time."""
 
     def __init__(self, what):
         super().__init__(domain=(0, 100))
@@ -453,19 +453,19 @@ class Broken(Numeric):
         ("accepts", "must be as coordinate's|must raise Rejected"),
     ],
 )
-def test_the_suite_finds_what_is_broken(what, message):
+def test_the_suite_finds_a_broken_type(what, message):
     with pytest.raises(AssertionError, match=message):
         check_quasi_identifier(Broken(what), [1, 50, 99], bad=["somebody"])
 
 
-def test_the_suite_refuses_samples_that_are_rejected_or_all_alike():
+def test_the_suite_refuses_samples_that_are_rejected_or_all_equal():
     with pytest.raises(AssertionError, match=r"coordinate\('x'\) must take the sample"):
         check_quasi_identifier(Numeric(), [1, "x"])
     with pytest.raises(AssertionError, match="at least two different coordinates"):
         check_quasi_identifier(Numeric(), [1, 1.0])
 
 
-def test_a_repeated_hour_is_two_hours_in_a_column_too():
+def test_a_repeated_hour_is_two_hours_in_a_column():
     zone = zoneinfo.ZoneInfo("America/Los_Angeles")
     twice = [dt.datetime(2012, 11, 4, 1, 30, tzinfo=zone, fold=fold) for fold in (0, 1)]
     compare(Datetime(), twice, twice)

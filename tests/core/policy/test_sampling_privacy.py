@@ -1,4 +1,4 @@
-"""Theorems 1 and 2 of the CASTLEGUARD paper, against values computed otherwise."""
+"""Theorems 1 and 2 of the CASTLEGUARD paper, compared with values computed in other ways."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ scipy_stats = pytest.importorskip("scipy.stats", reason="the independent values 
 
 
 def by_scipy(k: int, beta: float, epsilon: float, most: int) -> float:
-    """The maximum over every n up to `most`, tail by tail."""
+    """Compute the maximum over every n up to `most`, tail by tail."""
     gamma = (math.exp(epsilon) - 1 + beta) / math.exp(epsilon)
     n = np.arange(math.ceil(k / gamma - 1 - 1e-9), most)
-    # Where gamma * n is an integer but for rounding, more than it is meant, not it.
+    # If gamma * n is an integer but for rounding, the tail begins above it.
     return float(scipy_stats.binom.sf(np.floor(gamma * n + 1e-9), n, beta).max())
 
 
@@ -39,7 +39,7 @@ def test_theorem_2_is_the_maximum_of_the_binomial_tails(k: int, beta: float, tim
     beta=st.floats(0.02, 0.95),
     more=st.floats(1.001, 5.0),
 )
-def test_theorem_2_anywhere(k: int, beta: float, more: float):
+def test_theorem_2_over_all_parameters(k: int, beta: float, more: float):
     epsilon = more * least_epsilon(beta)
     gamma = 1 - (1 - beta) * math.exp(-epsilon)
     expected = by_scipy(k, beta, epsilon, most=int(20 * k / gamma) + 200)
@@ -47,7 +47,7 @@ def test_theorem_2_anywhere(k: int, beta: float, more: float):
 
 
 def by_hand(k: int, beta: Fraction, gamma: Fraction, most: int) -> Fraction:
-    """The same without a float."""
+    """Compute the same without floats."""
     worst = Fraction(0)
     for n in range(math.ceil(k / gamma - 1), most):
         tail = sum(
@@ -59,15 +59,15 @@ def by_hand(k: int, beta: Fraction, gamma: Fraction, most: int) -> Fraction:
 
 
 @pytest.mark.parametrize(("k", "beta"), [(3, Fraction(1, 2)), (5, Fraction(1, 4)), (8, Fraction(4, 5))])
-def test_theorem_2_in_whole_numbers(k: int, beta: Fraction):
-    """At the least epsilon gamma is rational, and the theorem's strict inequality is met exactly."""
+def test_theorem_2_in_fractions(k: int, beta: Fraction):
+    """At the least epsilon gamma is rational, and the theorem's strict inequality holds exactly."""
     gamma = 1 - (1 - beta) ** 2
     exact = by_hand(k, beta, gamma, most=60)
     assert delta(k, float(beta), least_epsilon(float(beta))) == pytest.approx(float(exact), rel=1e-12)
 
 
-def test_what_theorem_2_promises_is_so():
-    """Two streams that differ by one row: the published counts of its cell are (epsilon, delta) alike."""
+def test_the_promise_of_theorem_2_holds():
+    """For two streams that differ by one row, the published counts of its cell are (epsilon, delta)-close."""
     k, beta = 5, 0.3
     for epsilon in (least_epsilon(beta), 0.6, 1.0):
         promised = delta(k, beta, epsilon)
@@ -78,17 +78,17 @@ def test_what_theorem_2_promises_is_so():
                 size = max(len(one), len(other))
                 p, q = np.pad(one, (0, size - len(one))), np.pad(other, (0, size - len(other)))
                 worst = max(worst, float(np.maximum(p - math.exp(epsilon) * q, 0).sum()))
-        # The theorem adds up all of the outcomes that are too likely: more than is needed, and never less.
+        # The theorem adds up all outcomes that are too likely: more than needed, but never less.
         assert 0 < worst <= promised
 
 
 def truncated(rows: int, k: int, beta: float) -> np.ndarray:
-    """The chances of 0, k, k + 1, ... published rows of a cell; fewer than k are none."""
+    """Return the probabilities of 0, k, k + 1, ... published rows in a cell; fewer than k rows are not published."""
     chances = scipy_stats.binom.pmf(np.arange(rows + 1), rows, beta)
     return np.concatenate([[chances[:k].sum()], chances[k:]])
 
 
-def test_it_is_less_for_more_persons_and_for_more_epsilon():
+def test_delta_falls_with_more_persons_and_with_more_epsilon():
     assert delta(100, 0.5, 1.0) < delta(50, 0.5, 1.0) < delta(10, 0.5, 1.0)
     assert delta(20, 0.5, 2.0) < delta(20, 0.5, 1.0) < delta(20, 0.5, 0.7)
     assert 0 <= delta(1000, 0.001, 9.0) < 1e-300
@@ -113,7 +113,7 @@ def test_it_is_less_for_more_persons_and_for_more_epsilon():
         (5, 0.5, math.nan, "epsilon must be"),
     ],
 )
-def test_what_is_out_of_range_is_refused_with_the_range(k: int, beta: float, epsilon: float, said: str):
+def test_arguments_out_of_range_are_refused(k: int, beta: float, epsilon: float, said: str):
     with pytest.raises(ValueError, match=said):
         delta(k, beta, epsilon)
 
@@ -136,6 +136,6 @@ def test_theorem_1(probability: float, r: float):
         (lambda: moves_less(math.inf, 0.1), "phi must be a number above 0"),
     ],
 )
-def test_theorem_1_refuses_what_is_out_of_range(call: object, said: str):
+def test_theorem_1_refuses_arguments_out_of_range(call: object, said: str):
     with pytest.raises(ValueError, match=said):
         call()  # type: ignore[operator]

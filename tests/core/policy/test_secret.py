@@ -1,4 +1,4 @@
-"""Where the secret of a pipeline comes from: a seed, a reference in the policy, or chance."""
+"""The secret of a pipeline: from a seed, from a reference in the policy, or drawn."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from crenel.encoding.rows import Rows
-from crenel.engine import create
+from crenel.engine import create_engine
 from crenel.errors import PolicyError
 from crenel.policy import Policy
 from crenel.policy.secret import secret_of
@@ -42,25 +42,27 @@ WRITTEN = {
     "hex": SECRET.hex().encode(),
     "HEX": SECRET.hex().upper().encode() + b"\n",
     "base64": base64.b64encode(SECRET) + b"\n",
-    "base64 for urls, not padded": base64.urlsafe_b64encode(SECRET).rstrip(b"="),
+    "base64 for urls, without padding": base64.urlsafe_b64encode(SECRET).rstrip(b"="),
     "lines": SECRET.hex().encode()[:20] + b"\r\n" + SECRET.hex().encode()[20:] + b"\r\n",
 }
 
 
 @pytest.mark.parametrize("text", WRITTEN.values(), ids=WRITTEN)
-def test_it_is_read_from_a_variable_or_a_file(text: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_is_read_from_a_variable_or_a_file(
+    text: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(NAME, text.decode())
     assert secret_of(policy(secret=f"env:{NAME}")) == SECRET
     assert secret_of(policy(secret=file_of(tmp_path / "key", text))) == SECRET
 
 
-def test_without_one_256_bits_are_drawn() -> None:
+def test_without_a_reference_256_bits_are_drawn() -> None:
     drawn = {secret_of(policy()) for _ in range(5)}
     assert len(drawn) == 5
     assert {len(secret) for secret in drawn} == {32}
 
 
-def test_a_seed_is_one() -> None:
+def test_a_seed_is_a_secret() -> None:
     assert secret_of(policy(seed=7)) == secret_of(policy(seed=7)) != secret_of(policy(seed=8))
 
 
@@ -70,7 +72,7 @@ UNFIT = {
     "short hex": SECRET[:31].hex().encode(),
     "hex that would be enough as base64": SECRET[:30].hex().encode(),
     "short base64": base64.b64encode(SECRET[:30]),
-    "neither": b"correct horse battery staple, and so on and on!",
+    "neither hex nor base64": b"correct horse battery staple, and so on and on!",
     "raw": bytes(range(128, 192)),
     "nul": b"\0" * 40,
     "placeholder": b"00" * 32,
@@ -80,7 +82,7 @@ UNFIT = {
 
 
 @pytest.mark.parametrize("text", UNFIT.values(), ids=UNFIT)
-def test_what_is_not_fit_is_refused_and_not_shown(text: bytes, tmp_path: Path) -> None:
+def test_a_weak_secret_is_refused_and_not_shown(text: bytes, tmp_path: Path) -> None:
     said = problem(policy(secret=file_of(tmp_path / "key", text)))
     assert said.startswith("policy.secret must name a secret")
     assert "openssl rand -hex 32" in said
@@ -88,7 +90,7 @@ def test_what_is_not_fit_is_refused_and_not_shown(text: bytes, tmp_path: Path) -
     assert not shown or shown[:12] not in said
 
 
-def test_what_is_not_there_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_secret_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(NAME, raising=False)
     assert problem(policy(secret=f"env:{NAME}")) == (
         f"policy.secret names the environment variable {NAME}, which is not set where the pipeline is built."
@@ -101,9 +103,9 @@ def test_what_is_not_there_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("mode", [0o604, 0o644, 0o602, 0o666])
-def test_a_file_that_everybody_may_read_is_refused(mode: int, tmp_path: Path) -> None:
+def test_a_file_that_all_users_may_read_is_refused(mode: int, tmp_path: Path) -> None:
     said = problem(policy(secret=file_of(tmp_path / "key", SECRET.hex().encode(), mode)))
-    assert said.endswith("which every user of the machine may read or write: chmod o-rw it.")
+    assert said.endswith("which every user of the machine may read or write: run chmod o-rw on it.")
 
 
 @pytest.mark.parametrize("mode", [0o400, 0o440, 0o640])
@@ -111,10 +113,10 @@ def test_a_group_may_read_it(mode: int, tmp_path: Path) -> None:
     assert secret_of(policy(secret=file_of(tmp_path / "key", SECRET.hex().encode(), mode))) == SECRET
 
 
-def test_the_policy_has_the_reference_and_never_the_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_policy_holds_the_reference_and_never_the_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(NAME, SECRET.hex())
     of = policy(secret=f"env:{NAME}")
-    create(of)
+    create_engine(of)
     assert secret_of(of) == SECRET
     assert of.to_dict()["secret"] == f"env:{NAME}"
     assert Policy.from_dict(of.to_dict()) == of == pickle.loads(pickle.dumps(of))
@@ -122,7 +124,7 @@ def test_the_policy_has_the_reference_and_never_the_secret(monkeypatch: pytest.M
         assert SECRET not in held and SECRET.hex().encode() not in held
 
 
-def test_a_secret_in_the_place_of_its_reference_is_not_repeated() -> None:
+def test_a_secret_given_instead_of_its_reference_is_not_repeated() -> None:
     with pytest.raises(PolicyError) as caught:
         policy(secret=SECRET.hex())
     assert SECRET.hex()[:12] not in str(caught.value)
@@ -134,11 +136,11 @@ def test_a_secret_in_the_place_of_its_reference_is_not_repeated() -> None:
 def releases(of: Policy, **said: bytes) -> list[tuple[list[int], list[float]]]:
     n = np.arange(400, dtype=np.int64)
     rows = Rows((n * 37 % 101).astype(np.float64)[:, None], n % 61, np.zeros((400, 0), dtype=np.int64), n)
-    engine = create(of, **said)
+    engine = create_engine(of, **said)
     return [(one.rows.tolist(), one.lo.tolist()) for one in [*engine.push(rows), *engine.flush()]]
 
 
-def test_two_engines_of_one_secret_publish_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_engines_with_one_secret_publish_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(NAME, SECRET.hex())
     of = policy(secret=f"env:{NAME}")
     first = releases(of)
@@ -148,12 +150,12 @@ def test_two_engines_of_one_secret_publish_the_same(monkeypatch: pytest.MonkeyPa
     assert releases(of) != first
 
 
-def test_a_secret_that_is_there_already_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker has the pipeline's secret, and not the variable."""
+def test_a_given_secret_is_used_without_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker has the pipeline's secret, but not the variable."""
     monkeypatch.delenv(NAME, raising=False)
     assert releases(policy(secret=f"env:{NAME}"), secret=SECRET) == releases(policy(), secret=SECRET)
     with pytest.raises(PolicyError, match="is not set"):
-        create(policy(secret=f"env:{NAME}"))
+        create_engine(policy(secret=f"env:{NAME}"))
 
 
 def test_a_seed_wins_over_a_secret() -> None:

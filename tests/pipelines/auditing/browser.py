@@ -1,4 +1,4 @@
-"""Chromium without a window, and what it is asked about a page."""
+"""Chromium without a window, and questions to ask it about a page."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 
-#: What Debian calls it, and what others do.
+#: The names of the browser: Debian's, and others'.
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
-#: A browser at rest asks its maker for updates, and complains of what it cannot reach.
+#: An idle browser looks for updates, and logs errors if it cannot reach them.
 _QUIET = (
     "--headless",
     "--no-sandbox",
@@ -37,7 +37,7 @@ _QUIET = (
 
 
 def need_chromium() -> tuple[str, str]:
-    """The paths of the browser and of its driver; skip the test if there is none, fail if there must be."""
+    """Find the browser and its driver. Without them, skip the test, or fail it where they are required."""
     browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
     driver = shutil.which("chromedriver")
     if browser and driver:
@@ -52,7 +52,7 @@ def need_chromium() -> tuple[str, str]:
 
 @contextlib.contextmanager
 def chromium() -> Iterator[webdriver.Chrome]:
-    """A browser that logs what its pages say on the console and ask the network for."""
+    """Start a browser that logs its pages' console messages and network requests."""
     browser, driver = need_chromium()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         options = Options()
@@ -68,31 +68,31 @@ def chromium() -> Iterator[webdriver.Chrome]:
 
 
 def resize(browser: webdriver.Chrome, width: int, height: int = 900, scale: float = 1) -> None:
-    """Give the page so many CSS pixels: windows cannot be as narrow as phones."""
+    """Set the width of the page in CSS pixels: a window cannot be as narrow as a phone."""
     size = {"width": width, "height": height, "deviceScaleFactor": scale, "mobile": width < 500}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
 
 
 def prefer(browser: webdriver.Chrome, media: str = "", scheme: str = "light") -> None:
-    """Show the page as on a screen or on paper, by day or by night."""
+    """Show the page as on a screen or in print, light or dark."""
     features = [{"name": "prefers-color-scheme", "value": scheme}]
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": features})
 
 
 def events(browser: webdriver.Chrome) -> list[dict[str, Any]]:
-    """What the browser's protocol told since it was last asked."""
+    """Return the browser's events since the last call."""
     return [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
 
 
 def screenshot(browser: webdriver.Chrome, path: Path) -> None:
-    """A picture of the whole page."""
+    """Take a picture of the whole page."""
     size = browser.execute_cdp_cmd("Page.getLayoutMetrics", {})["cssContentSize"]
     options = {"clip": {**size, "scale": 1}, "captureBeyondViewport": True}
     path.write_bytes(base64.b64decode(browser.execute_cdp_cmd("Page.captureScreenshot", options)["data"]))
 
 
 def pdf(browser: webdriver.Chrome) -> bytes:
-    """The page, printed."""
+    """Print the page."""
     prefer(browser)
     options = {"preferCSSPageSize": True, "printBackground": True}
     return base64.b64decode(browser.execute_cdp_cmd("Page.printToPDF", options)["data"])

@@ -1,4 +1,4 @@
-"""Documents of audits, written by hand: what the page is made of."""
+"""Documents of audits, written by hand. The page is made from them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 
 def kept() -> dict[str, Any]:
-    """An audit with the owner's trace: all is known, and all is kept."""
+    """An audit with the owner's trace: all promises are decided, and all are kept."""
     return copy.deepcopy(_KEPT)
 
 
 def kept_by_few() -> dict[str, Any]:
-    """All is kept, of the few rows that left."""
+    """All promises are kept, but few rows were published."""
     document = _short(kept())
     text = "12,000 rows (20%) were suppressed, 9,000 more than --most-suppressed 5% allows."
     passed = {"what": "suppressed", "rows": 12_000, "share": 0.2, "limit": 0.05, "excess": 9_000, "text": text}
@@ -21,7 +21,7 @@ def kept_by_few() -> dict[str, Any]:
 
 
 def broken() -> dict[str, Any]:
-    """Groups that are too small, and rows that left late."""
+    """Some groups are too small, and some rows left late."""
     document = _short(kept())
     document["verdict"] = "broken"
     _promise(document, "k").update(
@@ -41,18 +41,18 @@ def broken() -> dict[str, Any]:
 def no_crowd() -> dict[str, Any]:
     """An audit of a policy that lets rows leave alone, and has a seed."""
     document = _short(kept())
-    seed = "The policy has a seed: whoever guesses it can recompute the order."
+    seed = "The policy has a seed. An attacker who guesses it can recompute the order of the rows."
     document["verdict"] = "no crowd"
     document["crowd"].update(alone=9_435, repeated=120, promised=False, state="not promised", seed=seed)
     document["crowd"]["text"] = "A crowd at one moment is not promised: 9,435 of 48,000 rows left with fewer."
-    note = "An attacker who knows the time can single them out."
+    note = "An attacker who knows when a row arrived can single these rows out."
     _promise(document, "crowd").update(promised="not promised by the policy", value=9_435, rows=9_500, note=note)
     _promise(document, "crowd").update(state="not promised", measured="9,435 of 48,000 rows left with fewer")
     return document
 
 
 def of_the_published() -> dict[str, Any]:
-    """What can be known of the published rows alone."""
+    """An audit of the published rows alone."""
     document = _short(kept())
     document.update(knowledge="published", verdict="not proven", delay=None, utility=None, attacks=[])
     document["rows"].update(input=None, rejected=None, suppressed=None, sampled_out=None, lost=None)
@@ -107,7 +107,7 @@ def _promise(document: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _short(document: dict[str, Any]) -> dict[str, Any]:
-    """With few stretches of time: a browser takes seconds for long tables."""
+    """Keep few parts of the stream: a browser takes seconds for long tables."""
     del document["over_time"]["bins"][6:]
     return document
 
@@ -177,17 +177,29 @@ _KEPT: dict[str, Any] = {
         "groups": 2_578,
     },
     "promises": [
-        _holds("crowd", "every row leaves in a release of at least 10 persons", "0 of 48,000 rows did not", 0, 0),
+        _holds(
+            "crowd",
+            "every row leaves in a release of at least 10 persons, each person once, at one moment",
+            "0 of 48,000 rows left with fewer than 10 persons at one moment",
+            0,
+            0,
+        ),
         _holds("k", "at least 10 persons in each group", "at least 10 persons", 10, 10),
         {
-            **_holds("l:diagnosis", "at least 2 values in each group", "at least 2 values", 2, 2),
-            "note": "By entropy, at least 1.72 values.",
+            **_holds("l:diagnosis", "at least 2 distinct values in each group", "at least 2 distinct values", 2, 2),
+            "note": "By entropy, each group has at least 1.72 equally likely values.",
         },
-        _holds("deadline", "at most 1h after the event", "59m 59s at the latest", 3599.2, 3600.0),
-        _holds("nothing lost", "each row leaves exactly once", "no row is missing, none left twice", 0, 0),
-        _holds("contained", "each value lies in what is published for it", "all of 48,000 rows", 0, 0),
-        _holds("columns", "no other column leaves", "6 columns, all of the policy"),
-        _holds("boxes", "each range is one that the policy can publish", "all of 2,578 groups"),
+        _holds("deadline", "each row leaves within 1h of event time", "at most 3599.2 seconds", 3599.2, 3600.0),
+        _holds("nothing lost", "each row leaves exactly once", "0 rows lost", 0, 0),
+        _holds(
+            "contained",
+            "ranges contain the row's own values, and all other values are unchanged",
+            "in all rows",
+            0,
+            0,
+        ),
+        _holds("columns", "no column is published that the policy does not name", "no other column"),
+        _holds("boxes", "every published value is one that the policy can publish", "all are"),
     ],
     "loss": {
         "overall": 0.2131,
@@ -224,7 +236,7 @@ _KEPT: dict[str, Any] = {
     "attacks": [
         {
             "name": "linkage",
-            "text": "An outsider who knows all quasi-identifiers of a person guesses which row is theirs.",
+            "text": "An attacker who knows everyone's quasi-identifiers guesses which row belongs to a person.",
             "targets": 500,
             "claims": 500,
             "right": 38,
@@ -234,7 +246,7 @@ _KEPT: dict[str, Any] = {
         },
         {
             "name": "homogeneity",
-            "text": "An outsider looks for groups in which all have the same sensitive value.",
+            "text": "An attacker looks for groups in which all rows have the same sensitive value.",
             "targets": 2_578,
             "claims": 0,
             "right": 0,
@@ -244,7 +256,7 @@ _KEPT: dict[str, Any] = {
         },
         {
             "name": "order",
-            "text": "An outsider takes the order of the output for the order of arrival.",
+            "text": "An attacker takes the order of the output for the order of arrival.",
             "targets": 48_000,
             "claims": 24_000,
             "right": 12_190,
@@ -254,5 +266,5 @@ _KEPT: dict[str, Any] = {
         },
     ],
     "differential": None,
-    "notes": ["Delays are counted in event time, from a row's event to the release that it left with."],
+    "notes": ["Delays are counted in event time, from a row's event time to its release."],
 }

@@ -1,4 +1,4 @@
-"""Pictures of the audit's page for the documentation: of an example, or of what `crenel audit --json` printed."""
+"""Takes pictures of the audit's page for the documentation: of an example, or of what `crenel audit --json` printed."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ _GAP = 30
 
 
 def columns(picture: Image.Image, count: int) -> Image.Image:
-    """A tall picture, cut into columns side by side, in few colours: the page has few."""
+    """Cut a tall picture into columns side by side, in few colours: the page has few."""
     width, height = picture.width, -(-picture.height // count)
     sheet = Image.new("RGB", (count * width + (count - 1) * _GAP, height), "#c9ced6" if count > 1 else "white")
     for place in range(count):
         sheet.paste("white", (place * (width + _GAP), 0, place * (width + _GAP) + width, height))
         part = picture.crop((0, place * height, width, min((place + 1) * height, picture.height)))
         sheet.paste(part, (place * (width + _GAP), 0))
-    # By what they cover of the space of colours: the few red dots matter, too.
-    return sheet.quantize(64, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    # Colours are chosen by how much of the colour space they cover, so that the few red dots stay red.
+    return sheet.quantize(128, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("document", type=Path, nargs="?", help="a file of the audit's JSON; an example without")
+    parser.add_argument("document", type=Path, nargs="?", help="a file of the audit's JSON; without it, an example")
     parser.add_argument("--out", type=Path, default=ROOT / "docs", help="the folder of the pictures")
     said = parser.parse_args()
     document = json.loads(said.document.read_text("utf-8")) if said.document else documents.kept()

@@ -1,4 +1,4 @@
-"""The audit's page: what it is made of, and what Chromium makes of it."""
+"""The audit's page: its text, its figures, and how Chromium shows it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def page_of(name: str) -> str:
     return render(PAGES[name]())
 
 
-# --- What the page is made of ---
+# --- The text ---
 
 
 class Elements(HTMLParser):
@@ -119,15 +119,15 @@ def test_names_are_drawn_as_they_are() -> None:
     assert r"$\frac{a}$ &amp; &lt;b&gt;" in drawn
 
 
-def test_the_banner_is_green_only_if_enough_rows_left() -> None:
-    """Kept promises of the few rows that left are no reason for green."""
+def test_the_banner_is_green_only_if_enough_rows_were_published() -> None:
+    """Promises kept for a few published rows are no reason for green."""
     kept, few, broken = (page_of(name) for name in ("kept", "few", "broken"))
     assert '<div class="verdict kept">' in kept
     assert '<div class="verdict unproven">' in few
     assert '<div class="verdict broken">' in broken
-    assert "The promises are kept, but too many rows did not leave" in _said(few)
-    assert "12,000 rows (20 %) were suppressed: at most 5 % may be, and they are 9,000 rows more." in _said(few)
-    assert "did not leave" not in _said(kept)
+    assert "The promises are kept, but too many rows were not published" in _said(few)
+    assert "12,000 rows (20 %) were suppressed, 9,000 more than the limit of 5 % allows." in _said(few)
+    assert "too many rows" not in _said(kept)
     shown = {tuple(json.loads(html.unescape(where))) for where in re.findall(r'data-at="([^"]*)"', few)}
     assert {path for path in _leaves(documents.kept_by_few()) if path[0] == "too_many"} <= shown
 
@@ -136,29 +136,29 @@ def _said(page: str) -> str:
     return " ".join("".join(text for tag, text in Elements(page).texts if tag not in ("style", "script")).split())
 
 
-def test_what_is_missing_is_said() -> None:
+def test_the_page_says_what_is_missing() -> None:
     said = _said(page_of("published"))
     for words in (
         "Not proven",
-        "5 of 8 promises are not proven",
-        "How many of 48,000 rows left with fewer than 10 persons at one moment: not known.",
-        "promised, and not proven",
+        "No promise is broken, but 5 of 8 are not proven.",
+        "How many of 48,000 rows were released with fewer than 10 persons at one moment: not known.",
+        "The policy promises that every row is released in a crowd. This is not proven.",
         "The auditor had the published rows alone",
-        "Not measured. How long each row waited is known only from the input",
-        "Not known: when rows were suppressed",
+        "Not measured. Only the input and the owner",
+        "Not known: the given files do not show when rows were suppressed.",
         "No attack was tried",
         "the audit needs the input",
-        "no differential privacy",
+        "not differentially private",
         "These are rows",
     ):
         assert words in said
     bare = _said(page_of("empty"))
-    for words in ("No promise was checked", "No group was published", "sets no deadline", "There is nothing to add"):
+    for words in ("No promise was checked", "No group was published", "sets no deadline", "Notes None."):
         assert words in bare
 
 
-def test_the_verdict_is_said_in_words() -> None:
-    assert "The promises are kept 0 of 48,000 rows left with fewer than 10 persons" in _said(page_of("kept"))
+def test_the_verdict_is_in_words() -> None:
+    assert "The promises are kept 0 of 48,000 rows were released with fewer than 10 persons" in _said(page_of("kept"))
     assert "All 8 promises of the policy were checked" in _said(page_of("kept"))
     said = _said(page_of("broken"))
     assert "2 of 8 promises are broken." in said
@@ -185,11 +185,12 @@ def test_what_is_weaker_than_a_crowd_is_not_green() -> None:
     for name in ("no crowd", "published", "empty"):
         assert _banner(page_of(name)) == "unproven"
     said = _said(page_of("no crowd"))
-    assert "No crowd is promised 9,435 of 48,000 rows left with fewer than 10 persons at one moment, and 120" in said
-    assert "An attacker who knows the time can single them out. The policy does not promise a crowd" in said
+    assert "No crowd is promised 9,435 of 48,000 rows were released with fewer than 10 persons at one moment" in said
+    assert "and 120 in releases that hold a person more than once. An attacker who knows when a row arrived can" in said
+    assert "The policy does not promise a crowd at one moment." in said
     assert "All 7 promises of the policy were checked" in said
     assert "A crowd at one moment: not promised." in said
-    assert "whoever guesses it can recompute the order" in said
+    assert "An attacker who guesses it can recompute the order" in said
     assert "The promises are kept" not in said
 
 
@@ -199,7 +200,7 @@ def test_delays_may_be_counted_in_rows() -> None:
     assert "The deadline is 3,600 rows: no row was late." in _said(render(document))
 
 
-def test_times_are_told_by_day_and_hour() -> None:
+def test_times_are_shown_by_day_and_hour() -> None:
     document = documents.of_the_published()
     document["over_time"]["unit"] = "event time"
     for hour, part in enumerate(document["over_time"]["bins"]):
@@ -216,7 +217,7 @@ def test_many_columns_are_all_in_the_table() -> None:
     assert list(map(int, re.findall(">column ([0-9]+)<", drawn["loss"]))) == list(range(100 - plots.MOST_BARS, 100))
 
 
-def test_what_is_no_json_is_refused() -> None:
+def test_a_document_that_is_not_json_is_refused() -> None:
     document = documents.kept()
     document["loss"]["overall"] = math.nan
     with pytest.raises(ValueError, match="JSON"):
@@ -226,9 +227,9 @@ def test_what_is_no_json_is_refused() -> None:
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "crenel.pipelines.auditing.page.plots")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    # Imported from, a package answers with what it has already.
+    # A package that is already imported would be found without looking.
     monkeypatch.delattr("crenel.pipelines.auditing.page.plots")
-    with pytest.raises(CommandError, match=r"needs the package matplotlib: pip install 'crenel\[report\]'"):
+    with pytest.raises(CommandError, match=r"needs the package matplotlib. Run: pip install 'crenel\[report\]'"):
         render(documents.kept())
 
 
@@ -238,7 +239,7 @@ AMOUNTS = st.floats(0, 1e18)
 
 
 def _bins(of: st.SearchStrategy[Any], bounds: st.SearchStrategy[Any]) -> st.SearchStrategy[list[dict[str, Any]]]:
-    """Bins side by side, each with what is counted in it."""
+    """Bins side by side, each with its counts."""
 
     def joined(drawn: tuple[list[Any], list[dict[str, Any]]]) -> list[dict[str, Any]]:
         edges = sorted(drawn[0])
@@ -249,7 +250,7 @@ def _bins(of: st.SearchStrategy[Any], bounds: st.SearchStrategy[Any]) -> st.Sear
 
 @st.composite
 def odd_documents(draw: st.DrawFn) -> dict[str, Any]:
-    """Whatever the audit may say: nothing, little, or numbers beyond belief."""
+    """Any document that an audit may give: empty, small, or with huge numbers."""
     document = draw(st.sampled_from([documents.kept, documents.of_the_published, documents.empty]))()
     document["rows"] = {name: draw(st.none() | COUNTS) for name in document["rows"]}
     document["loss"] = {name: draw(st.none() | SHARES) for name in document["loss"]}
@@ -275,13 +276,13 @@ def test_odd_documents_have_a_page(document: dict[str, Any]) -> None:
         assert says(text, json.loads(value)), where
 
 
-# --- What figures are said as; read back without the code that said them ---
+# --- Figures, read back without the code that wrote them ---
 
 _SECONDS = {"d": 86_400, "h": 3_600, "min": 60, "s": 1}
 
 
 def says(text: str, value: float) -> bool:
-    """Whether a text says a figure, as exactly as it can be read."""
+    """Whether a text gives a figure, within the precision of the text."""
     if text == "under 0.01 %":
         return 0 < value < 0.000_1
     if text == "over 99.9 %":
@@ -292,7 +293,7 @@ def says(text: str, value: float) -> bool:
     parts = re.findall(r"([0-9.,e+-]+) (d|h|min|s)\b", text)
     if parts:
         seconds = sum(_read(digits) * _SECONDS[unit] for digits, unit in parts)
-        # Two units are told, and seconds to a tenth; what is less is left out.
+        # A duration has two units, and seconds to a tenth; the rest is cut off.
         first = _SECONDS[parts[0][1]]
         finest = {86_400: 3_600, 3_600: 60, 60: 0.1, 1: 0}[first]
         return abs(seconds - value) <= finest + abs(value) * _digits(text)
@@ -302,7 +303,7 @@ def says(text: str, value: float) -> bool:
 
 
 def _digits(text: str) -> float:
-    """How exactly a number is told: to three digits with an exponent, else to four."""
+    """The precision of a number: three digits with an exponent, else four."""
     return 6e-3 if re.search("[0-9]e", text) else 6e-4
 
 
@@ -339,13 +340,13 @@ def test_a_wrong_figure_is_noticed() -> None:
 
 
 def _palettes() -> list[dict[str, str]]:
-    """The colours by day and by night."""
+    """The colours of the light and the dark page."""
     roots = re.findall(r":root \{(.*?)\}", (FOLDER / "page.css").read_text("utf-8"), re.DOTALL)
     return [dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6})", root)) for root in roots[:2]]
 
 
 def _contrast(one: str, other: str) -> float:
-    """By the formula of WCAG 2."""
+    """Contrast, by the formula of WCAG 2."""
 
     def light(colour: str) -> float:
         parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
@@ -356,7 +357,7 @@ def _contrast(one: str, other: str) -> float:
     return (bright + 0.05) / (dark + 0.05)
 
 
-def test_colours_can_be_told_from_the_paper() -> None:
+def test_colours_stand_out_from_the_background() -> None:
     day, night = _palettes()
     assert day != night
     for palette in (day, night):
@@ -368,12 +369,12 @@ def test_colours_can_be_told_from_the_paper() -> None:
         assert _contrast(palette["muted"], palette["tint"]) >= 4.5
 
 
-# --- What Chromium makes of it ---
+# --- In Chromium ---
 
 
 @pytest.fixture(scope="module")
 def addresses(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Where the pages are."""
+    """The addresses of the pages."""
     folder = tmp_path_factory.mktemp("pages")
     for name in PAGES:
         (folder / f"{name}.html").write_text(page_of(name), "utf-8")
@@ -388,7 +389,7 @@ def running() -> Iterator[Any]:
 
 @pytest.fixture
 def browser(running: Any) -> Any:
-    """The browser, at a desk and by day, with nothing in its logs."""
+    """The browser, with a wide and light page and empty logs."""
     resize(running, 1280)
     prefer(running)
     running.get("about:blank")
@@ -398,7 +399,7 @@ def browser(running: Any) -> Any:
 
 
 def _asked(browser: Any) -> list[str]:
-    """What the pages asked for."""
+    """The addresses that the pages requested."""
     return [
         event["params"]["request"]["url"]
         for event in events(browser)
@@ -407,7 +408,7 @@ def _asked(browser: Any) -> list[str]:
 
 
 @pytest.mark.browser
-def test_a_page_that_asks_and_complains_would_be_noticed(browser: Any, tmp_path: Path) -> None:
+def test_requests_and_console_messages_would_be_noticed(browser: Any, tmp_path: Path) -> None:
     noisy = tmp_path / "noisy.html"
     noisy.write_text('<img src="http://127.0.0.1:9/pixel"><script>console.error("no")</script>')
     browser.get(noisy.as_uri())
@@ -417,13 +418,13 @@ def test_a_page_that_asks_and_complains_would_be_noticed(browser: Any, tmp_path:
 
 @pytest.mark.browser
 @pytest.mark.parametrize("name", PAGES)
-def test_it_opens_without_a_word_and_asks_for_nothing(name: str, browser: Any, addresses: dict[str, str]) -> None:
+def test_it_opens_without_messages_and_requests(name: str, browser: Any, addresses: dict[str, str]) -> None:
     browser.get(addresses[name])
     assert _asked(browser) == [addresses[name]]
     assert browser.get_log("browser") == []
     scripts = browser.execute_script("return [...document.scripts].map(s => s.type)")
     assert scripts == ["application/json"]
-    # To the verdict, and to the document.
+    # The links to the verdict and to the document.
     assert browser.execute_script("return [document.images.length, document.links.length]") == [0, 2]
     document = PAGES[name]()
     assert json.loads(browser.execute_script("return document.getElementById('audit').textContent")) == document
@@ -431,7 +432,7 @@ def test_it_opens_without_a_word_and_asks_for_nothing(name: str, browser: Any, a
 
 @pytest.mark.browser
 def test_its_own_policy_forbids_scripts_and_requests(browser: Any, tmp_path: Path) -> None:
-    """Even if something were smuggled in, it would not run, nor tell anybody."""
+    """Even if a script were smuggled in, it could neither run nor send anything."""
     smuggled = '<script>document.title = "ran"</script><img src="http://127.0.0.1:9/pixel">'
     page = page_of("empty").replace("<main", smuggled + "<main", 1)
     (tmp_path / "page.html").write_text(page, "utf-8")
@@ -442,7 +443,7 @@ def test_its_own_policy_forbids_scripts_and_requests(browser: Any, tmp_path: Pat
 
 
 def _leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The places of all numbers of a document."""
+    """The places of all numbers in a document."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from _leaves(inner, (*path, key))
@@ -479,7 +480,7 @@ def test_its_figures_are_those_of_the_document(name: str, browser: Any, addresse
             assert text == {"unknown": "not proven", "information": "for information"}.get(figure, figure)
         elif where != ["verdict"]:
             assert text == clean(figure)
-    # A promise's figures are in the words of what was promised and measured.
+    # The figures of a promise are part of its texts.
     told = {tuple(where) for where, _, _ in known}
     missing = {path for path in _leaves(document) if path not in told and path[0] != "promises"}
     assert missing == set()
@@ -519,7 +520,7 @@ def test_it_can_be_printed(name: str, browser: Any, addresses: dict[str, str]) -
 
 
 @pytest.mark.browser
-def test_keys_reach_all_there_is_to_do(browser: Any, addresses: dict[str, str]) -> None:
+def test_the_keyboard_reaches_every_link(browser: Any, addresses: dict[str, str]) -> None:
     from selenium.webdriver import ActionChains, Keys
 
     browser.get(addresses["kept"])

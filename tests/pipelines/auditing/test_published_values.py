@@ -48,7 +48,7 @@ def spans(draw: st.DrawFn) -> tuple[QuasiIdentifier, float, float]:
 
 
 def columns_of(qi: QuasiIdentifier, lo: float, hi: float) -> list[pa.Array]:
-    """The value as Parquet and JSON have it, as Avro is read, and as CSV has it."""
+    """The value as it is in Parquet and JSON, as it is read from Avro, and as it is in CSV."""
     value: Any = qi.publish(lo, hi)
     if not isinstance(value, Range):
         return [pa.array([value])]
@@ -64,7 +64,7 @@ def test_what_is_published_is_read_back(drawn: tuple[QuasiIdentifier, float, flo
         assert box(qi, column[0].as_py()) == (lo, hi)
 
 
-def test_the_widest_of_a_learned_domain_and_nothing() -> None:
+def test_a_range_without_ends_and_a_missing_value() -> None:
     for qi in (KINDS["numeric"], KINDS["datetime"]):
         for column in (pa.array(["*"]), pa.array([{"lo": None, "hi": None}])):
             assert [end.tolist() for end in Spans(qi).of(column)] == [[-math.inf], [math.inf]]
@@ -82,11 +82,11 @@ def test_anything_else_is_refused(kind: str, value: Any) -> None:
         Spans(KINDS[kind]).of(pa.array([value]))
 
 
-def test_a_type_of_somebody_s_own_is_refused() -> None:
+def test_a_type_that_is_not_built_in_is_refused() -> None:
     class Own(Numeric):
         pass
 
-    with pytest.raises(TypeError, match="Own must be built in to be read back"):
+    with pytest.raises(TypeError, match="published values of type Own cannot be read back"):
         Spans(Own()).of(pa.array(["[1, 2]"]))
 
 

@@ -1,4 +1,4 @@
-"""The table of deadlines in `crenel check --data`: that it is the engine's word, of rows that follow one another."""
+"""The table of deadlines in `crenel check --data`: it shows what the engine does with consecutive rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from crenel.pipelines.checking.sample import Sample
 from crenel.pipelines.cli import main
 from crenel.pipelines.console.limits import Limits
 from crenel.policy import Policy
-from crenel.policy.parameters import METHODS
+from crenel.policy.methods import names
 
 SAID: dict[str, Any] = {
     "person": "who",
@@ -36,7 +36,7 @@ SAID: dict[str, Any] = {
     "delay": "2m",
     "seed": 7,
 }
-CROWD = {"parameters": {"reuse": False}, "on_suppress": "drop"}
+CROWD = {"parameters": {"reuse": "off"}, "on_suppress": "drop"}
 
 Row = dict[str, Any]
 Table = dict[str, tuple[str, float]]
@@ -44,7 +44,7 @@ Check = Callable[..., tuple[int, str, Table]]
 
 
 def make_rows(count: int = 600, every: int = 20, seed: int = 1) -> list[Row]:
-    """Rows about so many seconds apart, no two at one time."""
+    """Make rows about `every` seconds apart, no two at one time."""
     draw = random.Random(seed)
     times = sorted(draw.sample(range(count * every), count))
     return [
@@ -76,7 +76,7 @@ def write(rows: list[Row], **changes: Any) -> None:
 
 @pytest.fixture
 def check(here: Path, capsys: pytest.CaptureFixture[str]) -> Check:
-    """Runs the command; the exit code, all it says on one line, and the table: deadline to share and loss."""
+    """Runs the command; returns the exit code, the output on one line, and the table: deadline to share and loss."""
 
     def run(rows: list[Row], *options: str, **changes: Any) -> tuple[int, str, Table]:
         write(rows, **changes)
@@ -105,11 +105,11 @@ def test_a_stream_that_is_too_thin_is_a_problem(check: Check) -> None:
     share = table["2m"][0]
     assert f"problem: The stream is too thin for k (5) within the deadline (2m): {share} of the rows find no" in said
     enough = next(deadline for deadline, (share, _) in table.items() if percent(share) <= 5)
-    assert f"would be suppressed; --most-suppressed is 5%. Within {enough} it would be {table[enough][0]}." in said
-    assert "was run on 600 rows that follow one another" in said
+    assert f"would be suppressed. --most-suppressed is 5%. Within {enough}, it would be {table[enough][0]}." in said
+    assert "was run on 600 consecutive rows" in said
 
 
-def test_a_stream_that_is_dense_enough_is_none(check: Check) -> None:
+def test_a_stream_that_is_dense_enough_is_no_problem(check: Check) -> None:
     code, said, table = check(make_rows(every=2), **CROWD)
     assert code == 0
     assert percent(table["2m"][0]) < 5
@@ -131,13 +131,13 @@ def test_the_table_is_what_a_run_does(check: Check, capsys: pytest.CaptureFixtur
 
 def test_reuse_and_stars_do_not_make_a_stream_denser(check: Check) -> None:
     _, _, strict = check(make_rows(), **CROWD)
-    code, said, weak = check(make_rows(), parameters={"reuse": True}, on_suppress="star")
+    code, said, weak = check(make_rows(), parameters={"reuse": "weighted"}, on_suppress="star")
     assert weak == strict
     assert code == 1
-    assert "would leave alone, or be suppressed; --most-suppressed is 5%" in said
+    assert "find no group in time and would be released alone, or suppressed. --most-suppressed is 5%" in said
 
 
-def test_the_share_that_is_too_much_can_be_set(check: Check, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_largest_share_allowed_can_be_set(check: Check, capsys: pytest.CaptureFixture[str]) -> None:
     assert check(make_rows(), "--most-suppressed", "99%", **CROWD)[0] == 0
     code, said, _ = check(make_rows(), "--most-suppressed", "0", **CROWD)
     assert code == 1 and "--most-suppressed is 0%" in said
@@ -147,16 +147,16 @@ def test_the_share_that_is_too_much_can_be_set(check: Check, capsys: pytest.Capt
     assert "must be a share of the rows such as 5% or 0.05" in capsys.readouterr().err
 
 
-def test_rows_that_would_be_rejected_have_a_share_too(check: Check) -> None:
+def test_rejected_rows_have_a_largest_share_too(check: Check) -> None:
     rows = make_rows(every=2)
     for row in rows[:40]:
         row["age"] = 1000
     code, said, _ = check(rows, **CROWD)
     assert code == 1
-    assert "problem: 7% of the rows would be rejected. That is more than --most-rejected (5%) allows." in said
+    assert "problem: 40 rows (7%) would be rejected, more than --most-rejected (5%) allows." in said
     code, said, _ = check(rows, "--most-rejected", "10%", **CROWD)
     assert code == 0
-    assert "warning: 7% of the rows would be rejected." in said
+    assert "warning: 40 rows (7%) would be rejected." in said
 
 
 def test_the_order_of_the_file_does_not_matter(check: Check) -> None:
@@ -166,19 +166,19 @@ def test_the_order_of_the_file_does_not_matter(check: Check) -> None:
     assert check(rows, **CROWD)[2] == table
 
 
-def test_a_long_sample_is_looked_at_in_one_stretch(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not every tenth row: that stream would be ten times thinner."""
+def test_of_a_long_sample_the_middle_is_tried(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every tenth row instead would be a stream ten times thinner."""
     monkeypatch.setattr(delays, "MOST_ROWS", 500)
     rows = make_rows(5_000, every=4)
     code, said, table = check(rows, **CROWD)
     assert code == 0
-    assert "was run on 500 rows that follow one another, the middle of the sample." in said
+    assert "was run on 500 consecutive rows, the middle of the sample." in said
     assert check(rows[2_250:2_750], **CROWD)[2] == table
     thinned, *_ = check(rows[::10], **CROWD)
     assert thinned == 1
 
 
-def test_shards_have_a_part_of_the_company_each(check: Check, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_shard_sees_only_its_own_persons(check: Check, capsys: pytest.CaptureFixture[str]) -> None:
     one = check(make_rows(every=6), **CROWD)[2]
     many = check(make_rows(every=6), shards=4, **CROWD)[2]
     assert percent(many["2m"][0]) > 2 * percent(one["2m"][0])
@@ -186,11 +186,11 @@ def test_shards_have_a_part_of_the_company_each(check: Check, capsys: pytest.Cap
     argv = ["run", "policy.yaml", "--input", "data.csv", "--output", "out.csv", "--json", "--most-suppressed", "100%"]
     assert main(argv) == 0
     told = json.loads(capsys.readouterr().out)
-    # Persons are dealt out by another secret.
+    # The run has another secret, so it assigns persons to shards differently.
     assert percent(many["2m"][0]) == pytest.approx(100 * told["suppressed"] / told["rows"], abs=15)
 
 
-def test_what_beam_says_when_it_is_loaded_is_not_passed_on(here: Path) -> None:
+def test_warnings_of_beam_are_not_printed(here: Path) -> None:
     write(make_rows(100), shards=2, **CROWD)
     argv = [sys.executable, "-m", "crenel.pipelines.cli", "check", "policy.yaml", "--data", "data.csv"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
@@ -207,7 +207,7 @@ def test_deadlines_in_rows(check: Check) -> None:
 
 
 def test_without_an_event_time_rows_are_counted(check: Check) -> None:
-    """Beam's timestamps are not in the sample: a delay has nothing to be tried by."""
+    """The sample has no timestamps of Beam, so a delay cannot be tried."""
     assert check(make_rows(), event_time=None, **CROWD)[2] == {}
     table = check(make_rows(), event_time=None, delay_rows=6, **CROWD)[2]
     assert table == check(make_rows(), event_time=None, delay=None, delay_rows=6, **CROWD)[2]
@@ -218,7 +218,7 @@ def test_deadlines_that_hold_everything_are_not_tried_twice(check: Check) -> Non
     assert list(table) == ["1h"]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", names())
 def test_every_method_can_be_tried(method: str, check: Check) -> None:
     more = {"mu": 10} if method.startswith("faanst") else {}
     code, _, table = check(make_rows(150), method=method, parameters=more, on_suppress="drop")
@@ -226,7 +226,7 @@ def test_every_method_can_be_tried(method: str, check: Check) -> None:
     assert code in (0, 1)
 
 
-def test_parameters_that_do_not_go_with_a_longer_deadline_end_the_table(check: Check) -> None:
+def test_a_deadline_that_the_parameters_do_not_allow_ends_the_table(check: Check) -> None:
     table = check(make_rows(150), method="adaptive-window", parameters={"min_delay": "1m"})[2]
     assert list(table) == ["2m", "4m", "12m"]
 
@@ -239,7 +239,7 @@ def test_no_rows_and_few_persons_have_no_table(check: Check) -> None:
     assert check(rows, **CROWD)[2] == {}
 
 
-def test_a_terminal_sees_how_far_it_is(
+def test_a_terminal_shows_progress(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(make_rows(2_000), **CROWD)
@@ -253,7 +253,7 @@ def test_a_terminal_sees_how_far_it_is(
 
 
 def test_taxis_of_new_york(data_dir: Path) -> None:
-    """Ten minutes of them are no crowd of ten, and six hours are."""
+    """Ten minutes of rides are too few for k = 10, and six hours are enough."""
     table = pq.read_table(data_dir / "taxi_yellow_2019.parquet").slice(0, 12_000)
     table = table.append_column("rider", pa.array(range(table.num_rows)))
     zone = {"type": "categorical", "hierarchy": str(data_dir / "hierarchies" / "taxi" / "location_id.csv")}

@@ -1,9 +1,10 @@
-"""`crenel check`: what it says of a policy, and of a sample under it."""
+"""`crenel check`: its report on a policy, and on a sample of the data."""
 
 from __future__ import annotations
 
 import csv
 import datetime as dt
+import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,8 @@ from crenel.pipelines.checking.sample import Sample
 from crenel.pipelines.cli import main
 from crenel.pipelines.console.sections import count, listed, percent, spoken
 from crenel.pipelines.drafting import sample_measures as measures
-from crenel.pipelines.files import formats as tables
+from crenel.pipelines.files.whole_file import read_for
+from crenel.policy import methods
 from crenel.policy.geometry import Radix
 from crenel.policy.hierarchy import Hierarchy
 from crenel.policy.quasi_identifiers import Categorical, Datetime, Numeric, Prefix, QuasiIdentifier
@@ -71,7 +73,7 @@ def write(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def rows(number: int = 200, persons: int = 50, seed: int = 1) -> list[dict[str, Any]]:
-    """Rows a minute apart, in order. All that is somebody's can be found in a text by its form."""
+    """Make rows a minute apart, in order. A value of theirs would be recognized in any text."""
     draw = random.Random(seed)
     start = dt.datetime(2024, 3, 1, 8, 17, 43, tzinfo=dt.timezone.utc)
     return [
@@ -100,56 +102,67 @@ def test_the_policy_is_explained(check: Check) -> None:
         "53706 -> 5370* -> 537** -> ... -> *****",
         "(3 values, 2 levels above them), such as nurse -> Care -> *",
         "diagnosis sensitive: as it is",
-        "ward published: as it is; nothing is checked about it",
-        "who the person: only counted",
-        "at the event time: only for the deadline",
-        "a column that the policy does not name never leaves",
-        "Every published row leaves in a release of rows of at least 5 persons (k), each person in it once, at one "
-        "moment, under one generalization, in an order drawn in secret.",
-        "at least 2 different values of diagnosis (l)",
-        "1 hour after its event time (delay), or when 1,000 later rows of its shard came "
+        "ward other column: as it is; crenel checks nothing about it",
+        "who the person: used only to count persons",
+        "at the event time: used only for the deadline",
+        "a column that the policy does not name is never published",
+        "Each row is released together with others: a release has rows of at least 5 persons (k), one row each, under "
+        "one generalization, at one moment, in a secret random order.",
+        "Each group has at least 2 different values of diagnosis (l).",
+        "1 hour after its event time (delay), or when 1,000 later rows of its shard have come "
         "(delay_rows), whichever is earlier",
         "At most 1,000 rows of each shard.",
-        "method bastion reuse",
-        "max_reusable 4000: of no effect without reuse",
-        "search 8192: a group is chosen among at most 8192 rows",
+        "method bastion: Holds each row until its deadline",
+        "max_reusable 4,000 generalizations: no effect with reuse: off",
+        "search 8,192 rows: the most rows that a group is chosen among",
         "not published (on_suppress: drop)",
-        "note: A secret is drawn for each pipeline.",
+        "note: Each pipeline draws a secret of its own.",
     ):
         assert sentence in said
-    assert said.endswith("Nothing to complain about.")
+    assert said.endswith("No problems, no warnings.")
 
 
-def test_a_policy_of_less_is_explained(check: Check) -> None:
-    _, said = check(parameters={"reuse": True}, on_suppress="star")
+@pytest.mark.parametrize("method", methods.names())
+def test_every_parameter_is_explained_by_its_own_method(check: Check, method: str) -> None:
+    """Two methods have a parameter mu, and it means something else in each."""
+    _, said = check(method=method, parameters={"cover": "quasi_identifiers"} if method == "sdgs" else {})
+    declared = methods.find(method)
+    assert f"method {method}: {declared.summary}" in said
+    for name, about in declared.fields.items():
+        if about.default != {} and not about.used_with:
+            assert f": {about.sentence[0].lower()}{about.sentence[1:].rstrip('.')}" in said, name
+
+
+def test_a_policy_without_a_crowd_is_explained(check: Check) -> None:
+    _, said = check(parameters={"reuse": "weighted"}, on_suppress="star")
     for sentence in (
-        "published so far under the same generalization are of at least 5 different persons (k)",
-        "A crowd at one moment is not promised: reuse: true may publish a row alone, under an earlier generalization; "
-        "on_suppress: star publishes a row that no group takes alone, as *.",
-        "At most 1,000 rows of each shard, and 4,000 generalizations",
+        "published so far under the same generalization belong to at least 5 different persons (k)",
+        "A crowd at one moment is not promised: reuse: weighted may publish a row alone, under an earlier "
+        "generalization; on_suppress: star publishes a row that finds no group alone, as *.",
+        "At most 1,000 rows of each shard, and 4,000 reusable generalizations",
         "at its widest (on_suppress: star)",
     ):
         assert sentence in said
-    assert "in an order drawn in secret" not in said
+    assert "in a secret random order" not in said
 
 
-#: What gives the crowd up, why, and what to set.
+#: Settings that give up the crowd: the reason, and what to set instead.
 UNCROWDED: dict[str, tuple[dict[str, Any], str, str]] = {
-    "reuse": ({"parameters": {"reuse": True}}, "reuse: true may publish a row alone", "Set reuse: false."),
+    "reuse": ({"parameters": {"reuse": "weighted"}}, "reuse: weighted may publish a row alone", "Set reuse: off."),
     "stars": ({"on_suppress": "star"}, "on_suppress: star publishes", "Set on_suppress: drop."),
     "order": ({"delay": None, "parameters": {"reorder": True}}, "reorder: true publishes", "Set reorder: false."),
     "a method that reuses": ({"method": "castle"}, "castle may publish a row alone", "Set method: bastion."),
     "a method that does not": ({"method": "mondrian"}, "mondrian does not promise it", "Set method: bastion."),
     "all": (
-        {"delay": None, "parameters": {"reuse": True, "reorder": True}, "on_suppress": "star"},
-        "A crowd at one moment is not promised: reuse: true",
-        "Set reuse: false, reorder: false and on_suppress: drop.",
+        {"delay": None, "parameters": {"reuse": "weighted", "reorder": True}, "on_suppress": "star"},
+        "A crowd at one moment is not promised: reuse: weighted",
+        "Set reuse: off, reorder: false and on_suppress: drop.",
     ),
 }
 
 
 @pytest.mark.parametrize("case", UNCROWDED)
-def test_who_gives_up_the_crowd_is_told_why_and_what_to_set(check: Check, case: str) -> None:
+def test_a_policy_without_a_crowd_is_warned_about(check: Check, case: str) -> None:
     changes, why, setting = UNCROWDED[case]
     code, said = check(**changes)
     assert "warning: A crowd at one moment is not promised:" in said
@@ -161,7 +174,7 @@ def test_who_gives_up_the_crowd_is_told_why_and_what_to_set(check: Check, case: 
 WARNINGS: dict[str, tuple[dict[str, Any], str]] = {
     "a learned domain": (
         {"quasi_identifiers": {"age": {"type": "numeric"}}},
-        "age: no domain is declared, so that it is learned",
+        "age: no domain is declared, so the engine learns it",
     ),
     "star without a domain": (
         {"quasi_identifiers": {"age": {"type": "numeric"}}, "on_suppress": "star"},
@@ -177,33 +190,36 @@ WARNINGS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "an identifier under publish": (
         {"publish": ["customer_email"]},
-        "customer_email leaves as it is, and by its name (email) it may identify",
+        "customer_email is published as it is, but its name (email) suggests that it identifies a person.",
     ),
-    "an id under publish": ({"publish": ["OrderID"]}, "by its name (id) it may identify"),
-    "an identifier under sensitive": ({"sensitive": ["phone"]}, "by its name (phone)"),
-    "a quasi-identifier under publish": ({"publish": ["gender"]}, "an outsider may know it"),
+    "an id under publish": ({"publish": ["OrderID"]}, "its name (id) suggests that it identifies a person"),
+    "an identifier under sensitive": ({"sensitive": ["phone"]}, "its name (phone) suggests that it identifies"),
+    "a quasi-identifier under publish": (
+        {"publish": ["gender"]},
+        "its name (gender) suggests that an attacker may know it",
+    ),
     "sensitive without l or t": ({"l": None}, "diagnosis: neither l nor t is set"),
     "l close to k": ({"l": 4}, "l (4) is close to k (5)"),
     "few rows": ({"delay_rows": 9}, "delay_rows (9) is less than twice k (5)"),
-    "memory by the rate": ({"delay_rows": None}, "Only delay is set: memory depends on the rate"),
+    "memory by the rate": ({"delay_rows": None}, "Only delay is set, so memory grows with the rate"),
     "order": (
         {"delay": None, "parameters": {"reorder": True}},
-        "finds each one's row by counting",
+        "An attacker who knows the order in which persons came finds each row by counting.",
     ),
     "the best of those published": (
         {"method": "adaptive-window", "parameters": {"reuse": "best"}},
-        "tells that it is in no narrower one",
+        "which reveals that no narrower one does",
     ),
     "disorder beyond the delay": ({"disorder": "2h"}, "disorder is not less than delay"),
     "no reuse of castle": ({"method": "castle", "parameters": {"reuse": "off"}}, "reuse is off"),
     "a seed": (
         {"seed": 7},
-        "seed: a seed can be guessed; whoever does can undo the order and the draws. "
+        "seed: an attacker who guesses the seed can undo the order of the rows and every random draw. "
         "Leave it out, or name a secret: env:NAME.",
     ),
     "a secret that is not here": (
         {"secret": "env:CRENEL_NOT_SET"},
-        "Here, a run would fail: policy.secret names the environment variable CRENEL_NOT_SET, which is not set",
+        "On this machine, a run would fail: policy.secret names the environment variable CRENEL_NOT_SET, which is not",
     ),
 }
 
@@ -219,22 +235,22 @@ def test_warnings_are_given_and_are_not_problems(check: Check, case: str) -> Non
 
 
 NOTES: dict[str, tuple[dict[str, Any], str]] = {
-    "no seed": ({}, "A secret is drawn for each pipeline."),
+    "no seed": ({}, "Each pipeline draws a secret of its own."),
     "a secret": ({"secret": "env:CRENEL_SECRET"}, "The secret is read from env:CRENEL_SECRET."),
-    "Beam's timestamps": ({"event_time": None}, "event_time is not set: Beam's timestamps"),
+    "Beam's timestamps": ({"event_time": None}, "event_time is not set, so Beam's timestamps"),
     "small k": ({"k": 4}, "k (4) is small"),
     "small t": ({"t": 0.05}, "t (0.05) is small"),
 }
 
 
 @pytest.mark.parametrize("case", NOTES)
-def test_notes_are_no_warnings(check: Check, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notes_are_not_warnings(check: Check, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CRENEL_SECRET", bytes(range(32)).hex())
     changes, expected = NOTES[case]
     code, said = check(**changes)
     assert bytes(range(32)).hex() not in said
     assert expected in said
-    assert said.endswith("Nothing to complain about.")
+    assert said.endswith("No problems, no warnings.")
     assert code == 0
 
 
@@ -256,11 +272,11 @@ def test_notes_are_no_warnings(check: Check, case: str, monkeypatch: pytest.Monk
         ),
     ],
 )
-def test_an_example_climbs_as_the_type_publishes(qi: QuasiIdentifier, expected: str) -> None:
+def test_an_example_shows_what_the_type_publishes(qi: QuasiIdentifier, expected: str) -> None:
     assert example(qi) == expected
 
 
-def test_an_example_of_a_type_of_ones_own() -> None:
+def test_an_example_of_a_type_that_is_not_built_in() -> None:
     class Network(Numeric):
         @property
         def geometry(self) -> Any:
@@ -280,18 +296,18 @@ def test_a_good_sample_has_no_problems(check: Check) -> None:
     assert code == 0
     for sentence in (
         "200 rows of 8 columns.",
-        "These columns will not leave: who, at and note.",
+        "Not published: who, at and note.",
         "Rows that would be rejected None.",
-        "50 persons in 200 rows; k is 5.",
-        "could be singled out as the data are",
-        "job 3 of the hierarchy's 3 values are used",
+        "200 rows of 50 persons; k is 5.",
+        "In the data as they are, 50 persons (100%) can be singled out",
+        "job 3 of the 3 values of the hierarchy occur",
         "diagnosis 3 values, the most frequent in",
         "ward 2 different values",
-        "Event times lie within 2024-03-01 and 2024-03-02. They are in order.",
-        "A shard of all these rows would hold about 60 rows, and 60 at most.",
-        "Half of the rows have 5 persons after 4 later rows, nine of ten after 4",
-        "Half of the rows have 5 persons within 5 minutes, nine of ten within 5 minutes",
-        "Nothing to complain about.",
+        "Event times lie between 2024-03-01 and 2024-03-02. The rows are in the order of their event times.",
+        "One shard with all these rows would hold about 60 rows, and at most 60.",
+        "Half of the rows see 5 persons within 4 later rows, nine of ten within 4",
+        "Half of the rows see 5 persons within 5 minutes, nine of ten within 5 minutes",
+        "No problems, no warnings.",
     ):
         assert sentence in said
 
@@ -300,8 +316,8 @@ def test_missing_columns_are_problems_with_a_guess(check: Check) -> None:
     data = [{("Zip" if key == "zip" else key): row[key] for key in row} for row in rows(20)]
     code, said = check(data, publish=["nothing_like_it"])
     assert code == 1
-    assert "zip: the data have no such column. Did you mean 'zip'?" in said.replace("Zip", "zip")
-    assert "nothing_like_it: the data have no such column." in said
+    assert "The data have no column 'zip', which the policy names. Did you mean 'Zip'?" in said
+    assert "The data have no column 'nothing_like_it', which the policy names." in said
     assert "2 problems" in said
 
 
@@ -316,13 +332,31 @@ def test_rejected_rows_are_counted_by_field_and_reason(check: Check) -> None:
     assert code == 0
     assert "7 of 200 rows (4%)" in said
     assert "age not a number: 4 rows job unknown value: 2 rows who missing: 1 row" in said
-    assert "4% of the rows would be rejected." in said
+    assert "7 rows (4%) would be rejected. Widen domains and hierarchies, or leave columns out." in said
     assert "SECRET" not in said
     for row in data[6:40]:
         row["zip"] = "1"
     code, said = check(data)
     assert code == 1
     assert "zip wrong length: 33 rows" in said
+
+
+@pytest.mark.parametrize("odd", ["", "NA", "old", "e5", "+44", "1e999", "01", "0x10", " 44", "4,4", "44."])
+def test_check_rejects_what_run_rejects(
+    check: Check, odd: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each column in turn holds an odd value; both commands must count the same rejections for the same reasons."""
+    odd_rows = rows(60)
+    for place, name in enumerate(("age", "at", "zip", "job", "who")):
+        odd_rows[10 * place][name] = odd
+    _, said = check(odd_rows)
+    files = ["--input", str(tmp_path / "data.csv"), "--output", str(tmp_path / "out.csv")]
+    assert main(["run", str(tmp_path / "policy.yaml"), *files, "--json", "--most-rejected", "100%"]) in (0, 3)
+    result = json.loads(capsys.readouterr().out)
+    assert result["rejected"] >= 2
+    assert f"{result['rejected']} of 60 rows" in said
+    for one in result["rejected_by"]:
+        assert f"{one['field']} {one['reason']}: {count(one['rows'], 'row')}" in said
 
 
 def test_all_rows_rejected(check: Check) -> None:
@@ -349,7 +383,7 @@ def test_a_value_that_nearly_all_have(check: Check) -> None:
     data = [{**row, "diagnosis": "flu" if i > 5 else "gout"} for i, row in enumerate(rows())]
     code, said = check(data)
     assert "diagnosis: 97% of the rows have the same value" in said
-    # And so nearly no group has two.
+    # So hardly any group has two values.
     assert code == 1
     assert "The stream is too thin for k (5) and l (2) within the deadline" in said
 
@@ -357,27 +391,27 @@ def test_a_value_that_nearly_all_have(check: Check) -> None:
 def test_published_columns_that_identify(check: Check) -> None:
     code, said = check(rows(), publish=["note"])
     assert code == 0
-    assert "note leaves as it is, and" in said
+    assert "note is published as it is, and 100% of the rows have" in said
     assert "a value that only one person has" in said
 
 
-def test_ends_that_are_somebodys_value(check: Check) -> None:
-    """Of which there are none with a step, nor where many share a value."""
+def test_ranges_that_end_at_the_value_of_one_person(check: Check) -> None:
+    """There is no warning with a step, nor if many persons share a value."""
     code, said = check(rows(2000, persons=2000))
     assert (code, "exact values" in said) == (0, False)
     data = [{**row, "age": round(random.Random(i).uniform(0, 100), 6)} for i, row in enumerate(rows(200, persons=200))]
     code, said = check(data)
     assert code == 0
-    assert "age: 200 of 200 values are each one person's, and a range ends at the exact values" in said
-    assert "Round its ends, by step: 1 say." in said
+    assert "age: 200 of 200 values belong to one person each, and a published range ends at the exact values" in said
+    assert "Set a step, which rounds the ends: step: 1, for instance." in said
     stepped = {**GOOD["quasi_identifiers"], "age": {"type": "numeric", "domain": [0, 100], "step": 1}}
     code, said = check(data, quasi_identifiers=stepped)
     assert (code, "exact values" in said) == (0, False)
-    assert "100% of the domain is used" in said
+    assert "the rows use 100% of the domain" in said
     guarded = check(data, method="castleguard", on_suppress="drop")[1]
     assert "exact values" not in guarded
     moments = {**GOOD["quasi_identifiers"], "at": {"type": "datetime"}}
-    assert "at: 200 of 200 values are each one person's" in check(data, quasi_identifiers=moments)[1]
+    assert "at: 200 of 200 values belong to one person each" in check(data, quasi_identifiers=moments)[1]
 
 
 @pytest.mark.parametrize(
@@ -403,7 +437,7 @@ def test_a_domain_stretched_by_outliers(check: Check) -> None:
     data = rows()
     data[0]["age"] = 10_000
     _, said = check(data, quasi_identifiers={"age": {"type": "numeric"}})
-    assert "of the range seen" in said and "declare a domain" in said
+    assert "of the range seen" in said and "Declare a domain." in said
 
 
 def test_disorder_is_measured_and_suggested(check: Check) -> None:
@@ -412,13 +446,14 @@ def test_disorder_is_measured_and_suggested(check: Check) -> None:
         data[i], data[i + 1] = data[i + 1], data[i]
     _, said = check(data)
     assert "50% of the rows are out of order, by less than 1 minute" in said
-    assert "disorder: 1m would cover nearly all" in said
+    assert "disorder (0s) is too small: 50% of the rows are further out of order." in said
+    assert "disorder: 1m would cover nearly all rows." in said
     _, said = check(data, disorder="1m")
     assert "further out of order" not in said
     _, said = check(data, delay="30s")
     assert "100 rows would come after the deadline" in said
     _, said = check(list(reversed(rows())))
-    assert "not to be in the order of the stream" in said
+    assert "The file does not seem to be in the order of the stream." in said
 
 
 def test_a_deadline_too_short_for_k(check: Check) -> None:
@@ -431,20 +466,20 @@ def test_a_deadline_too_short_for_k(check: Check) -> None:
             row["at"] = f"2024-03-{5 + i // 10:02d}T0{i % 10}:00:00Z"
     code, said = check(data, delay="10m")
     assert code == 1
-    assert "rows find no company in time" in said
+    assert "rows find no group in time" in said
 
 
-def test_without_event_time_nothing_is_said_of_the_delay(check: Check) -> None:
+def test_without_event_time_the_delay_is_not_checked(check: Check) -> None:
     code, said = check(rows(), event_time=None)
     assert code == 0
     assert "The policy names no event_time" in said
     code, said = check(rows(), event_time=None, delay=None)
     assert code == 0
-    assert "Half of the rows have 5 persons after 4 later rows" in said
+    assert "Half of the rows see 5 persons within 4 later rows" in said
 
 
-def test_no_value_of_a_row_is_told(check: Check) -> None:
-    """Of a good sample, and of one that is rejected in part: nothing that is somebody's."""
+def test_no_value_of_a_row_is_printed(check: Check) -> None:
+    """Neither of a good sample, nor of one with rejected rows."""
     data = rows()
     for row in data[:30]:
         row["zip"] = "SECRET"
@@ -462,8 +497,8 @@ def test_real_data(data_dir: Path) -> None:
         {**GOOD, "person": "user_id", "event_time": "created", "quasi_identifiers": quasi}
         | {"sensitive": ["platform"], "publish": ["distance"]}
     )
-    sample = Sample(policy, tables.read_for(policy, data_dir / "ev_charging.parquet"))
-    assert [section.title for section in sample.look()][-3:] == ["Time", "Company", "Deadlines"]
+    sample = Sample(policy, read_for(policy, data_dir / "ev_charging.parquet"))
+    assert [section.title for section in sample.look()][-3:] == ["Event times", "Waiting for k persons", "Deadlines"]
     assert any("further out of order" in finding.text for finding in sample.findings)
 
 
@@ -496,7 +531,7 @@ def test_measures_agree_with_counting(seed: int) -> None:
     window = int(draw.integers(1, 50))
     expected = [sum(t - window < u <= t for u in time) for t in sorted(time)]
     held = measures.held(time, window).tolist()
-    # Of rows of one moment, the last sees all of them.
+    # Of several rows at one moment, the last one counts all of them.
     assert max(held) == max(expected)
     assert all(found <= wanted for found, wanted in zip(held, expected, strict=True))
 
@@ -538,43 +573,47 @@ def test_words() -> None:
     ]
 
 
-# --- Rows with holes ---
+# --- Missing values ---
 
 
 def holed(number: int, every: int) -> list[dict[str, Any]]:
     return [{**row, "age": None if i % every == 0 else row["age"]} for i, row in enumerate(rows(number))]
 
 
-def test_holes_of_a_sample(check: Check) -> None:
+def test_missing_values_are_reported(check: Check) -> None:
     code, said = check(holed(200, 2), method="partition")
     assert code == 0
-    assert "Holes 50% of the rows lack a quasi-identifier; what rows have are 2 sets." in said
-    assert "of the rows meet 5 persons of the same set before their deadline" in said
+    assert (
+        "Missing values 50% of the rows lack a quasi-identifier. There are 2 combinations of quasi-identifiers that a "
+        "row has."
+    ) in said
+    assert "of the rows meet 5 persons with the same combination before their deadline" in said
     assert "missing in 50% of the rows" in said
     assert "Rows that would be rejected None." in said
 
 
-def test_holes_that_few_share(check: Check) -> None:
+def test_missing_values_that_few_rows_share(check: Check) -> None:
     code, said = check(holed(200, 50), method="partition", delay_rows=20, delay=None, k=5)
     assert code == 0
-    assert "96% of the rows meet 5 persons of the same set" in said  # not the 4 with holes, nor the last 4 others
+    # All but the 4 rows with missing values, and the last 4 of the others.
+    assert "96% of the rows meet 5 persons with the same combination" in said
     _, said = check(holed(60, 7), method="partition", delay_rows=10, delay=None, k=10)
     assert "of the rows meet 10 persons who have the same quasi-identifiers" in said
 
 
 def test_a_column_that_is_always_missing(check: Check) -> None:
     _, said = check(holed(100, 1), method="partition")
-    assert "age is missing in all rows: leave it out, or take a larger sample." in said
+    assert "age is missing in all rows. Leave it out, or take a larger sample." in said
 
 
-def test_holes_under_another_method_name_the_one_that_takes_them(check: Check) -> None:
+def test_other_methods_name_the_one_that_takes_missing_values(check: Check) -> None:
     code, said = check(holed(200, 2))
     assert code == 1
     assert "age missing (method partition takes rows with holes): 100 rows" in said
-    assert "Holes" not in said
+    assert "Missing values" not in said
 
 
-def test_what_weakens_partition_is_said(check: Check) -> None:
+def test_settings_that_weaken_partition_are_warned_about(check: Check) -> None:
     _, said = check(method="partition", parameters={"fill_missing": True, "reuse": "best"})
-    assert "may be of fewer than k persons' values" in said
+    assert "that range may cover the values of fewer than k persons" in said
     assert "reuse is best" in said

@@ -27,7 +27,7 @@ def test_the_demo_keeps_its_promises(capsys: pytest.CaptureFixture[str]) -> None
     first = next(i for i, line in enumerate(words) if line[:2] == ["left", "alone"])
     assert words[first][2] == "0"
     assert words[first + 1] == ["rows", "3,000", "in", "1", "file"]
-    assert "and after:" in said.out
+    assert "And after, they are:" in said.out
 
 
 def test_its_files_can_be_kept_and_run_again(
@@ -56,7 +56,7 @@ def test_its_files_can_be_kept_and_run_again(
 
 def test_a_folder_that_is_there_is_not_touched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--keep", str(tmp_path)]) == 2
-    assert capsys.readouterr().err.endswith("must be a new folder, and is there already.\n")
+    assert capsys.readouterr().err.endswith("must be a new folder, but it exists already.\n")
     assert list(tmp_path.iterdir()) == []
     assert main(["demo", "--rows", "3"]) == 2
 

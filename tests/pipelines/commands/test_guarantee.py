@@ -1,4 +1,4 @@
-"""`crenel guarantee`, and what check and run say of it."""
+"""`crenel guarantee`, and what check and run say about differential privacy."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def test_a_table(capsys: pytest.CaptureFixture[str]):
 
 
 def test_phi(capsys: pytest.CaptureFixture[str]):
-    assert "phi 460.517: with probability 0.99" in said(capsys, "--probability", "0.99", "--within", "0.01")
+    text = said(capsys, "--probability", "0.99", "--within", "0.01")
+    assert text == "With phi = 460.517, a value moves by less than 0.01 of its range with probability 0.99.\n"
     found = json.loads(said(capsys, "--probability", "0.99", "--within", "0.01", "--json"))
     assert found["phi"] == phi(0.99, 0.01)
 
@@ -54,10 +55,12 @@ def test_phi(capsys: pytest.CaptureFixture[str]):
         (["--epsilon", "1", "--within", "0.5", "--probability", "0.5"], "--epsilon needs --k and --beta."),
         (["--within", "0", "--probability", "0.5"], "--within must be a number above 0, not 0.0."),
         (["--within", "1", "--probability", "1"], "--probability must be a number above 0 and below 1, not 1.0."),
-        ([], "--k and --beta must be given, or --probability and --within."),
+        ([], "give --k and --beta, or --probability and --within."),
     ],
 )
-def test_wrong_numbers_are_2_and_told_the_range(argv: list[str], expected: str, capsys: pytest.CaptureFixture[str]):
+def test_numbers_out_of_range_exit_with_2_and_name_the_range(
+    argv: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+):
     err = said(capsys, *argv, code=2)
     assert expected in err
     assert err.count("\n") == 1
@@ -90,7 +93,7 @@ def test_check_states_what_is_proven(tmp_path: Path, capsys: pytest.CaptureFixtu
     out = checked(written(tmp_path, method="sdgs", on_suppress="drop", parameters={"grid": {"age": 4}}), capsys)
     assert "Differential privacy: epsilon 0.6931, delta" in out
     assert "proven; for each person in each window, all that leaves." in out
-    assert "method sdgs beta_sample 0.5: the chance that a row is kept" in out
+    assert "beta_sample 0.5: the probability that a person is kept in a window" in out
     assert "not proven" not in out
 
 
@@ -98,17 +101,17 @@ def test_check_states_what_is_proven(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_check_states_nothing_that_is_refuted(on_suppress: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     noisy = {"perturb_sensitive": {"job": 1.0}}
     out = checked(written(tmp_path, method="castleguard", on_suppress=on_suppress, parameters=noisy), capsys)
-    assert "epsilon" not in out
+    assert "Differential privacy:" not in out
     assert "castleguard is not differentially private: its paper's claim is refuted" in out
-    assert "a row's own need not lie in them" in out
+    assert "they need not contain the row's own" in out
     assert "job sensitive: with noise, one of 2 values" in out
 
 
 @pytest.mark.parametrize(
     ("changes", "warning"),
     [
-        ({"parameters": {"beta_sample": 1.0}}, "beta_sample is 1: no row is left out"),
-        ({"quasi_identifiers": {"age": {"type": "numeric"}}}, "the first rows have next to none. Declare the domain."),
+        ({"parameters": {"beta_sample": 1.0}}, "beta_sample is 1: every row is kept"),
+        ({"quasi_identifiers": {"age": {"type": "numeric"}}}, "the first rows get almost none. Declare the domain."),
     ],
 )
 def test_check_warns(changes: dict[str, Any], warning: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):

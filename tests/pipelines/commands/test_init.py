@@ -1,4 +1,4 @@
-"""`crenel init`: the draft loads, gives its reasons, and tells no more than it must."""
+"""`crenel init`: the draft loads, gives its reasons, and reveals no more than it must."""
 
 from __future__ import annotations
 
@@ -87,17 +87,17 @@ def test_every_column_is_there_with_a_reason() -> None:
     text = drafted(data)
     assert all(name in text for name in data)
     for reason in (
-        "# patient_id: by its name (patient);",
+        "# patient_id: suggested by its name (patient);",
         "# created: dates, in order.",
-        "# by its name (zip);",
-        "# by its name (diagnosis); 3 values",
-        "# looks as if it named a person (name)",
+        "# suggested by its name (zip);",
+        "# suggested by its name (diagnosis); 3 values",
+        "# its name (name) suggests that it names a person",
         "# no values",
         "# one value only",
         "# nested or mixed values",
-        "nearly a value for each row: it may identify",
+        "nearly every row has a value of its own: it may identify a person",
         "rounded outward",
-        "Group those that",
+        "Group values that",
     ):
         assert reason in text, reason
 
@@ -115,7 +115,9 @@ def test_a_step_is_drafted_where_values_mostly_occur_once(tmp_path: Path) -> Non
     assert found["birth"] == "120d"
     assert re.search(r"# birthday: .* step: 7d}", text), "days, which a step of some hours would not round"
     assert (found["age"], found["birth_date"], found["zip"]) == (None, None, None)
-    assert "values occur once. With the step, ranges end at its multiples" in " ".join(text.replace("#", "").split())
+    assert "values occur only once. With the step, a range ends at multiples of it" in " ".join(
+        text.replace("#", "").split()
+    )
 
 
 def test_domains_are_rounded_outward(tmp_path: Path) -> None:
@@ -168,7 +170,7 @@ def test_without_a_person_the_draft_says_so_and_fails_the_check(
     data = columns()
     del data["patient_id"]
     text = drafted(data)
-    assert "IT DOES NOT LOAD YET: no column was found that tells persons apart" in text
+    assert "IT DOES NOT LOAD YET: no column seems to tell persons apart" in text
     with pytest.raises(PolicyError) as caught:
         loaded(text, tmp_path)
     assert caught.value.problems == ("policy.person must be the name of a column, not None.",)
@@ -182,10 +184,10 @@ def test_without_a_known_quasi_identifier_the_first_that_fits_is_taken(tmp_path:
     assert list(loaded(text, tmp_path).quasi_identifiers) == ["x"]
     assert "only because a policy needs one" in text
     text = drafted({"user": data["user"]})
-    assert "IT DOES NOT LOAD YET: no column was found that could be generalized" in text
+    assert "IT DOES NOT LOAD YET: no column can be generalized" in text
 
 
-def test_quasi_identifiers_are_not_taken_against_reason() -> None:
+def test_unsuitable_quasi_identifiers_are_not_taken() -> None:
     n = NUMBER_OF_ROWS
     data: dict[str, list[Any]] = {
         "user": [i % 50 for i in range(n)],
@@ -198,9 +200,10 @@ def test_quasi_identifiers_are_not_taken_against_reason() -> None:
     taken = text.partition("# Not taken:")[0]
     assert "\n  age: " in taken
     assert not any(f"\n  {name}:" in text for name in ("age_code", "height", "station_id"))
-    assert "says the same as age" in text
-    assert "which are rejected unless the method is partition; too many" in " ".join(text.replace("\n  #", "").split())
-    assert "write a hierarchy for it" in text
+    assert "tells the same as age" in text
+    said = " ".join(text.replace("\n  #", "").split())
+    assert "which every method but partition rejects; missing too often" in said
+    assert "so it needs a hierarchy of your own" in said
 
 
 def test_numbers_of_seconds_are_moments_and_milliseconds_are_named() -> None:
@@ -270,10 +273,10 @@ def test_a_plain_id_is_a_person_only_if_nothing_better_is_there() -> None:
         ("id", False),
     ]
     (alone,) = choose([profile("id", pa.array(data["id"]))]).persons
-    assert alone.taken and "which may also be a row's" in alone.reason
+    assert alone.taken and "which may also number the rows" in alone.reason
 
 
-def test_no_value_of_a_column_with_many_is_told() -> None:
+def test_a_column_with_many_values_reveals_none() -> None:
     data = columns()
     text = drafted(data)
     for name in ("visit_id", "patient_id", "full_name", "zip", "salary", "glucose", "comment"):
@@ -303,13 +306,13 @@ def test_a_file_that_is_there_is_kept_unless_forced(tmp_path: Path, capsys: pyte
     data, output = str(save(tmp_path)), tmp_path / "policy.yaml"
     output.write_text("mine")
     assert main(["init", data, "--output", str(output)]) == 2
-    assert "is there already; --force writes over it" in capsys.readouterr().err
+    assert "exists already. Use --force to overwrite it." in capsys.readouterr().err
     assert output.read_text() == "mine"
     assert main(["init", data, "--output", str(output), "--force"]) == 0
-    assert output.read_text("utf-8").startswith("# A draft by crenel init")
+    assert output.read_text("utf-8").startswith("# Drafted by crenel init")
 
 
-def test_a_place_that_cannot_be_written_is_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_cannot_be_written_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init", str(save(tmp_path)), "--output", str(tmp_path / "no" / "p.yaml")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "cannot be written: no such file or directory." in line

@@ -1,4 +1,4 @@
-"""`crenel plan`: the rule of thumb, worked out by hand; and that it says what it assumes."""
+"""`crenel plan`: the rule of thumb, checked against results by hand; and its assumptions are printed."""
 
 from __future__ import annotations
 
@@ -66,19 +66,19 @@ def test_shards_that_a_bundle_is_cut_into_cost() -> None:
 def test_persons_come_again() -> None:
     plan = make_plan(policy(), 1_000, persons=5_000, known=ROUND)
     assert plan.persons == pytest.approx(5_000 * (1 - math.exp(-2)))
-    # So long until 250 of 5,000 have come.
+    # The time until 250 of 5,000 persons have come.
     assert plan.shortest == pytest.approx(-5_000 * math.log(1 - 250 / 5_000) / 1_000)
     assert math.isinf(make_plan(policy(), 1_000, persons=250, known=ROUND).shortest)
 
 
-def test_delay_rows_are_a_shards_own() -> None:
+def test_delay_rows_count_the_rows_of_one_shard() -> None:
     plan = make_plan(policy(delay=None, delay_rows=1_000, shards=4), 1_000, known=ROUND)
     assert (plan.deadline, plan.rows, plan.asked.persons) == (4, 4_000, 1_000)
     both = make_plan(policy(delay="1s", delay_rows=1_000, shards=4), 1_000, known=ROUND)
     assert (both.deadline, both.asked.persons) == (1, 250)
 
 
-def test_locality_loses_nothing_and_is_not_even() -> None:
+def test_locality_costs_no_loss_but_fills_shards_unevenly() -> None:
     plan = make_plan(policy(shards=8, shard_by="locality"), 10_000, known=ROUND)
     assert plan.asked.loss == 1.0
     assert plan.asked.busy == pytest.approx(10_000 * 0.6 * 18e-6)
@@ -106,11 +106,11 @@ def test_plans_make_sense(rate: float, shards: int, persons: int | None, by: str
 def test_it_says_what_it_assumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, said = told(tmp_path, capsys, "--rate", "50000/s")
     assert code == 0
-    assert "50,000 rows a second" in said
-    assert "10 seconds: 500,000 rows, of 500,000 persons" in said
+    assert "50,000 rows per second" in said
+    assert "10 seconds, in which 500,000 rows of 500,000 persons come" in said
     assert f"{MEASURED.row_us:g} us for a row in its shard" in said
-    assert "every row inside the deadline is of another person (--persons says otherwise)" in said
-    assert "Nothing to complain about." in said
+    assert "every row within the deadline is of another person; set --persons if not" in said
+    assert "No problems, no warnings." in said
     _, said = told(tmp_path, capsys, "--rate", "50000/s", "--persons", "2M", shard_by="locality", shards=8)
     assert "2,000,000, all equally active" in said
     assert "60% of the rows are in the fullest shard" in said
@@ -125,15 +125,17 @@ def test_rates(rate: str, a_second: float, tmp_path: Path, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize("rate", ["", "fast", "50000", "0/s", "-3/s", "5/w", "1e99/s", "nan/s", "1/s/s"])
-def test_rates_that_are_none(rate: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_rate_is_refused(rate: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, said = told(tmp_path, capsys, f"--rate={rate}")
     assert code == 2
-    assert said.startswith("crenel: --rate must be rows for a time, such as 50000/s, 50k/s, 200/m or 3M/h")
+    assert said.startswith(
+        "crenel: --rate must be a number of rows per time above 0, such as 50000/s, 50k/s, 200/m or 3M/h"
+    )
     assert said.endswith(f"not {rate!r}.")
 
 
 @pytest.mark.parametrize("persons", ["0", "-1", "many", "1.5"])
-def test_persons_that_are_none(persons: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_number_of_persons_is_refused(persons: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, said = told(tmp_path, capsys, "--rate", "1/s", f"--persons={persons}")
     assert code == 2
     assert said.startswith("crenel: --persons must be a whole number") and said.endswith(f"not {persons!r}.")
@@ -142,16 +144,16 @@ def test_persons_that_are_none(persons: str, tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("options", "changes", "code", "severity", "words"),
     [
-        (["--rate", "0.5/s"], {}, 1, "problem", "5 persons inside the deadline, fewer than k (10)"),
-        (["--rate", "0.5/s"], {}, 1, "problem", "Even one shard takes 8.33 minutes to meet as many"),
-        (["--rate", "9/s"], {}, 0, "warning", "A shard meets 9 times k persons"),
+        (["--rate", "0.5/s"], {}, 1, "problem", "5 persons within the deadline, fewer than k (10)"),
+        (["--rate", "0.5/s"], {}, 1, "problem", "Even one shard needs 8.33 minutes to see that many"),
+        (["--rate", "9/s"], {}, 0, "warning", "A shard sees 9 times k persons"),
         (["--rate", "100/s"], {"shards": 16}, 0, "warning", "Use at most 4 shards, or a longer delay."),
-        (["--rate", "1k/s", "--persons", "200"], {}, 0, "warning", "There are too few persons for k = 10"),
+        (["--rate", "1k/s", "--persons", "200"], {}, 0, "warning", "The stream has too few persons for k = 10"),
         (["--rate", "150k/s"], {}, 0, "warning", "busy 73% of the time. Use 2 shards."),
         (["--rate", "1M/s"], {}, 1, "problem", "Use "),
         (["--rate", "1M/s"], {"shard_by": "locality", "shards": 8}, 1, "problem", "use shard_by: person"),
-        (["--rate", "1k/s"], {"shards": 16}, 0, "note", "1 shard would keep up, and lose 55% less information."),
-        (["--rate", "1M/s", "--persons", "1000"], {}, 1, "warning", "a longer delay or a smaller k bring them"),
+        (["--rate", "1k/s"], {"shards": 16}, 0, "note", "keep up, too, and would lose 55% less information."),
+        (["--rate", "1M/s", "--persons", "1000"], {}, 1, "warning", "only 4 shards would see enough persons each."),
         (["--rate", "50k/s"], {"delay": "10m"}, 0, "warning", "A shard holds up to 2.22 GB"),
     ],
 )  # fmt: skip
@@ -171,7 +173,7 @@ def test_what_is_wrong(
 
 
 def test_the_calibration_is_that_of_the_page() -> None:
-    """Who measures again changes both."""
+    """A new measurement must change both."""
     page = (Path(__file__).parents[3] / "docs" / "scale.md").read_text("utf-8")
     for figure in (MEASURED.row_us, MEASURED.pack_us, MEASURED.spread_us, MEASURED.loss_power, MEASURED.crowd):
         assert f"{figure:g}" in page

@@ -484,9 +484,9 @@ def policy_of(**changes: str) -> str:
 
 
 CHOICES = {
-    "reuse and stars": {"parameters": "{reuse: true}", "on_suppress": "star"},
-    "reuse": {"parameters": "{reuse: true}", "on_suppress": "drop"},
-    "stars": {"parameters": "{reuse: false}", "on_suppress": "star"},
+    "reuse and stars": {"parameters": "{reuse: weighted}", "on_suppress": "star"},
+    "reuse": {"parameters": "{reuse: weighted}", "on_suppress": "drop"},
+    "stars": {"parameters": "{reuse: off}", "on_suppress": "star"},
     "castle": {"method": "castle", "parameters": "{reuse: uniform}", "on_suppress": "drop"},
 }
 
@@ -514,7 +514,7 @@ def test_rows_that_left_alone_are_told_first(here: Path, choice: str, capsys: py
 
 
 def test_a_policy_that_asks_for_the_crowd_leaves_no_row_alone(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (here / "policy.yaml").write_text(policy_of(parameters="{reuse: false}", on_suppress="drop"))
+    (here / "policy.yaml").write_text(policy_of(parameters="{reuse: off}", on_suppress="drop"))
     # Each row of another person: how the end of a stream treats those who come twice is tested where it ends.
     write_csv(here / "in.csv", [{**row, "who": i} for i, row in enumerate(make_rows())])
     assert crenel("--input", "in.csv", "--output", "out.csv") == 0
@@ -616,9 +616,9 @@ def break_json(path: Path) -> None:
 
 
 BREAKS: list[tuple[str, Callable[[Path], None], str]] = [
-    (".csv", break_csv, "in.csv is broken at row 201 (the header is row 1): 1 values, not 8."),
-    (".csv", lambda path: path.write_bytes(b"") and None, "in.csv is empty: it has not even a header."),
-    (".csv", lambda path: path.write_bytes(bytes(range(256))) and None, "in.csv is not UTF-8 text."),
+    (".csv", break_csv, "in.csv is broken at row 201 (the header is row 1): it has 1 value, not 8."),
+    (".csv", lambda path: path.write_bytes(b"") and None, "in.csv is empty: it must have at least a header."),
+    (".csv", lambda path: path.write_bytes(bytes(range(256))) and None, "in.csv is not UTF-8 text: see line 1."),
     (".csv.gz", cut, "in.csv.gz is not compressed by gzip, or is cut off."),
     (".csv.zst", cut, "in.csv.zst is not compressed by zstd, or is cut off."),
     (".csv.gz", lambda path: path.write_text("a,b\n") and None, "in.csv.gz is not compressed by gzip, or is cut off."),
@@ -863,7 +863,7 @@ def test_the_audit_needs_no_secret(here: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 GUESSED = (
-    "seed: a seed can be guessed; whoever does can undo the order and the draws. "
+    "seed: an attacker who guesses the seed can undo the order of the rows and every random draw. "
     "Leave it out, or name a secret: env:NAME."
 )
 

@@ -15,8 +15,8 @@ from crenel.policy.quasi_identifiers import Numeric
 from crenel.transforms._publish.counts import Counts, Spread
 
 SAID = {"person": "p", "quasi_identifiers": {"x": Numeric(domain=(0, 1))}, "k": 2, "delay_rows": 5}
-POLICY = Policy(**SAID, parameters={"reuse": True}, on_suppress="star")
-CROWD = Policy(**SAID, parameters={"reuse": False}, on_suppress="drop")
+POLICY = Policy(**SAID, parameters={"reuse": "weighted"}, on_suppress="star")
+CROWD = Policy(**SAID, parameters={"reuse": "off"}, on_suppress="drop")
 
 
 def spread(*figures: float) -> Spread:
@@ -86,7 +86,7 @@ def test_the_first_figure_is_of_rows_that_left_without_a_crowd():
     said = first(POLICY, weak, 8)
     assert said.startswith("left alone 4 50% of the rows that left were not among 2 persons")
     assert "An attacker who knows a person's quasi-identifiers and about when the row came can find the row" in said
-    assert said.endswith("Method bastion with reuse: false and on_suppress: drop suppresses such rows instead.")
+    assert said.endswith("Method bastion with reuse: off and on_suppress: drop suppresses such rows instead.")
 
 
 def test_a_policy_that_forbids_it_is_told_not_to_publish():

@@ -39,8 +39,8 @@ seed: 11
 SHARDED = POLICY + "shards: 8\nshard_by: [city]\n"
 #: Rows leave in groups, or alone under what was published before, or not at all.
 WAYS = {
-    "reuse": "parameters: {reuse: true}\n",
-    "drop": "parameters: {reuse: false}\n",
+    "reuse": "parameters: {reuse: weighted}\n",
+    "drop": "parameters: {reuse: off}\n",
 }
 CITIES = ("Aachen", "Bonn", "Celle", "Dessau", "Emden", "Fulda", "Gotha", "Halle")
 FORMS = (".csv", ".csv.gz", ".jsonl", ".parquet", ".avro")

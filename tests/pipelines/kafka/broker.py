@@ -1,4 +1,4 @@
-"""A real broker on loopback: one node of Kafka (KRaft), from Maven Central's artifacts."""
+"""A real broker on the loopback address: one node of Kafka (KRaft), from the artifacts of Maven Central."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 auto.create.topics.enable=false
 """
-#: Any is as good as another.
+#: An arbitrary id.
 _CLUSTER = "Y3JlbmVsLWNyZW5lbC1jcg"
 
 
 def missing() -> str | None:
-    """What is missing on this machine, in a sentence; None if nothing is."""
+    """The missing requirement, in a sentence; None if nothing is missing."""
     for tool in ("java", "mvn"):
         if shutil.which(tool) is None and (tool == "java" or not _is_there()):
             return f"needs {tool}, to start a broker of Kafka."
@@ -63,7 +63,7 @@ def _is_there() -> bool:
 
 
 def libraries() -> Path:
-    """The folder of the broker's jars; they are fetched once. Maven checks their sums."""
+    """The folder of the broker's jars, which are downloaded once. Maven verifies their checksums."""
     folder = _libraries()
     if not _is_there():
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -79,7 +79,7 @@ def libraries() -> Path:
 
 @dataclass(frozen=True)
 class Broker:
-    """A broker that runs."""
+    """A running broker."""
 
     address: str
 
@@ -104,7 +104,7 @@ class Broker:
         assert producer.flush(60) == 0
 
     def read(self, topic: str) -> list[Any]:
-        """All that is in a topic now, whether committed or not."""
+        """All messages of a topic, committed or not."""
         from confluent_kafka import Consumer, TopicPartition
 
         settings = {"group.id": "reader", "isolation.level": "read_uncommitted", "enable.auto.commit": False}
@@ -127,7 +127,7 @@ class Broker:
 
 @contextmanager
 def running(folder: Path, overrides: Mapping[str, str] | None = None) -> Iterator[Broker]:
-    """A broker, for as long as it is needed."""
+    """Run a broker."""
     port, controller = free_ports(2)
     folder.mkdir(parents=True, exist_ok=True)
     config = folder / "server.properties"

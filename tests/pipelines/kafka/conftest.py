@@ -1,4 +1,4 @@
-"""A broker for all tests of this folder; CI may not do without (CRENEL_REQUIRE_KAFKA)."""
+"""A broker for all tests of this folder. With CRENEL_REQUIRE_KAFKA its absence is a failure."""
 
 from __future__ import annotations
 

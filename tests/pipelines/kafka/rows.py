@@ -1,4 +1,4 @@
-"""A stream of rows for topics, and what is known of them."""
+"""Rows for topics, and a check of published ones."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ BEGAN = 1_600_000_000
 
 
 def make(count: int = 600, persons: int = 40) -> list[dict[str, Any]]:
-    """Rows about persons; `note` is the number of the row, which is kept."""
+    """Make rows; `note` is the number of the row, which is published."""
     draw = random.Random(1)
     return [
         {
@@ -59,7 +59,7 @@ def as_json(rows: list[dict[str, Any]]) -> list[bytes]:
 
 
 def covers(published: dict[str, Any], row: dict[str, Any]) -> bool:
-    """Whether a published row is true of the one that came."""
+    """Whether a published row is a generalization of the original."""
     age, prefix = published["age"], published["zip"].rstrip("*")
     same = published["ill"] == row["ill"] and published["note"] == row["note"]
     return same and age["lo"] <= row["age"] <= age["hi"] and row["zip"].startswith(prefix)

@@ -1,4 +1,4 @@
-"""`crenel run` from topic to topic on Flink, while a machine is lost: the topic never tells more than was meant."""
+"""`crenel run` from topic to topic on Flink, while a machine is lost: no row is published in two ways."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _numbers(kafka: Broker) -> int:
 
 
 def _check(messages: list[Any], rows: list[dict[str, Any]]) -> None:
-    """Row by row: each is there, as one thing only, under one name; and what is told of it is true."""
+    """Check that each row is published, in one form, under one name, and correctly generalized."""
     told, named = defaultdict(set), defaultdict(set)
     for message in messages:
         published = json.loads(message.value())

@@ -1,4 +1,4 @@
-"""`crenel run` from topic to topic on the local runner, with a real broker."""
+"""`crenel run` from topic to topic on this machine, with a real broker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
+from datetime import datetime
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -23,7 +26,7 @@ from tests.pipelines.kafka.broker import Broker
 
 pytestmark = pytest.mark.kafka
 
-#: Partitions race, and how many rows come too late for a group depends on it: that is not what is tested here.
+#: How many rows come too late for a group depends on how partitions race. That is not tested here.
 ANY = ("--most-suppressed", "100%")
 
 
@@ -59,11 +62,11 @@ def test_json_from_topic_to_topic(
     assert sorted(row["note"] for row in out) == list(range(len(rows)))
     assert all(made.covers(row, rows[row["note"]]) for row in out)
     assert all(set(row) == {"age", "zip", "ill", "note"} for row in out)
-    # Each has a name of its own, and both partitions some of them.
+    # Each row has its own name, and both partitions have rows.
     assert len({message.key() for message in messages}) == len(messages)
     assert all(message.headers() == [("crenel-row", message.key())] for message in messages)
     assert {message.partition() for message in messages} == {0, 1}
-    # The owner has all of what did not fit.
+    # The owner gets all rejected messages.
     refused = [json.loads(message.value()) for message in kafka.read(rejected)]
     reasons = sorted(record["reason"] for record in refused)
     assert reasons == sorted(["not JSON"] * 3 + ["not a JSON object", "no value", "outside the domain"])
@@ -87,7 +90,7 @@ def test_avro_from_topic_to_topic(kafka: Broker, policy: str, tmp_path: Path, en
     avro = {"format": "avro", "encoding": encoding}
     options = {"schema_id": "7"} if encoding == "confluent" else {}
     read = kafka.url(source, until="end", schema=str(tmp_path / "visit.avsc"), **avro, **options)
-    # The schema of what leaves is made, so the id that it will be registered under is up to us.
+    # The schema of published rows is derived, so the test chooses its id.
     given = {"schema_id": "9"} if encoding == "confluent" else {}
     written_to = kafka.url(published, schema=str(tmp_path / "out.avsc"), **avro, **given)
     assert main(["run", policy, "--input", read, "--output", written_to, *ANY]) == 0
@@ -121,18 +124,57 @@ def _fingerprint(schema: Any) -> bytes:
     return found.to_bytes(8, "little")
 
 
-def test_a_stream_leaves_on_time_and_ends_with_ctrl_c(kafka: Broker, policy: str) -> None:
-    """An empty partition holds nothing back for ever; the first Ctrl-C lets the rest go."""
+def test_rows_of_a_release_do_not_lie_together(kafka: Broker, policy: str, tmp_path: Path) -> None:
+    """A topic and a file are in random order, and the owner's record of releases has one schema everywhere."""
+    source, published = names(2)
+    kafka.create(source, published, partitions=1)
+    rows = made.make(1000)
+    for row in rows:  # groups of three rows that are alike, which the engine releases together
+        row["age"] = row["note"] // 3 % 100
+        row["who"] = row["note"]
+    kafka.produce(source, made.as_json(rows))
+    releases = tmp_path / "releases.jsonl"
+    given = ["--input", kafka.url(source, until="end"), "--releases", str(releases), *ANY]
+    assert main(["run", policy, *given, "--output", kafka.url(published)]) == 0
+    lines = [json.loads(line) for line in releases.read_text().splitlines()]
+    assert {tuple(line) for line in lines} == {
+        ("shard", "kind", "rows", "persons", "loss", "moment", "arrivals", "group")
+    }
+    assert all(datetime.fromisoformat(line["moment"]).tzinfo is not None for line in lines)
+    assert sum(line["rows"] for line in lines) == len(rows)
+
+    out = [json.loads(message.value()) for message in sorted(kafka.read(published), key=lambda one: one.offset())]
+    _check_mixed(out)
+    assert main(["run", policy, *given, "--output", str(tmp_path / "out.jsonl")]) == 0
+    _check_mixed([json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()])
+    assert releases.stat().st_mode & 0o777 == 0o600
+
+
+def _check_mixed(out: list[dict[str, Any]]) -> None:
+    """Neighbours are of one release about as rarely as in a random order, and not in the order of arrival."""
+    assert len(out) == 1000
+    boxes = [json.dumps([row["age"], row["zip"]]) for row in out]
+    sizes = Counter(boxes)
+    by_chance = sum(size * (size - 1) for size in sizes.values()) / len(out)
+    together = sum(before == after for before, after in pairwise(boxes))
+    assert max(sizes.values()) <= 30, "releases are small, or the test proves nothing"
+    assert together <= by_chance + 8 * (by_chance**0.5 + 1)
+    assert together < len(out) / 4
+    assert sum(after == before + 1 for before, after in pairwise(row["note"] for row in out)) < len(out) / 20
+
+
+def test_rows_are_released_on_time_and_the_run_ends_with_ctrl_c(kafka: Broker, policy: str) -> None:
+    """An empty partition does not hold rows back forever; the first Ctrl-C releases the rest."""
     source, published = names(2)
     kafka.create(source, published)
     now = time.time()
     rows = made.make(300)
-    for row in rows:  # all but the last few are long due
+    for row in rows:  # all deadlines have passed
         row["at"] += now - made.BEGAN - 400
     kafka.produce(source, made.as_json(rows), partition=0)
     command = [sys.executable, "-m", "crenel.pipelines.cli", "run", policy, "--json", *ANY]
     command += ["--input", kafka.url(source, idle="2s"), "--output", kafka.url(published)]
-    # Who starts tests in the background may have them ignore Ctrl-C, and what they start too.
+    # Tests that run in the background may ignore Ctrl-C, and so would their child processes.
     heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     process = subprocess.Popen(
         command,
@@ -155,10 +197,13 @@ def test_a_stream_leaves_on_time_and_ends_with_ctrl_c(kafka: Broker, policy: str
         process.kill()
     assert process.returncode == 0, err
     assert json.loads(out)["rows"] == len(rows) + 1
+    assert "crenel: releasing held rows. Press Ctrl-C again to discard them." in err
     assert sorted(json.loads(m.value())["note"] for m in kafka.read(published)) == list(range(len(rows) + 1))
 
 
-def test_what_is_missing_is_told_in_a_sentence(kafka: Broker, policy: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_topic_is_reported_in_a_sentence(
+    kafka: Broker, policy: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     (source,) = names(1)
     assert main(["run", policy, "--input", kafka.url(source), "--output", kafka.url("other")]) == 2
     assert f"there is no topic {source}; create it first." in capsys.readouterr().err

@@ -1,154 +1,151 @@
-"""Reading partitions: what holds event time back, and what does not. With librdkafka's own mock of a cluster."""
+"""The step that reads partitions, on the runner for endless input. With librdkafka's own mock of a cluster."""
 
 from __future__ import annotations
 
-import gc
 import json
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
+import apache_beam as beam
 import pytest
+from apache_beam.io.restriction_trackers import OffsetRange
 
-from crenel.pipelines.kafka.source import Reading, Refused, Row
+from crenel.pipelines.kafka import source
+from crenel.pipelines.kafka.source import ReadPartition, elements
 from crenel.pipelines.kafka.topics import Topic
 from crenel.policy import Policy
+from crenel.runners import Job, JobFailed, streaming
+from crenel.transforms.anonymize import with_outputs
 
 confluent_kafka = pytest.importorskip("confluent_kafka", reason="needs confluent-kafka: pip install 'crenel[kafka]'")
 
-IDLE = 10.0
-NOW = 2_000_000_000.0
+POLICY = Policy.from_dict(
+    {
+        "version": 1,
+        "person": "who",
+        "quasi_identifiers": {"age": {"type": "numeric"}},
+        "k": 2,
+        "delay": "10s",
+        "event_time": "at",
+    }
+)
+#: What was read by the running test: its output, and the row or record.
+READ: list[tuple[str, Any]] = []
+STOP = threading.Event()
 
 
-def policy(**changes: Any) -> Policy:
-    said = {"version": 1, "person": "who", "quasi_identifiers": {"age": {"type": "numeric"}}, "k": 2, "delay_rows": 9}
-    return Policy.from_dict({**said, "event_time": "at", "disorder": "5s", **changes})
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    READ.clear()
+    STOP.clear()
 
 
 @pytest.fixture(scope="module")
 def mock() -> Iterator[Any]:
     """A producer that has a cluster, and its address."""
     producer = confluent_kafka.Producer(
-        {"bootstrap.servers": "x", "test.mock.num.brokers": 1, "test.mock.broker.rtt": 0, "log_level": 0}
+        {
+            "bootstrap.servers": "x",
+            "test.mock.num.brokers": 1,
+            "test.mock.broker.rtt": 0,
+            "log_level": 0,
+        }
     )
     broker = next(iter(producer.list_topics(timeout=10).brokers.values()))
     yield producer, f"{broker.host}:{broker.port}"
 
 
-class Clock:
-    now = NOW
+class See(beam.DoFn):
+    def __init__(self, output: str, stop_at: int) -> None:
+        self._output = output
+        self._stop_at = stop_at
 
-    def __call__(self) -> float:
-        return self.now
+    def process(self, element: Any) -> None:
+        READ.append((self._output, element))
+        if len(READ) >= self._stop_at:
+            STOP.set()
 
 
-def reading(mock: Any, name: str, values: list[bytes], clock: Clock, **changes: Any) -> Reading:
+def produce(mock: Any, name: str, partition: int, numbers: range) -> Topic:
     producer, address = mock
-    for value in values:
-        producer.produce(name, value, partition=0, timestamp=1_500_000_000_000)
-    if not values:
-        producer.produce(name, b"{}", partition=1)
+    for number in numbers:
+        value = json.dumps({"who": partition, "age": number, "at": number}).encode()
+        producer.produce(name, value, partition=partition)
     producer.flush()
-    topic = Topic(servers=address, name=name, idle=IDLE)
-    return Reading(topic, policy(**changes), {0: 0}, clock)
+    return Topic(servers=address, name=name, idle=0.5)
 
 
-def to_the_end(reading: Reading) -> list[Row | Refused]:
-    found: list[Row | Refused] = []
-    for _ in range(100):
-        found += [what for _, _, what in reading.read(wait=0.2)]
-        if reading.is_at_end(0):
-            return found
-    raise AssertionError("the end was not reached")
+def read(topic: Topic, bounds: dict[int, tuple[int, int | None]], stop_at: int = 1 << 60) -> list[tuple[str, Any]]:
+    def build(pipeline: beam.Pipeline) -> None:
+        partitions = pipeline | "Partitions" >> beam.Create(elements(bounds))
+        found = partitions | "Read" >> with_outputs(ReadPartition(topic, POLICY, 0.0), "rejected", main="rows")
+        for name in ("rows", "rejected"):
+            _ = found[name] | f"See {name}" >> beam.ParDo(See(name, stop_at))
+
+    streaming.launch(Job(build=build, rows=0, shards=1, stop=STOP))
+    return READ
 
 
-def rows(*times: float) -> list[bytes]:
-    return [json.dumps({"who": 1, "age": 2, "at": at}).encode() for at in times]
+def test_each_partition_is_read_from_its_start_to_its_end(mock: Any) -> None:
+    topic = produce(mock, "bounds", 0, range(5000))
+    produce(mock, "bounds", 1, range(3000))
+    produce(mock, "bounds", 2, range(10))
+    found = read(topic, {0: (100, 4500), 1: (0, 2999), 2: (10, 10)})
+    ages = {who: [row["age"] for _, row in found if row["who"] == who] for who in (0, 1, 2)}
+    assert ages == {0: [*range(100, 4500)], 1: [*range(2999)], 2: []}
+    assert not source._OPEN._readers, "connections are closed"
 
 
-def test_the_watermark_is_the_latest_row_less_the_disorder(mock: Any) -> None:
-    at = reading(mock, "latest", rows(1000, 1020, 1010), Clock())
-    found = to_the_end(at)
-    assert [what.time for what in found] == [1_000_000_000, 1_020_000_000, 1_010_000_000]
-    assert at.watermark(0) == 1_015_000_000
-    assert at.position(0) == 3
-    at.close()
+def test_an_endless_partition_is_read_as_rows_arrive_until_it_is_stopped(mock: Any) -> None:
+    topic = produce(mock, "endless", 0, range(10))
+
+    def feed() -> None:
+        for number in range(10, 30):
+            produce(mock, "endless", 0, range(number, number + 1))
+            time.sleep(0.05)
+
+    feeding = threading.Thread(target=feed)
+    feeding.start()
+    found = read(topic, {0: (0, None)}, stop_at=30)
+    feeding.join()
+    assert [row["age"] for _, row in found] == [*range(30)]
+    assert not source._OPEN._readers, "connections are closed"
 
 
-def test_a_partition_without_rows_holds_time_back_until_it_is_idle(mock: Any) -> None:
-    clock = Clock()
-    at = reading(mock, "empty", [], clock)
-    assert at.watermark(0) is None, "nothing is known before the end was reached"
-    to_the_end(at)
-    clock.now = NOW + IDLE - 1
-    assert at.watermark(0) is None
-    clock.now = NOW + IDLE
-    assert at.watermark(0) == (NOW - 5) * 1e6
-    at.close()
+def test_partitions_stay_close_in_event_time(mock: Any) -> None:
+    """The one that is behind is read first, although the other has as much to read."""
+    topic = produce(mock, "close", 0, range(0, 20_000))
+    produce(mock, "close", 1, range(0, 200_000, 10))
+    found = [row for _, row in read(topic, {0: (0, 20_000), 1: (0, 20_000)})]
+    assert len(found) == 40_000
+    until_slow_ends = found[: max(place for place, row in enumerate(found) if row["who"] == 0)]
+    # One read of the fast partition is at most 2,000 records, which are 20,000 seconds.
+    assert max(row["at"] for row in until_slow_ends) <= 20_000 + 2 * 20_000
 
 
-def test_an_idle_partition_follows_the_clock_and_never_goes_back(mock: Any) -> None:
-    clock = Clock()
-    at = reading(mock, "idle", rows(NOW - 100), clock)
-    to_the_end(at)
-    assert at.watermark(0) == (NOW - 105) * 1e6
-    clock.now = NOW + 60
-    assert at.watermark(0) == (NOW + 60 - IDLE - 5) * 1e6
-    at.close()
+def test_a_message_that_is_no_row_goes_to_its_output(mock: Any) -> None:
+    producer, _ = mock
+    topic = produce(mock, "broken", 0, range(2))
+    producer.produce("broken", b"{", partition=0)
+    producer.flush()
+    found = read(topic, {0: (0, 3)})
+    assert [output for output, _ in found] == ["rows", "rows", "rejected"]
+    assert found[-1][1] == {"row": "{", "field": "", "reason": "not JSON"}
 
 
-def test_rows_of_the_future_are_ahead_of_the_clock(mock: Any) -> None:
-    clock = Clock()
-    at = reading(mock, "future", rows(NOW + 1000), clock)
-    to_the_end(at)
-    clock.now = NOW + 60
-    assert at.watermark(0) == (NOW + 995) * 1e6
-    at.close()
+def test_records_that_were_deleted_fail_the_run_with_a_sentence(mock: Any) -> None:
+    topic = produce(mock, "deleted", 0, range(2))
+    with pytest.raises(JobFailed, match=r"/deleted: the broker deleted records before they were read\.$"):
+        read(topic, {0: (100, 200)})
 
 
-def test_without_a_field_the_record_has_the_time(mock: Any) -> None:
-    at = reading(mock, "stamps", rows(1), Clock(), event_time=None)
-    (row,) = to_the_end(at)
-    assert row.time == 1_500_000_000_000_000
-    at.close()
-
-
-def test_what_is_no_row_is_kept_for_the_owner_and_moves_no_clock(mock: Any) -> None:
-    at = reading(mock, "broken", [b"{", b"\xff", b"3"], Clock())
-    found = to_the_end(at)
-    assert all(isinstance(what, Refused) for what in found)
-    assert [what.record["row"] for what in found if isinstance(what, Refused)] == ["{", "base64:/w==", "3"]
-    assert at.watermark(0) is None
-    assert "{" not in repr(found[0])
-    at.close()
-
-
-def test_a_row_whose_time_cannot_be_read_is_left_for_the_encoder_to_reject(mock: Any) -> None:
-    at = reading(mock, "timeless", [b'{"at": "soon"}'], Clock())
-    (row,) = to_the_end(at)
-    assert isinstance(row, Row)
-    assert at.watermark(0) is None
-    at.close()
-
-
-def test_what_was_deleted_before_it_was_read_is_told(mock: Any) -> None:
-    at = reading(mock, "deleted", rows(1), Clock())
-    to_the_end(at)
-    late = Reading(at.topic, at.policy, {0: 100}, Clock())
-    with pytest.raises(RuntimeError, match="have been deleted"):
-        to_the_end(late)
-    at.close()
-    late.close()
-
-
-def test_a_broker_that_does_not_answer_is_not_silence() -> None:
-    """Its partitions may have rows, of any time."""
-    clock = Clock()
-    producer = confluent_kafka.Producer({"bootstrap.servers": "x", "test.mock.num.brokers": 1, "log_level": 0})
-    broker = next(iter(producer.list_topics(timeout=10).brokers.values()))
-    at = reading((producer, f"{broker.host}:{broker.port}"), "gone", rows(NOW - 100), clock)
-    to_the_end(at)
-    del producer
-    gc.collect()
-    clock.now = NOW + 60
-    assert at.watermark(0) == (NOW - 105) * 1e6
-    at.close()
+def test_a_range_is_split_only_behind_what_was_claimed() -> None:
+    """The source claims all records of a read at once, so a split inside of them would lose some."""
+    tracker = source._Tracker(OffsetRange(0, 100))
+    assert tracker.try_claim(30)
+    assert tracker.try_split(0.5) is None
+    assert tracker.try_split(0) == (OffsetRange(0, 31), OffsetRange(31, 100))
+    assert not tracker.try_claim(60)
+    tracker.check_done()

@@ -1,4 +1,4 @@
-"""URLs of topics."""
+"""URLs of topics, and requests made of them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 from crenel.pipelines.cli import main
 from crenel.pipelines.command_errors import CommandError
 from crenel.pipelines.files.file_job import Outcome
-from crenel.pipelines.kafka import topic_job as kafka_job
+from crenel.pipelines.kafka import topic_job
 from crenel.pipelines.kafka.topic_job import Request
 from crenel.pipelines.kafka.topics import Topic
 from crenel.policy import Policy
-from crenel.runners.flink import runs
+from crenel.runners.flink import flink_run
 from tests.pipelines.kafka import rows
 
 POLICY = Policy.from_dict(
@@ -22,7 +22,7 @@ POLICY = Policy.from_dict(
 )
 
 
-def test_a_url_says_all() -> None:
+def test_options_of_a_url() -> None:
     topic = Topic.of("kafka://a:1,b:2/visits?until=end&idle=2m&start=latest&client.id=me", read=True)
     assert (topic.servers, topic.name, topic.until, topic.idle, topic.start) == (
         "a:1,b:2",
@@ -34,7 +34,7 @@ def test_a_url_says_all() -> None:
     assert topic.settings == (("client.id", "me"),)
 
 
-def test_passwords_come_from_a_file_and_are_in_no_repr(tmp_path: Path) -> None:
+def test_passwords_come_from_a_file_and_appear_in_no_repr(tmp_path: Path) -> None:
     (tmp_path / "client").write_text("# mine\nsecurity.protocol = SASL_SSL\nsasl.password=hush=hush\n")
     topic = Topic.of(f"kafka://a:1/visits?config={tmp_path / 'client'}")
     assert dict(topic.settings) == {"security.protocol": "SASL_SSL", "sasl.password": "hush=hush"}
@@ -55,11 +55,11 @@ def test_passwords_come_from_a_file_and_are_in_no_repr(tmp_path: Path) -> None:
         ("kafka://a:1/visits?format=avro&schema=/not/there", "cannot be read"),
         ("kafka://a:1/visits?encoding=single", "are of format=avro"),
         ("kafka://a:1/visits?schema_id=x", "schema_id must be a schema's number"),
-        ("kafka://a:1/visits?group.id=x", "group.id is not to be set"),
+        ("kafka://a:1/visits?group.id=x", "group.id must not be set"),
         ("kafka://a:1/visits?config=/not/there", "cannot be read"),
     ],
 )
-def test_a_mistake_is_told_in_a_sentence(url: str, said: str) -> None:
+def test_a_mistake_is_reported_in_a_sentence(url: str, said: str) -> None:
     with pytest.raises(CommandError) as raised:
         Topic.of(url, read=True)
     assert said in str(raised.value)
@@ -78,7 +78,7 @@ def test_a_mistake_is_told_in_a_sentence(url: str, said: str) -> None:
         (["kafka://a:1/a"], {"published": "kafka://a:1/b?format=avro&schema=/not/there"}, True, "if --input is Avro"),
     ],
 )
-def test_what_cannot_be_done_is_refused_before_a_broker_is_asked(
+def test_an_impossible_request_is_refused_before_a_broker_is_asked(
     inputs: list[str], outputs: dict[str, str], local: bool, said: str
 ) -> None:
     with pytest.raises(CommandError, match=said):
@@ -88,7 +88,7 @@ def test_what_cannot_be_done_is_refused_before_a_broker_is_asked(
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--runner", "dataflow"], "kafka:// goes with --runner local or flink"),
+        (["--runner", "dataflow"], "kafka:// needs --runner local or flink"),
         (["--workers", "3"], "--workers must be 1"),
         (["--output-format", "csv"], "are for files"),
     ],
@@ -102,25 +102,11 @@ def test_flags_that_do_not_go_with_topics(
     assert said in capsys.readouterr().err
 
 
-def test_a_named_secret_is_the_pumps(monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[bytes] = []
-    secret = bytes(range(100, 132))
-    monkeypatch.setenv("CRENEL_TEST_SECRET", secret.hex())
-    monkeypatch.setattr(kafka_job.kafka_topics, "bounds", lambda _: {})
-    monkeypatch.setattr(kafka_job.kafka_topics, "partitions", lambda _: [])
-    monkeypatch.setattr(kafka_job, "_Pump", lambda _request, _bounds, secret, _work: given.append(secret))
-    monkeypatch.setattr(kafka_job, "_outcome", lambda _: kafka_job.Outcome())
-    of = Policy.from_dict({**POLICY.to_dict(), "secret": "env:CRENEL_TEST_SECRET"})
-    request = Request.of(of, ["kafka://a:1/a"], {"published": "kafka://a:1/b"}, local=True)
-    kafka_job.run(request, lambda *_: 1)
-    assert given == [secret]
-
-
 def test_a_stream_is_judged_at_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     outcome = Outcome(rows=100, alone=3, published=80, suppressed=20)
-    monkeypatch.setattr(kafka_job, "run", lambda *_, **__: outcome)
+    monkeypatch.setattr(topic_job, "run", lambda *_, **__: outcome)
     (tmp_path / "policy.yaml").write_text(rows.POLICY.replace("seed: 7\n", ""))
     command = ["run", str(tmp_path / "policy.yaml"), "--input", "kafka://a:1/a", "--output", "kafka://a:1/b"]
     assert main(command) == 3
@@ -133,9 +119,9 @@ def test_a_stream_is_judged_at_its_end(
 
 def test_on_flink_it_is_a_stream_on_the_cluster_that_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flags: list[str] = []
-    monkeypatch.setattr(runs, "check", lambda _: None)
-    monkeypatch.setattr(runs, "launch", lambda job: flags.extend(job.flags) or 1)
-    monkeypatch.setattr(kafka_job, "run", lambda _request, launch, _watch, local: launch(lambda _: None, 0, 1) and None)
+    monkeypatch.setattr(flink_run, "check", lambda _: None)
+    monkeypatch.setattr(flink_run, "launch", lambda job: flags.extend(job.flags) or 1)
+    monkeypatch.setattr(topic_job, "run", lambda _request, launch, _watch, local: launch(lambda _: None, 0, 1) and None)
     (tmp_path / "policy.yaml").write_text(rows.POLICY)
     command = ["run", str(tmp_path / "policy.yaml"), "--input", "kafka://a:1/a", "--output", "kafka://a:1/b"]
     assert main([*command, "--runner", "flink", "--flink-master", "h:8081"]) == 0

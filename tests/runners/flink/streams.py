@@ -1,4 +1,4 @@
-"""Streams for tests on a cluster: a source that can be held back, and sinks whose files tell what left."""
+"""Streams for tests on a cluster: a source that tests can pause, and sinks that write files for tests to read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from apache_beam.transforms.userstate import BagStateSpec, TimerSpec, on_timer
 from apache_beam.transforms.window import GlobalWindow, TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
 
-from crenel.audit.guarantees import Published, Report, audit
+from crenel.audit import Published, Report, audit
 from crenel.encoding.encoder import Encoder
 from crenel.policy import Policy
 from crenel.policy.secret import secret_of
@@ -30,7 +30,7 @@ from crenel.transforms._pack.row_pack import Packer
 
 SECOND = 1_000_000
 
-#: When streams begin, in seconds.
+#: The event time of the first row, in seconds.
 EPOCH = 1_000_000
 
 #: How far a row may be behind the latest of its partition, in rows.
@@ -38,7 +38,7 @@ DISORDER = 50
 
 
 def policy(**changes: Any) -> Policy:
-    """Two quasi-identifiers; the rows' number is published, so that they can be found again."""
+    """A policy of two quasi-identifiers. The row number is published, so that tests can find rows again."""
     said: dict[str, Any] = {
         "version": 1,
         "person": "person",
@@ -50,7 +50,7 @@ def policy(**changes: Any) -> Policy:
         "publish": ["number"],
         "k": 5,
         "delay": "60s",
-        "parameters": {"reuse": True},
+        "parameters": {"reuse": "weighted"},
         "on_suppress": "star",
         "shards": 16,
         "seed": 7,
@@ -59,7 +59,7 @@ def policy(**changes: Any) -> Policy:
 
 
 class Stream:
-    """A stream in partitions: row `number` has its columns by its number alone, so that it can be worked out again.
+    """A stream in partitions. The columns of a row depend on its number alone, so that tests can compute them again.
 
     Args:
         rows: How many in all.
@@ -79,7 +79,7 @@ class Stream:
         self.every = every
 
     def columns(self, number: np.ndarray) -> dict[str, np.ndarray]:
-        """The rows of these numbers, disordered: their event times are not in the order of their numbers."""
+        """The rows of these numbers. Their event times are out of order."""
         mixed = _mixed(number)
         jitter = mixed % (DISORDER * self.partitions)
         alone = (number >= self.lonely[0]) & (number < self.lonely[1])
@@ -92,21 +92,21 @@ class Stream:
         }
 
     def shards(self, of: Policy, number: np.ndarray) -> np.ndarray:
-        """The shards that the rows of these numbers go to."""
+        """The shards of the rows of these numbers."""
         packed = Packer(of, secret_of(of)).pack_arrow(pa.RecordBatch.from_pydict(self.columns(number)), None)
         return np.asarray(packed.shard)
 
     def part(self, partition: int) -> int:
-        """How many rows a partition has."""
+        """The number of rows of a partition."""
         return len(range(partition, self.rows, self.partitions))
 
     def since(self, number: int) -> int:
-        """The earliest event time, in microseconds, that a row of this number or a later one can have."""
+        """The earliest event time, in microseconds, of a row of this number or a later one."""
         return EPOCH * SECOND + number * self.every * 1000
 
 
 def _mixed(number: np.ndarray) -> np.ndarray:
-    """Numbers that look drawn, and are the same whenever they are asked for."""
+    """Reproducible pseudo-random numbers."""
     with np.errstate(over="ignore"):
         x = number.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         x ^= x >> np.uint64(29)
@@ -116,27 +116,27 @@ def _mixed(number: np.ndarray) -> np.ndarray:
 
 
 class Gate:
-    """How many rows of each partition may come: a file that the test writes and the source reads."""
+    """How many rows of each partition may be read: a file that the test writes and the source reads."""
 
     def __init__(self, path: Path) -> None:
         self.path = str(path)
 
     def open_to(self, rows: int) -> None:
-        """Let so many rows of each partition come."""
+        """Allow this many rows of each partition."""
         unfinished = f"{self.path}.unfinished"
         Path(unfinished).write_text(str(rows))
         os.replace(unfinished, self.path)
 
     def allowed(self) -> int:
-        """How many may come."""
+        """How many rows are allowed."""
         return int(Path(self.path).read_text())
 
     def reach(self, partition: int, rows: int) -> None:
-        """Tell how many rows of a partition were read."""
+        """Report how many rows of a partition were read."""
         Path(f"{self.path}.{partition}").write_text(str(rows))
 
     def reached(self, partitions: int) -> int:
-        """How many rows of every partition were read, as far as it is told."""
+        """How many rows of every partition were read, as far as it was reported."""
         told = [Path(f"{self.path}.{partition}") for partition in range(partitions)]
         return min(int(path.read_text() or 0) if path.exists() else 0 for path in told)
 
@@ -153,7 +153,7 @@ class _Partition(RestrictionProvider):
 
 
 class Read(beam.DoFn):
-    """Reads a partition: some batches at a time, then lets others have their turn."""
+    """Reads a partition, some batches at a time."""
 
     def __init__(self, stream: Stream, gate: Gate, *, batch: int = 500, batches: int = 4) -> None:
         self._stream = stream
@@ -194,7 +194,7 @@ def source(stream: Stream, gate: Gate, **how: Any) -> beam.PTransform:
     """The stream as RecordBatches."""
     parts = [(partition, stream.part(partition)) for partition in range(stream.partitions)]
     read = beam.ParDo(Read(stream, gate, **how)).with_output_types(pa.RecordBatch)
-    # One element for each partition: Flink spreads a source by its elements.
+    # One element for each partition: Flink distributes elements.
     return _Chain(beam.Create(parts, reshuffle=False), read)
 
 
@@ -207,11 +207,11 @@ class _Chain(beam.PTransform):
         return begin | "Partitions" >> self._create | "Read" >> self._read
 
 
-# --- What leaves ---
+# --- Sinks ---
 
 
 def as_lines(batch: pa.RecordBatch, stamp: int) -> str:
-    """Rows as lines of JSON: the number, the boxes, and when it left."""
+    """Rows as lines of JSON: the number, the boxes, and the time of release."""
     rows = batch.to_pylist()
     boxes = ("age", "income")
     return "".join(
@@ -222,7 +222,7 @@ def as_lines(batch: pa.RecordBatch, stamp: int) -> str:
 
 
 class Append(beam.DoFn):
-    """Appends what leaves to a file at once: what an outsider sees. After a failure some of it comes twice."""
+    """Appends released rows to a file at once, as an outsider sees them. After a failure some come twice."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = str(folder)
@@ -272,13 +272,13 @@ class _Keyed(beam.DoFn):
 
 
 def collect(published: beam.PCollection, folder: Path) -> None:
-    """Let a collector have what is published."""
+    """Send published rows to a collector."""
     keyed = published | "Key" >> beam.ParDo(_Keyed()).with_output_types(typehints.Tuple[int, bytes])
     _ = keyed | "Collect" >> beam.ParDo(Collect(folder))
 
 
 def written(folder: Path) -> list[tuple[int, Any, Any, int]]:
-    """All that left: number, age, income, moment."""
+    """All released rows: number, age, income, moment."""
     found = []
     for path in sorted(folder.glob("*.jsonl")):
         text = path.read_text("utf-8")
@@ -287,19 +287,19 @@ def written(folder: Path) -> list[tuple[int, Any, Any, int]]:
 
 
 def lines(folder: Path) -> int:
-    """How many rows left."""
+    """How many rows were released."""
     return sum(path.read_bytes().count(b"\n") for path in folder.glob("*.jsonl"))
 
 
 def check(of: Policy, stream: Stream, left: list[tuple[int, Any, Any, int]]) -> Report:
-    """Every row left once, under one box, in a group of k persons.
+    """Check that every row was released once, under one box, in a group of k persons.
 
     Not that it left in time: partitions run ahead of each other, and a row that comes when its shard's clock is past
     its deadline leaves at once.
     """
     numbers = [row[0] for row in left]
     assert len(numbers) == stream.rows, f"{len(numbers)} rows left of {stream.rows}"
-    assert len(set(numbers)) == stream.rows, "rows left more than once"
+    assert len(set(numbers)) == stream.rows, "rows were released more than once"
     columns = {name: column.tolist() for name, column in stream.columns(np.arange(stream.rows)).items()}
     encoded = Encoder(of).encode(columns)
     assert not encoded.rejected
@@ -311,6 +311,6 @@ def check(of: Policy, stream: Stream, left: list[tuple[int, Any, Any, int]]) -> 
 
 
 def late(of: Policy, stream: Stream, left: list[tuple[int, Any, Any, int]]) -> int:
-    """How many rows left after their deadline."""
+    """How many rows were released after their deadlines."""
     at = stream.columns(np.array([row[0] for row in left]))["at"] * SECOND
     return int(np.count_nonzero(np.array([row[3] for row in left]) - at > (of.delay or 0)))

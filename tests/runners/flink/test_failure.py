@@ -1,4 +1,4 @@
-"""Workers and machines die while rows flow: nothing is lost, nothing leaves twice, every group is one."""
+"""Workers and machines die during a run: no row is lost, none is released twice, and groups stay groups."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROWS, PERSONS, PARTITIONS = 200_000, 5_000, 4
 STEP = ROWS // PARTITIONS // 6
 
 
-def test_each_row_leaves_once_though_workers_die(flink: Flink, tmp_path: Path) -> None:
+def test_each_row_is_released_once_though_workers_die(flink: Flink, tmp_path: Path) -> None:
     of = streams.policy()
     stream = streams.Stream(ROWS, PERSONS, PARTITIONS)
     gate = streams.Gate(tmp_path / "gate")
@@ -42,7 +42,7 @@ def test_each_row_leaves_once_though_workers_die(flink: Flink, tmp_path: Path) -
             kill()
             job.wait(lambda n=number: job.restored() >= n, f"the job goes on after failure {number}")
         gate.open_to(ROWS)
-        # Nobody drains it: when the source is at its end, what is held leaves by itself.
+        # Without a drain: at the end of the source the held rows are released.
         job.wait(lambda: streams.lines(out) >= ROWS, "all rows have left")
         assert job.restored() >= len(kills)
     streams.check(of, stream, streams.written(out))

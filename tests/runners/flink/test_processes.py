@@ -1,4 +1,4 @@
-"""What a run begins does not outlive it."""
+"""Processes that a run starts end with it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_killed_and_stopped(tmp_path: Path) -> None:
     assert not runs(process.pid)
 
 
-def test_its_words_are_in_the_log(tmp_path: Path) -> None:
+def test_its_output_is_in_the_log(tmp_path: Path) -> None:
     process = Process(["sh", "-c", "echo out; echo err >&2"], tmp_path / "log")
     until(lambda: not process.alive, 60)
     process.stop()

@@ -282,7 +282,7 @@ def test_the_command_line_publishes_noise_alone(tmp_path: Path, capsys: pytest.C
 def test_policies_say_what_is_wrong():
     for changes, said in (
         ({"perturb_sensitive": {"cots": 1}}, "must name a sensitive column; did you mean 'cost'?"),
-        ({"perturb_sensitive": {"cost": 0}}, "perturb_sensitive.cost must be a budget, a number above 0, not 0"),
+        ({"perturb_sensitive": {"cost": 0}}, "perturb_sensitive.cost must be a number above 0, not 0"),
         ({"perturb_sensitive": 3}, "must be a mapping of sensitive columns to their budgets, not 3"),
     ):
         with pytest.raises(ValueError, match=said.replace("?", r"\?")):

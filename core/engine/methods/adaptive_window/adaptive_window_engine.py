@@ -16,8 +16,8 @@ import numpy as np
 from crenel.engine.buffered import Buffered
 from crenel.engine.groups import Ints
 from crenel.engine.kernels import common
+from crenel.engine.methods.adaptive_window import AdaptiveWindowParameters
 from crenel.engine.methods.mondrian.mondrian_engine import partition
-from crenel.policy.parameters import AdaptiveWindowParameters
 
 _CLOSED = (common.LATEST, common.LATEST, 0)
 

@@ -19,13 +19,13 @@ from crenel.engine.compiled import Compiled, numbers_of
 from crenel.engine.contract import Releases
 from crenel.engine.draws import generator
 from crenel.engine.kernels import common
+from crenel.engine.methods.bastion import BastionParameters
 from crenel.engine.methods.bastion import bastion_kernel as kernels
 from crenel.engine.methods.mondrian import mondrian_engine as mondrian
 from crenel.engine.output_buffer import room, taken
 from crenel.engine.space import own, set_domains
-from crenel.policy import Policy
+from crenel.policy import Policy, Reuse
 from crenel.policy.geometry import Tree
-from crenel.policy.parameters import BastionParameters
 
 #: Releases that one call of the kernel writes: what bounds memory beside the rows held.
 _RELEASES = 128
@@ -402,8 +402,8 @@ def _plan(dimensions: int, places: int, groups: int) -> kernels.Plan:
 
 def _numbers(policy: Policy, parameters: BastionParameters) -> NDArray[Any]:
     numbers = numbers_of(policy, kernels.NUMBERS)
-    numbers["max_reusable"] = parameters.max_reusable if parameters.reuse else 0
-    numbers["eta"] = parameters.eta
+    numbers["max_reusable"] = parameters.max_reusable if parameters.reuse is not Reuse.OFF else 0
+    numbers["eta"] = parameters.eta if parameters.reuse is Reuse.WEIGHTED else 0.0
     numbers["lonely"] = parameters.lonely
     numbers["search"] = parameters.search
     numbers["soonest"] = common.EARLIEST

@@ -18,11 +18,12 @@ from crenel.engine.compiled import Compiled, numbers_of
 from crenel.engine.contract import Releases
 from crenel.engine.draws import generator
 from crenel.engine.kernels import common
+from crenel.engine.methods.castle import CastleParameters
 from crenel.engine.methods.castle import castle_kernel as kernels
 from crenel.engine.output_buffer import room, taken
 from crenel.engine.space import own, set_domains
 from crenel.policy import Policy
-from crenel.policy.parameters import CastleParameters, Reuse
+from crenel.policy.parameters import Reuse
 
 #: Rows that there is room for before any came. Many engines hold few rows each: shards times windows.
 _ROOM = 256

@@ -19,10 +19,10 @@ from crenel.engine.contract import Releases, SnapshotError
 from crenel.engine.draws import Draws
 from crenel.engine.kernels import common
 from crenel.engine.methods.castle.castle_engine import Castle
+from crenel.engine.methods.castleguard import CastleGuardParameters
 from crenel.policy import Policy
 from crenel.policy.cells import Cells
 from crenel.policy.geometry import EXACT
-from crenel.policy.parameters import CastleGuardParameters
 from crenel.policy.quasi_identifiers import Datetime
 
 _SCHEMAS = Schemas("crenel.engine.methods.castleguard", ("castleguard.1.avsc",))

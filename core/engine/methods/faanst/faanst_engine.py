@@ -13,7 +13,7 @@ from crenel.engine.buffered import Buffered
 from crenel.engine.groups import Floats, Ints, groups_of
 from crenel.engine.kernels import common
 from crenel.engine.kernels import group_boxes as kernels
-from crenel.policy.parameters import FaanstParameters
+from crenel.engine.methods.faanst import FaanstParameters
 
 #: Times that the clusters' means are computed again, at most.
 _MOST_PASSES = 10

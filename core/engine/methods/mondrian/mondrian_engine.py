@@ -12,8 +12,8 @@ from crenel.encoding.rows import Rows
 from crenel.engine.buffered import Buffered
 from crenel.engine.groups import Floats, Groups, Ints, dense, groups_of, learn
 from crenel.engine.kernels import common
+from crenel.engine.methods.mondrian import MondrianParameters
 from crenel.engine.methods.mondrian import mondrian_kernel as kernels
-from crenel.policy.parameters import MondrianParameters
 
 __all__ = ["Groups", "Mondrian", "groups_of", "learn", "partition"]
 

@@ -17,21 +17,22 @@ from crenel.engine.compiled import Compiled, numbers_of
 from crenel.engine.contract import Releases
 from crenel.engine.draws import generator
 from crenel.engine.kernels import common
+from crenel.engine.methods.partition import PartitionParameters
 from crenel.engine.methods.partition import partition_kernel as kernels
 from crenel.engine.output_buffer import room, taken
 from crenel.engine.space import own, set_domains
 from crenel.policy import Policy
 from crenel.policy.durations import parse_duration
-from crenel.policy.parameters import PartitionParameters, PartitionReuse
+from crenel.policy.parameters import Reuse
 
 #: Rows that room is made for before they come.
 _MOST_EXPECTED = 1 << 16
 _SCHEMAS = Schemas("crenel.engine.methods.partition", ("partition.1.avsc",))
 _REUSE = {
-    PartitionReuse.OFF: kernels.OFF,
-    PartitionReuse.BEST: kernels.BEST,
-    PartitionReuse.UNIFORM: kernels.UNIFORM,
-    PartitionReuse.WEIGHTED: kernels.WEIGHTED,
+    Reuse.OFF: kernels.OFF,
+    Reuse.BEST: kernels.BEST,
+    Reuse.UNIFORM: kernels.UNIFORM,
+    Reuse.WEIGHTED: kernels.WEIGHTED,
 }
 #: What is kept of a reusable generalization beside its box.
 _KEPT = ("group", "persons", "arrivals", "moment")
@@ -48,7 +49,6 @@ class Partition(Compiled):
         32 bytes for the generator. Whoever knows them can undo its choices.
     """
 
-    takes_holes = True
     _state: kernels.State
 
     def __init__(self, policy: Policy, key: bytes) -> None:

@@ -19,6 +19,7 @@ from crenel.engine.compiled import Compiled, numbers_of
 from crenel.engine.contract import Releases, SnapshotError
 from crenel.engine.draws import generator
 from crenel.engine.kernels import common
+from crenel.engine.methods.rtree import MinDelayParameters, RTreeDensityParameters, RTreeParameters
 from crenel.engine.methods.rtree import chain_sampling as chain
 from crenel.engine.methods.rtree import rtree_kernel as kernels
 from crenel.engine.methods.rtree.rtree_index import room_for
@@ -26,7 +27,6 @@ from crenel.engine.output_buffer import room, taken
 from crenel.engine.space import own, set_domains
 from crenel.policy import Policy
 from crenel.policy.durations import parse_duration
-from crenel.policy.parameters import MinDelayParameters, RTreeDensityParameters, RTreeParameters
 
 #: Rows to hold where the policy does not say, as a multiple of k.
 ACTIVE_ROWS = 30

@@ -15,15 +15,15 @@ from numpy.typing import NDArray
 
 from crenel.avro import Schemas, packed, unpacked
 from crenel.encoding import noise
-from crenel.encoding.encoder import siphash
+from crenel.encoding.keyed_hash import siphash
 from crenel.encoding.rows import Rows
 from crenel.engine.contract import Engine, Kind, Releases, SnapshotError
 from crenel.engine.draws import derived
 from crenel.engine.kernels.common import EARLIEST, LATEST
+from crenel.engine.methods.sdgs import Cover, SdgsParameters
 from crenel.engine.methods.sdgs.sdgs_grid import Grid
 from crenel.engine.space import check_rows, fingerprint, space_of
 from crenel.policy import Policy
-from crenel.policy.parameters import Cover, SdgsParameters
 
 _SCHEMAS = Schemas("crenel.engine.methods.sdgs", ("sdgs.1.avsc",))
 Ints = NDArray[np.int64]

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from crenel.engine.methods.sdgs import SdgsParameters
 from crenel.policy import Policy
 from crenel.policy.geometry import Geometry, Interval, Radix, Tree
-from crenel.policy.parameters import SdgsParameters
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

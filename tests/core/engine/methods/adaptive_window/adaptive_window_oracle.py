@@ -9,8 +9,9 @@ import math
 from typing import Any
 
 from crenel.encoding.rows import Rows
-from crenel.policy.parameters import AdaptiveWindowParameters, WindowReuse
-from tests.core.engine.cases import Advance, Case
+from crenel.engine.methods.adaptive_window import AdaptiveWindowParameters
+from crenel.policy.parameters import Reuse
+from crenel.testing.engine_streams import Advance, Case
 from tests.core.engine.methods.mondrian.mondrian_oracle import Oracle
 
 CLUSTER, REUSE, SUPPRESSED = 0, 1, 2
@@ -23,7 +24,7 @@ class AdaptiveOracle:
     def __init__(self, case: Case) -> None:
         self.policy, self.rows = case.policy, case.rows
         self.parameters: AdaptiveWindowParameters = case.policy.parameters
-        assert self.parameters.reuse is not WindowReuse.UNIFORM
+        assert self.parameters.reuse is not Reuse.UNIFORM
         assert case.policy.delay is not None
         self.delay: int = case.policy.delay
         self.least, self.most = self.parameters.lives(self.delay)
@@ -168,7 +169,7 @@ class AdaptiveOracle:
     def reuse(self, row: int) -> bool:
         values: Any = self.rows.qi[row]
         covers = [box for box in self.published if all(lo <= x <= hi for (lo, hi), x in zip(box, values, strict=True))]
-        if not covers or self.parameters.reuse is WindowReuse.OFF:
+        if not covers or self.parameters.reuse is Reuse.OFF:
             return False
         self.release(REUSE, [row])
         return True

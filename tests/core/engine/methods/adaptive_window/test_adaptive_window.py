@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from crenel.encoding.rows import Rows
-from crenel.engine import Engine, Kind, Releases, create
+from crenel.engine import Engine, Kind, Releases, create_engine
+from crenel.engine.methods.adaptive_window import AdaptiveWindowParameters
 from crenel.engine.methods.adaptive_window.adaptive_window_engine import (
     LeftOver,
     chance_of,
@@ -22,9 +23,10 @@ from crenel.engine.methods.adaptive_window.adaptive_window_engine import (
 from crenel.errors import PolicyError
 from crenel.policy import Policy
 from crenel.policy.hierarchy import Hierarchy
-from crenel.policy.parameters import AdaptiveWindowParameters, WindowReuse
+from crenel.policy.parameters import Reuse
 from crenel.policy.quasi_identifiers import Categorical, Numeric
-from tests.core.engine.cases import Case, adaptive_parameters, cases, run
+from crenel.testing.engine_streams import Case, run
+from tests.core.engine.cases import adaptive_parameters, cases
 from tests.core.engine.methods.adaptive_window.adaptive_window_oracle import AdaptiveOracle
 
 MS = 1000
@@ -119,7 +121,7 @@ def test_phase_6_next_window():
 @pytest.fixture
 def engine() -> Engine:
     """The engine when the window of table 1 has ended; what left is in `after`."""
-    made = create(policy())
+    made = create_engine(policy())
     assert len(made.push(rows_of(*((name, age, 5000 - waited) for name, age, waited in TABLE_1)))) == 0
     return made
 
@@ -165,7 +167,7 @@ def test_records_that_nobody_joins_are_suppressed_at_their_deadlines(engine: Eng
 def busy(**parameters: Any) -> Engine:
     """An engine that has published ("Violent Crime", 20 to 40) and ("Violent Crime", 20 to 60)."""
     given = {"min_delay": "2s", **parameters}
-    engine = create(policy(parameters=given))
+    engine = create_engine(policy(parameters=given))
     engine.push(rows_of(("Murder", 20, 0), ("Rape", 30, 0), ("Robbery", 40, 0)))
     engine.advance(5000 * MS)
     engine.push(rows_of(("Murder", 20, 6000), ("Rape", 30, 6000), ("Robbery", 60, 6000), first_person=3))
@@ -192,7 +194,7 @@ def test_the_best_of_them_tells_where_a_row_is_not_and_a_uniform_one_does_not():
     for reuse, boxes in seen.items():
         for seed in range(20):
             engine = busy(reuse=reuse)
-            engine.restore(create(policy(seed=seed, parameters={"min_delay": "2s", "reuse": reuse})).snapshot())
+            engine.restore(create_engine(policy(seed=seed, parameters={"min_delay": "2s", "reuse": reuse})).snapshot())
             engine.push(rows_of(("Murder", 20, 0), ("Rape", 30, 0), ("Robbery", 40, 0)))
             engine.advance(5000 * MS)
             engine.push(rows_of(("Murder", 20, 6000), ("Rape", 30, 6000), ("Robbery", 60, 6000), first_person=3))
@@ -203,7 +205,7 @@ def test_the_best_of_them_tells_where_a_row_is_not_and_a_uniform_one_does_not():
 
 
 def test_too_few_for_any_group_wait_as_long_as_they_can():
-    engine = create(policy(parameters={"min_delay": "2s"}))
+    engine = create_engine(policy(parameters={"min_delay": "2s"}))
     engine.push(rows_of(("Murder", 20, 0), ("Rape", 30, 2500)))
     (first,) = engine.advance(5000 * MS)
     assert first.kind is Kind.SUPPRESSED
@@ -214,7 +216,7 @@ def test_too_few_for_any_group_wait_as_long_as_they_can():
 
 
 def test_a_window_ends_when_there_is_no_more_room():
-    engine = create(policy(delay_rows=4))
+    engine = create_engine(policy(delay_rows=4))
     (release,) = engine.push(rows_of(*(("Murder", 20 + i, 100 * i) for i in range(4))))
     assert release.rows.size == 4
     assert engine.held == 0
@@ -229,7 +231,7 @@ def test_a_window_ends_when_there_is_no_more_room():
         lambda diverse: cases(
             diverse=diverse,
             method="adaptive-window",
-            parameters=adaptive_parameters().map(lambda p: p if p.reuse is not WindowReuse.UNIFORM else best(p)),
+            parameters=adaptive_parameters().map(lambda p: p if p.reuse is not Reuse.UNIFORM else best(p)),
             timed=True,
         )
     )
@@ -240,7 +242,7 @@ def test_releases_are_those_of_the_oracle(case: Case):
 
 
 def best(parameters: AdaptiveWindowParameters) -> AdaptiveWindowParameters:
-    return replace(parameters, reuse=WindowReuse.BEST)
+    return replace(parameters, reuse=Reuse.BEST)
 
 
 # --- Policies ---
@@ -248,7 +250,7 @@ def best(parameters: AdaptiveWindowParameters) -> AdaptiveWindowParameters:
 
 WRONG = {
     "no delay": ({"delay": None, "delay_rows": 10}, "policy.delay must be given with method 'adaptive-window'"),
-    "t": ({"t": 0.3, "sensitive": ["crime2"]}, "policy.t must be left out with method 'adaptive-window'"),
+    "t": ({"t": 0.3, "sensitive": ["crime2"]}, "policy.t is not kept by the method 'adaptive-window'"),
     "a window that is too long": (
         {"parameters": {"max_delay": "6s"}},
         r"parameters.max_delay must be at most delay \(5s\): a row must leave by then, not '6s'.",
@@ -260,7 +262,7 @@ WRONG = {
     "a bare number": ({"parameters": {"min_delay": 2}}, "parameters.min_delay must be from a sixteenth"),
     "processing": ({"parameters": {"processing": "5s"}}, r"parameters.processing must be less than delay \(5s\)"),
     "a threshold": ({"parameters": {"threshold": 1.0}}, "parameters.threshold must be a number above 0 and below 1"),
-    "a rule": ({"parameters": {"reuse": "worst"}}, "parameters.reuse must be 'uniform' or 'best' or 'off'"),
+    "a rule": ({"parameters": {"reuse": "worst"}}, "parameters.reuse must be 'uniform', 'best' or 'off'"),
 }
 
 

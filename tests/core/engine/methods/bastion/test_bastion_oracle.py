@@ -16,12 +16,13 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from crenel.encoding.rows import Rows
-from crenel.engine import Kind, Releases, create
-from crenel.policy import OnSuppress, Policy, Sensitive
-from crenel.policy.parameters import BastionParameters
+from crenel.engine import Kind, Releases, create_engine
+from crenel.engine.methods.bastion import BastionParameters
+from crenel.policy import OnSuppress, Policy, Reuse, Sensitive
 from crenel.policy.quasi_identifiers import Categorical, Numeric
-from tests.core.engine.cases import RAGGED, Case, apply, bastion_cases, in_bursts, judged, promised, run
-from tests.core.engine.checks import Method, assert_same, check_crowd, check_groups
+from crenel.testing.engine_checks import check_crowd, check_groups, expect_same
+from crenel.testing.engine_streams import Case, apply, run
+from tests.core.engine.cases import RAGGED, bastion_cases, in_bursts, judged, promised
 from tests.core.engine.methods.bastion.bastion_oracle import BastionOracle, Group
 from tests.core.engine.methods.castle.castle_oracle import OracleRelease
 from tests.core.engine.methods.castle.test_castle_oracle import as_oracle
@@ -32,7 +33,7 @@ PROMISES: dict[str, dict[str, bool]] = {
     "t": {"close": True},
     "l and t": {"diverse": True, "close": True},
 }
-REUSE = {"reuse": True, "no reuse": False}
+REUSE = {"reuse": Reuse.WEIGHTED, "uniform reuse": Reuse.UNIFORM, "no reuse": Reuse.OFF}
 #: Event times are rounded down to a multiple of these: rows of one time are due at one moment.
 BURSTS = st.sampled_from([1, 25, 100, 1_000])
 
@@ -43,9 +44,9 @@ def oracle(case: Case) -> BastionOracle:
     parameters = case.policy.parameters
     return BastionOracle(
         **promised(case.policy),
-        reuse=parameters.reuse,
+        reuse=parameters.reuse is not Reuse.OFF,
         max_reusable=parameters.max_reusable,
-        eta=parameters.eta,
+        eta=parameters.eta if parameters.reuse is Reuse.WEIGHTED else 0.0,
         lonely=parameters.lonely,
         search=parameters.search,
         key=case.engine().key,
@@ -169,7 +170,10 @@ def seeded_case(seed: int, rows: int = 700) -> Case:
         delay_rows=None if by_time else 60,
         method="bastion",
         parameters=BastionParameters(
-            reuse=reuse, max_reusable=20, search=[3, 20, 8192][seed % 3], eta=2.0 * (seed % 4)
+            reuse=Reuse.WEIGHTED if reuse else Reuse.OFF,
+            max_reusable=20,
+            search=[3, 20, 8192][seed % 3],
+            eta=2.0 * (seed % 4),
         ),
         on_suppress=OnSuppress.DROP,
     )
@@ -195,7 +199,7 @@ def test_engine_publishes_what_the_oracle_does_for_longer(seed: int):
     case = seeded_case(seed)
     kinds = {release.kind for release in compare(case)}
     assert Kind.CLUSTER in kinds
-    assert (Kind.REUSE in kinds) == case.policy.parameters.reuse
+    assert (Kind.REUSE in kinds) == (case.policy.reuse is not Reuse.OFF)
 
 
 def large(rows: int, k: int, time: np.ndarray, persons: int = 10**6, **changes: Any) -> Case:
@@ -208,7 +212,7 @@ def large(rows: int, k: int, time: np.ndarray, persons: int = 10**6, **changes: 
         "k": k,
         "delay": "900us",
         "method": "bastion",
-        "parameters": BastionParameters(reuse=False),
+        "parameters": BastionParameters(reuse=Reuse.OFF),
         "on_suppress": OnSuppress.DROP,
     }
     qi = np.column_stack([random.normal(50, 15, rows).clip(0, 100), random.integers(0, len(RAGGED.leaves), rows)])
@@ -252,9 +256,8 @@ def test_more_suppressed_rows_than_a_call_writes():
 def test_a_very_large_set_leaves_in_crowds(l: int | None):
     """More rows than a part of a division has, several times over."""
     case = large(13_000, 3, np.zeros(13_000), l=l, persons=11_000)
-    method = Method(name="bastion", cases=st.nothing())
-    check_crowd(method, case)
-    check_groups(method, case)
+    check_crowd(case)
+    check_groups(case)
     releases = run(case)
     assert sorted(releases.rows.tolist()) == list(range(13_000))
     assert len(set(releases.moment.tolist())) == 1
@@ -307,8 +310,8 @@ def test_reuse_may_be_given_up():
     case = seeded_case(0, rows=400)
     engine = case.engine()
     assert Kind.REUSE in engine.push(case.rows.slice(0, 300)).kind
-    policy = replace(case.policy, parameters=BastionParameters(reuse=False))
-    without = create(policy, secret=case.secret)
+    policy = replace(case.policy, parameters=BastionParameters(reuse=Reuse.OFF))
+    without = create_engine(policy, secret=case.secret)
     without.restore(engine.snapshot())
     releases = Releases.concat([without.push(case.rows.slice(300, 350)), without.flush()])
     assert set(releases.kind.tolist()) <= {Kind.CLUSTER, Kind.SUPPRESSED}
@@ -343,11 +346,11 @@ def test_which_value_is_whose_decides_nothing(case: Case, every: int, seed: int)
     case = in_bursts(replace(case, policy=replace(case.policy, l=2)), every)
     values = np.arange(len(case.rows), dtype=np.int64)
     others = np.random.default_rng(seed).permutation(values) * 7 + 10**6
-    assert_same(run(with_values(case, values)), run(with_values(case, others)))
+    expect_same(run(with_values(case, values)), run(with_values(case, others)), "whatever the sensitive values are")
 
 
 @EASILY
-@given(case=bastion_cases(reuse=st.just(False), diverse=True), seed=st.integers(0, 2**32))
+@given(case=bastion_cases(reuse=st.just(Reuse.OFF), diverse=True), seed=st.integers(0, 2**32))
 def test_where_no_ring_joins_there_might_as_well_be_no_l(case: Case, seed: int):
     """If all values differ, and there are rows enough to try a ring with, rings are tried and given back."""
     random = np.random.default_rng(seed)
@@ -357,4 +360,4 @@ def test_where_no_ring_joins_there_might_as_well_be_no_l(case: Case, seed: int):
     diverse = with_values(replace(case, policy=policy, rows=rows, moves=(), cuts=()), np.arange(len(rows)))
     plain = replace(diverse, policy=replace(diverse.policy, l=None))
     # Up to the flush: there, at last, too few are left for a ring.
-    assert_same(*(one.engine().push(one.rows) for one in (diverse, plain)))
+    expect_same(*(one.engine().push(one.rows) for one in (diverse, plain)), "whatever l asks for")

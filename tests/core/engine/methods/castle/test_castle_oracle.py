@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 
 from crenel.encoding.rows import Rows
 from crenel.engine import Kind, Releases
+from crenel.engine.methods.castle import CastleParameters
 from crenel.engine.methods.castle import castle_engine as castle
 from crenel.policy import Policy, Sensitive
-from crenel.policy.parameters import CastleParameters, Reuse
+from crenel.policy.parameters import Reuse
 from crenel.policy.quasi_identifiers import Categorical, Numeric
-from tests.core.engine.cases import RAGGED, Case, cases, judged, promised, run
+from crenel.testing.engine_streams import Case, run
+from tests.core.engine.cases import RAGGED, cases, judged, promised
 from tests.core.engine.methods.castle.castle_oracle import Oracle, OracleRelease
 
 PROMISES = {

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from crenel.engine import Rows, create
+from crenel.engine import Rows, create_engine
+from crenel.engine.methods.castle import CastleParameters
 from crenel.policy import Policy
 from crenel.policy.hierarchy import Hierarchy
-from crenel.policy.parameters import CastleParameters
 from crenel.policy.quasi_identifiers import Categorical, Numeric
 from tests.core.engine.methods.castle.castle_oracle import CLUSTER, REUSE, SUPPRESSED, Cluster, Oracle, Reusable, Row
 
@@ -116,7 +116,7 @@ class OnEngine(OnOracle):
             method="castle",
             parameters=CastleParameters(beta=beta),
         )
-        self.engine = create(policy, secret=seed.to_bytes(32, "little"))
+        self.engine = create_engine(policy, secret=seed.to_bytes(32, "little"))
 
     def push(self, rows: Iterable[Tuple], time: int = 0) -> list[Release]:
         rows = list(rows)

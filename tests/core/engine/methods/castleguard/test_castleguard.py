@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
-from crenel.audit.guarantees import audit
+from crenel.audit import audit
 from crenel.encoding.rows import Rows
-from crenel.engine import Kind, Releases, create
+from crenel.engine import Kind, Releases, create_engine
 from crenel.engine.methods.castle.castle_engine import Castle
+from crenel.engine.methods.castleguard import CastleGuardParameters
 from crenel.engine.methods.castleguard.castleguard_engine import CastleGuard
 from crenel.policy import Policy, PolicyError, Sensitive
 from crenel.policy.hierarchy import Hierarchy
-from crenel.policy.parameters import CastleGuardParameters
 from crenel.policy.quasi_identifiers import Categorical, Datetime, Numeric, Prefix
 from crenel.policy.sampling_privacy import delta, least_epsilon
 
@@ -54,13 +54,13 @@ def stream(n: int, seed: int = 1) -> Rows:
 
 
 def engine_of(of: Policy) -> CastleGuard:
-    engine = create(of)
+    engine = create_engine(of)
     assert isinstance(engine, CastleGuard)
     return engine
 
 
 def run(of: Policy, rows: Rows) -> Releases:
-    engine = create(of)
+    engine = create_engine(of)
     return Releases.concat([engine.push(rows), engine.flush()])
 
 
@@ -271,7 +271,7 @@ def test_bad_parameters_are_refused_with_the_range(parameters: dict[str, Any], s
 
 
 def test_t_is_refused():
-    with pytest.raises(PolicyError, match=r"policy\.t must not be given with the method castleguard"):
+    with pytest.raises(PolicyError, match=r"policy\.t is not kept by the method 'castleguard'"):
         policy(t=0.5)
 
 

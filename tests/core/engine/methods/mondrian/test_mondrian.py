@@ -16,7 +16,8 @@ from crenel.engine.space import space_of
 from crenel.policy import Policy
 from crenel.policy.hierarchy import Hierarchy
 from crenel.policy.quasi_identifiers import Categorical, Numeric, Prefix
-from tests.core.engine.cases import Case, cases
+from crenel.testing.engine_streams import Case
+from tests.core.engine.cases import cases
 from tests.core.engine.methods.mondrian.mondrian_oracle import Oracle
 
 TREE = Hierarchy.from_mapping({"a": ["a1", "a2", "a3"], "b": ["b1", "b2"], "c": ["c1"]})

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from crenel.policy import Policy
-from crenel.policy.parameters import PartitionReuse
+from crenel.policy.parameters import Reuse
 from tests.core.engine.methods.castle.castle_oracle import (
     CLUSTER,
     FIRST_MOMENT,
@@ -235,9 +235,9 @@ class PartitionOracle:
         if not covering:
             return None
         losses = [self.loss(row.set, one.box) for one in covering]
-        if self.parameters.reuse is PartitionReuse.BEST:
+        if self.parameters.reuse is Reuse.BEST:
             return covering[losses.index(min(losses))]
-        if self.parameters.reuse is PartitionReuse.UNIFORM:
+        if self.parameters.reuse is Reuse.UNIFORM:
             return covering[self.random.below(len(covering))]
         total = 0.0
         for loss in losses:
@@ -254,7 +254,7 @@ class PartitionOracle:
         return covering[-1]
 
     def keep(self, new: Reusable) -> None:
-        if self.parameters.reuse is PartitionReuse.OFF:
+        if self.parameters.reuse is Reuse.OFF:
             return
         self.kept = [one for one in self.kept if self.young(one)]
         if not any((one.set, one.box) == (new.set, new.box) for one in self.kept):

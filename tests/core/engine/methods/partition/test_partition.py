@@ -10,19 +10,21 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from crenel.audit.guarantees import audit
+from crenel.audit import audit
 from crenel.encoding.rows import Rows
-from crenel.engine import Kind, Release, Releases, create
+from crenel.engine import Kind, Release, Releases, create_engine
+from crenel.engine.methods.partition import PartitionParameters
 from crenel.errors import PolicyError
 from crenel.policy import Policy, Sensitive
-from crenel.policy.parameters import PartitionParameters, PartitionReuse
+from crenel.policy.parameters import Reuse
 from crenel.policy.quasi_identifiers import Categorical, Numeric
-from tests.core.engine.cases import RAGGED, Case, cases, judged, partition_parameters, run
+from crenel.testing.engine_streams import Case, run
+from tests.core.engine.cases import RAGGED, cases, judged, partition_parameters
 from tests.core.engine.methods.castle.castle_oracle import OracleRelease
 from tests.core.engine.methods.partition.partition_oracle import PartitionOracle
 
 NAN = float("nan")
-CASES: dict[str, Any] = {"method": "partition", "parameters": partition_parameters(), "holes": True}
+CASES: dict[str, Any] = {"method": "partition", "parameters": partition_parameters()}
 
 
 # -- the oracle ----------------------------------------------------------------------------------
@@ -100,7 +102,9 @@ def seeded_case(seed: int, n: int = 300) -> Case:
         disorder=seed % 7,
         method="partition",
         parameters=PartitionParameters(
-            reuse=list(PartitionReuse)[seed % 3], reuse_for=40 if seed % 2 else None, fill_missing=seed % 4 == 3
+            reuse=[Reuse.BEST, Reuse.UNIFORM, Reuse.WEIGHTED][seed % 3],
+            reuse_for=40 if seed % 2 else None,
+            fill_missing=seed % 4 == 3,
         ),
     )
     centre = random.integers(0, 3, n)
@@ -175,7 +179,7 @@ def small(
         sensitive=np.zeros((len(qi), 0), np.int64),
         time=np.zeros(len(qi), np.int64),
     )
-    engine = create(policy)
+    engine = create_engine(policy)
     parts, start = [], 0
     for batch in batches:
         parts += [engine.push(rows.slice(start, start + len(batch))), engine.flush()]
@@ -359,8 +363,11 @@ def policy(**said: Any) -> Policy:
 @pytest.mark.parametrize(
     ("said", "expected"),
     [
-        ({"t": 0.5}, "policy.t must not be given with the method partition, which has no t-closeness; use l."),
-        ({"parameters": {"reuse": "worst"}}, "reuse must be 'best' or 'uniform' or 'weighted' or 'off', not 'worst'"),
+        (
+            {"t": 0.5},
+            "policy.t is not kept by the method 'partition'",
+        ),
+        ({"parameters": {"reuse": "worst"}}, "reuse must be 'uniform', 'best', 'weighted' or 'off', not 'worst'"),
         ({"parameters": {"eta": -1}}, "eta must be a number of at least 0, not -1"),
         ({"parameters": {"reuse_for": 0}}, "reuse_for must be an integer of at least 1, not 0"),
         ({"parameters": {"reuse_for": "soon"}}, "reuse_for must be a duration such as"),
@@ -375,7 +382,7 @@ def test_what_a_policy_must_not_say(said: dict[str, Any], expected: str):
 
 
 def test_what_a_policy_may_say():
-    assert policy(parameters={"reuse": False}).parameters.reuse is PartitionReuse.OFF  # YAML's bare off
+    assert policy(parameters={"reuse": False}).parameters.reuse is Reuse.OFF  # YAML's bare off
     timed = policy(delay="1h", parameters={"reuse_for": "90s", "reuse": "weighted", "eta": 2})
     assert timed.parameters.reuse_for == "90s"
     assert Policy.from_dict(timed.to_dict()) == timed
@@ -390,13 +397,13 @@ def test_reuse_for_a_duration():
             sensitive=np.zeros((4, 1), np.int64),
             time=np.array([0, 1, 3, 4]) * 1_000_000,
         )
-        engine = create(policy(delay="2s", delay_rows=None, parameters={"reuse_for": reuse_for}))
+        engine = create_engine(policy(delay="2s", delay_rows=None, parameters={"reuse_for": reuse_for}))
         released = list(Releases.concat([engine.push(rows), engine.advance(5_000_000), engine.flush()]))
         assert [release.kind for release in released if 2 in release.rows] == [kind]
 
 
 def test_a_stronger_guarantee_forgets_what_was_published_under_the_weaker():
-    before, after = create(policy(delay_rows=3)), create(policy(delay_rows=3, k=3))
+    before, after = create_engine(policy(delay_rows=3)), create_engine(policy(delay_rows=3, k=3))
     rows = Rows(np.array([[1.0], [2.0], [1.5]]), np.arange(3), np.zeros((3, 1), np.int64), np.zeros(3, np.int64))
     before.push(rows)
     after.restore(before.snapshot())
@@ -404,7 +411,7 @@ def test_a_stronger_guarantee_forgets_what_was_published_under_the_weaker():
 
 
 def test_other_methods_refuse_holes():
-    engine = create(Policy(person="p", quasi_identifiers={"a": Numeric()}, k=2, delay_rows=10))
+    engine = create_engine(Policy(person="p", quasi_identifiers={"a": Numeric()}, k=2, delay_rows=10))
     rows = Rows(np.array([[NAN]]), np.zeros(1, np.int64), np.zeros((1, 0), np.int64), np.zeros(1, np.int64))
     with pytest.raises(ValueError, match="rows must be inside the declared domains"):
         engine.push(rows)

@@ -21,8 +21,9 @@ from crenel.policy import Policy
 from crenel.policy.durations import parse_duration
 from crenel.policy.hierarchy import Hierarchy
 from crenel.policy.quasi_identifiers import Categorical, Numeric, Prefix
-from tests.core.engine.cases import Case, continuous, judged, run
-from tests.core.engine.checks import audited
+from crenel.testing.engine_checks import audited
+from crenel.testing.engine_streams import Case, run
+from tests.core.engine.cases import continuous, judged
 from tests.core.engine.methods.castle.castle_oracle import OracleRelease
 from tests.core.engine.methods.rtree.rtree_oracle import ContinuousOracle
 
@@ -298,11 +299,11 @@ def test_when_a_leaf_leaves_cannot_be_foretold() -> None:
 # -- what is refused -----------------------------------------------------------------------------
 
 REFUSED = {
-    "t": ({"t": 0.5}, "is not kept by the method 'rtree-full': leave it out, or use bastion or castle"),
+    "t": ({"t": 0.5}, "is not kept by the method 'rtree-full': leave it out, or choose"),
     "few rows": ({"parameters": {"active_rows": 9}}, "parameters.active_rows must be at least 2 k"),
     "no duration": ({"parameters": {"instant": 5}}, "parameters.instant must be a duration"),
     "no delay": ({"parameters": {"instant": "1s"}}, "parameters.instant needs policy.delay"),
-    "alpha": ({"parameters": {"alpha": -0.1}}, "parameters.alpha must be a number from 0 up to 1"),
+    "alpha": ({"parameters": {"alpha": -0.1}}, "parameters.alpha must be a number of at least 0 and below 1"),
     "no sample": ({"parameters": {"sample": 0}}, "parameters.sample must be an integer of at least 1"),
     "sample": ({"parameters": {"sample": 11, "window_rows": 10}}, "parameters.sample must be at most window_rows"),
 }

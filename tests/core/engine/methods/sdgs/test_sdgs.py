@@ -11,16 +11,17 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from crenel.audit import audit
 from crenel.audit.differential_privacy import stated
-from crenel.audit.guarantees import audit
 from crenel.encoding.rows import Rows
-from crenel.engine import Kind, Release, Releases, create
+from crenel.engine import Kind, Release, Releases, create_engine
+from crenel.engine.methods.sdgs import Cover, SdgsParameters
 from crenel.policy import Policy, PolicyError, Sensitive
 from crenel.policy.hierarchy import Hierarchy
-from crenel.policy.parameters import Cover, SdgsParameters
 from crenel.policy.quasi_identifiers import Categorical, Numeric, Prefix
 from crenel.policy.sampling_privacy import delta
-from tests.core.engine.cases import Case, run, sdgs_cases
+from crenel.testing.engine_streams import Case, run
+from tests.core.engine.cases import sdgs_cases
 
 TREE = Hierarchy.from_mapping({"a": ["a1", "a2"], "b": {"b1": ["b11", "b12"], "b2": ["b21"]}, "c": None})
 
@@ -267,7 +268,7 @@ def test_windows_by_time_end_on_their_own_moments():
     moments = [release.moment for release in released(of, stream(5_000))]
     assert {moment % 1600 for moment in moments[:-10] if moment % 1600 == 0} == {0}
     late = Rows(np.zeros((3, 2)), np.arange(3), np.zeros((3, 1), np.int64), np.array([1601, 3, 1602]))
-    engine = create(of)
+    engine = create_engine(of)
     (release,) = engine.push(late)
     assert (release.kind, release.rows.tolist()) == (Kind.SUPPRESSED, [1])
 
@@ -276,7 +277,7 @@ def test_after_a_flush_windows_are_others():
     """Whoever was not sampled before it may be after it, as in any other window."""
     of = policy(delay=None, delay_rows=1000, parameters={"beta_sample": 0.5})
     rows = stream(200)
-    engine = create(of)
+    engine = create_engine(of)
     fates = []
     for _ in range(2):
         releases = Releases.concat([engine.push(rows), engine.flush()])
@@ -338,7 +339,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "quasi_identifiers.x.domain must be declared with the method sdgs",
     ),
     "star": ({"on_suppress": "star"}, "on_suppress must be 'drop' with the method sdgs"),
-    "t": ({"t": 0.5}, "t must not be given with the method sdgs"),
+    "t": ({"t": 0.5}, "t is not kept by the method 'sdgs'"),
     "locality": ({"shards": 2, "shard_by": "locality"}, "shard_by must be 'person' with the method sdgs"),
     "columns": ({"shards": 2, "shard_by": ["x"]}, "shard_by must be 'person' with the method sdgs"),
     "published columns": ({"publish": ["p"]}, "publish must be empty with the method sdgs, or parameters.cover be"),
@@ -381,7 +382,7 @@ def test_it_is_allowed_where_it_is_not_covered():
 
 def test_state_does_not_grow_with_the_stream():
     of, rows = policy(delay=160), stream(6_000)
-    engine = create(of)
+    engine = create_engine(of)
     sizes = []
     for start in range(0, 6_000, 100):
         engine.push(rows.slice(start, start + 100))

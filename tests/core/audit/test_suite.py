@@ -1,4 +1,4 @@
-"""All attacks at once, as the audit tells of them."""
+"""All attacks at once, as the audit reports them."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from crenel.audit.attacks import Seen, Tried, tried
-from crenel.audit.guarantees import Published
-from tests.core.audit.streams import CROWD, clouds, policy, published, seen, stream
-from tests.core.engine.cases import Case, run
+from crenel.audit.attacks import AttackResult, Observation, run_all
+from crenel.audit.evidence import Published
+from crenel.testing.engine_streams import Case, run
+from tests.core.audit.streams import CROWD, clouds, observed, policy, published, stream
 from tests.core.engine.test_engines import BUFFERED, METHODS
 
 
-def by_name(found: list[Tried]) -> dict[str, Tried]:
+def by_name(found: list[AttackResult]) -> dict[str, AttackResult]:
     return {one.name: one for one in found}
 
 
 @pytest.mark.parametrize("method", [*METHODS, *BUFFERED], ids=lambda method: method.name)
 @settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())
-def test_nothing_that_is_promised_is_broken(method, data: st.DataObject):
+def test_no_promise_is_broken(method, data: st.DataObject):
     case: Case = data.draw(method.cases, label="case")
     releases = run(case)
-    for one in tried(case.policy, case.rows, Seen.of(case.policy, case.rows, releases), releases):
+    for one in run_all(case.policy, case.rows, Observation.of(case.policy, case.rows, releases), releases):
         assert one.state != "broken", one.text
         assert one.right <= one.claims <= one.targets
         json.dumps(one.as_dict(), allow_nan=False)
 
 
-def test_all_are_tried_on_a_stream_that_is_known():
+def test_all_attacks_run_on_a_known_stream():
     of, rows = policy("bastion", l=2, on_suppress="drop"), stream()
     releases = published(of, rows)
-    found = by_name(tried(of, rows, Seen.of(of, rows, releases), releases))
+    found = by_name(run_all(of, rows, Observation.of(of, rows, releases), releases))
     assert {name: one.state for name, one in found.items()} == {
         "posterior": "information",
         "observer": "information",
@@ -54,49 +54,51 @@ def test_all_are_tried_on_a_stream_that_is_known():
     assert found["posterior"].success == 1.0
 
 
-def test_a_crowd_is_promised_against_who_knows_times():
+def test_a_crowd_is_promised_against_an_attacker_who_knows_times():
     of, rows = policy("bastion", **CROWD), stream()
     releases = published(of, rows)
-    found = by_name(tried(of, rows, Seen.of(of, rows, releases), releases))
+    found = by_name(run_all(of, rows, Observation.of(of, rows, releases), releases))
     for name in ("posterior", "observer"):
         assert (found[name].state, found[name].bound) == ("kept", 0.2)
         assert 0 < found[name].success <= 0.2
-    # The same promise, of a stream in which rows leave alone.
+    # The same promise for a stream in which rows leave alone.
     weak = published(policy("bastion", on_suppress="drop"), rows)
-    broken = by_name(tried(of, rows, Seen.of(of, rows, weak), weak))
+    broken = by_name(run_all(of, rows, Observation.of(of, rows, weak), weak))
     assert (broken["posterior"].state, broken["posterior"].success) == ("broken", 1.0)
 
 
 @pytest.mark.parametrize("method", ["bastion", "castle"])
-def test_what_boxes_lose_need_not_be_reported(method: str):
+def test_losses_need_not_be_reported(method: str):
     of, rows = policy(method), stream()
     releases = published(of, rows)
     untold = replace(Published.of(releases), loss=None)
-    with_it, without = (by_name(tried(of, rows, seen(of, rows), told))["shrinking"] for told in (releases, untold))
+    with_it, without = (
+        by_name(run_all(of, rows, observed(of, rows), told))["shrinking"] for told in (releases, untold)
+    )
     assert with_it == without
     assert with_it.targets > 0
 
 
-def test_few_are_tried_if_nobody_knows_whose_rows_they_are():
+def test_few_attacks_run_without_the_true_rows():
     of, rows = policy("bastion"), stream()
-    blind = replace(seen(of, rows), rows=np.full(len(rows), -1))
-    assert list(by_name(tried(of, rows, blind))) == ["linkage", "homogeneity:s"]
+    blind = replace(observed(of, rows), rows=np.full(len(rows), -1))
+    assert list(by_name(run_all(of, rows, blind))) == ["linkage", "homogeneity:s"]
 
 
 def test_weak_streams_are_broken():
     of, rows = policy("bastion", k=5, l=2, on_suppress="drop"), clouds()
-    # Of less than is promised.
+    # The groups are smaller than promised.
     careless = policy("bastion", k=2, on_suppress="drop")
-    what = seen(careless, rows)
-    found = by_name(tried(of, rows, what, most=10**6))
+    what = observed(careless, rows)
+    found = by_name(run_all(of, rows, what, most=10**6))
     assert {name for name, one in found.items() if one.state == "broken"} == {"linkage", "homogeneity:s"}
     assert found["linkage"].success > found["linkage"].bound
-    twice = what.then(seen(policy("castle", 7, k=2, on_suppress="drop"), rows))
-    assert by_name(tried(of, rows, twice))["intersection"].state == "broken"
+    twice = what.then(observed(policy("castle", 7, k=2, on_suppress="drop"), rows))
+    assert by_name(run_all(of, rows, twice))["intersection"].state == "broken"
     in_order = replace(what, rows=np.sort(what.rows))
-    assert by_name(tried(of, rows, in_order))["order"].state == "broken"
+    assert by_name(run_all(of, rows, in_order))["order"].state == "broken"
 
 
 def test_an_empty_stream():
     of, rows = policy("bastion"), stream(0)
-    assert [one.targets for one in tried(of, rows, seen(of, rows), published(of, rows))] == [0, 0]
+    assert [one.targets for one in run_all(of, rows, observed(of, rows), published(of, rows))] == [0, 0]

@@ -1,4 +1,4 @@
-"""What is fetched once and kept: the folder, and that a half-fetched thing is never used."""
+"""The cache of downloads. A download that was interrupted is never used."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["digest", "kept", "sha256"]
 
 
 def root() -> Path:
-    """The folder of what crenel keeps, in the user's cache."""
+    """The folder of crenel in the user's cache."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "crenel"
 
 
 def kept(name: str, make: Callable[[Path], None]) -> Path:
-    """The folder of this name; if it is not there yet, `make` fills it, and it is there when all of it is."""
+    """The folder of this name. If it does not exist, `make` fills it; it appears only when it is complete."""
     place = root() / name
     if place.is_dir():
         return place
@@ -54,7 +54,7 @@ def digest(text: str) -> str:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Let one process at a time do this."""
+    """Let one process at a time in."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

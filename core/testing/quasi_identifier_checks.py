@@ -1,4 +1,4 @@
-"""For tests of your own quasi-identifier: the checks that every type of the library passes, too."""
+"""Whether a type of quasi-identifier keeps its contract: the checks that the types of the library pass, too."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from crenel.policy.quasi_identifiers import QuasiIdentifier
 
 __all__ = ["check_quasi_identifier"]
 
-#: Values that no type is likely to know. A type may take one, or reject it; anything else would
-#: stop a pipeline.
+#: Values that no type is likely to expect. A type may take one or reject it; any other error would stop a pipeline.
 _STRANGE: tuple[Any, ...] = (
     object(),
     float("nan"),
@@ -34,20 +33,20 @@ _STRANGE: tuple[Any, ...] = (
     (),
 )
 
-#: How many of the samples the checks of ranges use: they go through all pairs.
+#: The most samples that the checks of ranges use, which go through all pairs.
 _MOST_ENDS = 12
 
 
 def check_quasi_identifier(instance: QuasiIdentifier, samples: Sequence[Any], *, bad: Iterable[Any] = ()) -> None:
-    """Check that a quasi-identifier keeps what the engine relies on.
+    """Check that a quasi-identifier keeps the contract that engines rely on.
 
     Args:
         instance: The quasi-identifier.
-        samples: Values that it takes: at least two, of different coordinates.
+        samples: Values that it accepts, of at least two different coordinates.
         bad: Values that it must reject, besides None.
 
     Raises:
-        AssertionError: it does not; the message says what and for which sample.
+        AssertionError: it breaks the contract; the message says how, and for which sample.
     """
     _expect(isinstance(instance, QuasiIdentifier), "it must be a QuasiIdentifier")
     geometry = instance.geometry
@@ -93,7 +92,7 @@ def _check_coordinates(instance: QuasiIdentifier, samples: list[Any]) -> list[fl
 
 
 def _check_columns(instance: QuasiIdentifier, samples: list[Any], bad: list[Any]) -> None:
-    """`coordinates` of a list and of an array of objects is `coordinate` of each."""
+    """Check that `coordinates` of a list, a tuple and an array of objects are the `coordinate` of each value."""
     mixed = [None, *samples, *bad, *reversed(samples)]
     for values in (samples, mixed, [], [None]):
         expected = [_outcome(instance, value) for value in values]
@@ -148,7 +147,7 @@ def _check_rejections(instance: QuasiIdentifier, bad: list[Any]) -> None:
 def _check_reason(error: Rejected, value: Any) -> None:
     _expect(isinstance(error.reason, str) and bool(error.reason), "a reason must be text")
     for text in (str(value), repr(value)):
-        # Single characters and words such as "a" are in any sentence.
+        # Texts of one or two characters, such as "a", occur in any sentence.
         told = len(text) > 2 and text in f"{error.reason} {error}" and value is not None
         _expect(not told, f"a reason must not hold the value, as {error.reason!r} does")
 
@@ -194,8 +193,7 @@ def _check_published(instance: QuasiIdentifier, places: list[float]) -> None:
             raise AssertionError(msg) from error
         again = json.dumps(instance.publish(*span), allow_nan=False)
         _expect(text == again, f"publish{span} must be the same each time")
-        # Groups are told apart by what they publish; two that publish the same would be one to a
-        # reader.
+        # Readers tell groups apart by what is published: two that publish the same would look like one.
         _expect(
             texts.setdefault(text, span) == span,
             f"publish must tell {span} from {texts[text]}, not give {text} for both",

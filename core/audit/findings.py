@@ -1,4 +1,4 @@
-"""What is known of a published stream by what was given: each figure once, computed when it is first asked for."""
+"""The figures that follow from the evidence on a published stream, each computed once, when it is first asked for."""
 
 from __future__ import annotations
 
@@ -10,50 +10,47 @@ import numpy as np
 import numpy.typing as npt
 
 from crenel.audit import matching, measures
-from crenel.audit.evidence import Evidence
+from crenel.audit.evidence import SAMPLED_OUT, SUPPRESSED, Evidence
 from crenel.audit.exact import Exact, leaving
-from crenel.audit.guarantees import Report
 from crenel.audit.measures import rounded
+from crenel.audit.report import Report
 from crenel.policy import OnSuppress, Policy
-from crenel.policy.parameters import takes_holes
 
-__all__ = ["Accounts", "Crowd", "View"]
+__all__ = ["Accounts", "Crowd", "Findings"]
 
 Ints = npt.NDArray[np.integer[Any]]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
-_SUPPRESSED, _SAMPLED_OUT = 2, 3
-
 
 class Accounts(NamedTuple):
-    """Whether each row left once."""
+    """Whether each row left exactly once."""
 
-    #: Rows that did not leave; None if that is not known.
+    #: Rows that did not leave; None if unknown.
     lost: int | None
-    #: Rows that left and never came, or left again.
+    #: Rows that left but never arrived, or left again.
     more: int
-    #: What would have to be given to know it.
+    #: The evidence that is missing to know it.
     lacking: str = ""
 
 
 class Crowd(NamedTuple):
-    """Whether rows left in crowds: in releases of at least k persons, each of them once, at one moment."""
+    """Whether rows left in crowds: in releases of at least k persons, each person once, at one moment."""
 
-    #: The rows that were published, stars included.
+    #: Published rows, including stars.
     rows: int
-    #: Those that left with fewer than k persons at one moment; at least so many if it is not exact.
+    #: Rows that left with fewer than k persons at one moment; a lower bound if `exact` is false.
     alone: int
-    #: Those of releases in which a person is more than once; None if that is not known.
+    #: Rows of releases that contain a person more than once; None if unknown.
     repeated: int | None
-    #: Those that did one or the other.
+    #: Rows to which either applies.
     offending: int
     #: Whether it is known which rows left together.
     exact: bool
 
 
-class View:
-    """A published stream, as far as it is known."""
+class Findings:
+    """A published stream, as far as the evidence shows it."""
 
     def __init__(self, policy: Policy, evidence: Evidence, tick: Callable[[int], None]) -> None:
         self.policy = policy
@@ -61,48 +58,48 @@ class View:
         self.out = evidence.published
         self.tick = tick
         self.star = policy.on_suppress is OnSuppress.STAR
-        self.samples = getattr(policy.parameters, "beta_sample", 1.0) < 1
-        self.perturbs = bool(getattr(policy.parameters, "perturbs", False))
+        self.samples = policy.parameter("beta_sample", 1.0) < 1
+        self.perturbs = policy.declaration.perturbs
         self.exact = Exact.of(policy, evidence)
         self.knowledge = "published" if evidence.input is None else "input" if self.exact is None else "trace"
         ends = measures.widest(policy)
         is_star = np.all((self.out.lo == ends[:, 0]) & (self.out.hi == ends[:, 1]), axis=1) & self.star
-        #: Which published rows are in groups; the others were suppressed.
+        #: Which published rows are in groups. The others were suppressed.
         self.grouped: Bools = ~is_star[self.out.box] if self.exact is None else ~self.exact.suppressed()
-        #: Rows in each box, without those.
+        #: The number of grouped rows in each box.
         self.sizes: Ints = np.bincount(self.out.box[self.grouped], minlength=len(self.out.lo))
         self.groups: Ints = np.flatnonzero(self.sizes)
 
     @cached_property
     def suppressed(self) -> int | None:
-        """Rows that no group was found for, if that is known."""
+        """The number of suppressed rows; None if unknown."""
         if self.exact is not None:
-            return int(np.count_nonzero(self.exact.trace.kind == _SUPPRESSED))
+            return int(np.count_nonzero(self.exact.trace.kind == SUPPRESSED))
         if self.star:
             return int(np.count_nonzero(~self.grouped))
         return None if self.given.suppressed is None else len(self.given.suppressed)
 
     @property
     def sampled_out(self) -> int | None:
-        """Rows that the method left out, if that is known."""
+        """The number of rows that the method sampled out; None if unknown."""
         if self.exact is not None:
-            return int(np.count_nonzero(self.exact.trace.kind == _SAMPLED_OUT))
+            return int(np.count_nonzero(self.exact.trace.kind == SAMPLED_OUT))
         return None if self.samples else 0
 
     @cached_property
     def reports(self) -> list[Report]:
-        """What the audit by the trace says of each shard."""
+        """The audit of each shard by the trace; empty without a trace."""
         return [] if self.exact is None else self.exact.reports(self.given.reported)
 
     @cached_property
     def crowd(self) -> Crowd:
-        """How many rows left in no crowd. Without a trace, those that cannot have: stars, and groups of too few."""
+        """How many rows left without a crowd. Without a trace: stars, and rows of groups that are too small."""
         rows = len(self.out)
         if self.exact is not None:
             alone = sum(report.alone or 0 for report in self.reports)
             repeated = sum(report.repeated or 0 for report in self.reports)
             either = sum(report.no_crowd or 0 for report in self.reports)
-            # A row that never came has no person.
+            # A row that never arrived has no person.
             return Crowd(rows, alone, repeated, either, exact=not self.exact.unknown())
         most = self.sizes[self.groups] if self.given.input is None else self.bounds.most
         alone = int(np.count_nonzero(~self.grouped) + self.sizes[self.groups[most < self.policy.k]].sum())
@@ -110,7 +107,7 @@ class View:
 
     @cached_property
     def persons(self) -> Ints:
-        """The persons of each group, by the trace."""
+        """The number of persons in each group by the trace; without a trace, the number of rows."""
         if self.exact is None:
             return self.sizes[self.groups]
         rows = self.exact.rows
@@ -120,17 +117,17 @@ class View:
 
     @cached_property
     def bounds(self) -> matching.Bounds:
-        """What the input says of the groups' persons, and of rows in wrong boxes."""
+        """The bounds on each group's persons and misplaced rows that follow from the input."""
         given = self.given.input
         if given is None:
             raise AssertionError
         if self.perturbs:
-            return matching.bounds_of_moved(given.rows.person, self.sizes[self.groups])
+            return matching.bounds_of_perturbed(given.rows.person, self.sizes[self.groups])
         numbers = np.zeros(len(self.sizes), np.int64)
         numbers[self.groups] = np.arange(len(self.groups))
         kinds, published, _ = self.classes
         return matching.bounds(
-            matching.Candidates(given.rows.qi, filled=bool(getattr(self.policy.parameters, "fill_missing", False))),
+            matching.Candidates(given.rows.qi, filled=self.policy.parameter("fill_missing", False)),
             person=given.rows.person,
             kind=kinds,
             lo=self.out.lo[self.groups],
@@ -142,7 +139,7 @@ class View:
 
     @cached_property
     def classes(self) -> tuple[Ints, Ints, Ints]:
-        """The classes of the input's, the published and the suppressed rows, by small numbers."""
+        """The classes of the input rows, the published rows and the suppressed rows, as small numbers."""
         sources = [self.given.input, self.out, self.given.suppressed]
         kept = [np.zeros(0, np.int64) if source is None else source.kept for source in sources]
         _, numbers = np.unique(np.concatenate(kept), return_inverse=True)
@@ -152,29 +149,29 @@ class View:
 
     @property
     def traced(self) -> int:
-        """The rows that the trace says were published."""
+        """The number of rows that were published according to the trace."""
         return 0 if self.given.trace is None else int(np.count_nonzero(leaving(self.policy, self.given.trace)))
 
     @cached_property
     def accounts(self) -> Accounts:
-        """What became of the rows that went in."""
+        """Whether each row that went in left exactly once."""
         given = self.given.input
         if given is None:
-            return Accounts(None, 0, "What should have left is known by --input.")
+            return Accounts(None, 0, "Give --input to find lost rows.")
         if self.exact is not None:
             return self._accounts_by_trace(self.exact)
         lost, more = self._accounts_by_class()
         if self.given.trace is not None:
             lost, more = max(lost, self.traced - len(self.out)), max(more, len(self.out) - self.traced)
         elif self.samples:
-            return Accounts(None, more, "Rows that were sampled out and rows that were lost are told apart by --trace.")
+            return Accounts(None, more, "Give --trace to tell lost rows from rows that were sampled out.")
         elif not self.star and self.given.suppressed is None:
-            lacking = "Rows that were suppressed and rows that were lost are told apart by --suppressed."
+            lacking = "Give --suppressed to tell lost rows from suppressed rows."
             return Accounts(None, more, lacking)
         return Accounts(lost, more)
 
     def _accounts_by_class(self) -> tuple[int, int]:
-        """How many rows are missing of each class, and how many are too many; suppressed ones must have come."""
+        """Count the missing and the surplus rows of each class. A suppressed row that never arrived is surplus."""
         count = max(int(kinds.max(initial=-1)) + 1 for kinds in self.classes)
         came, left, hidden = (np.bincount(kinds, minlength=count) for kinds in self.classes)
         stars = np.bincount(self.classes[1][~self.grouped], minlength=count)
@@ -183,25 +180,25 @@ class View:
         if self.given.suppressed is not None and self.given.input is not None:
             one = self.given.suppressed
             marks = (
-                matching.marks(one.lo[one.box], one.kept),
-                matching.marks(self.given.input.rows.qi, self.given.input.kept),
+                matching.fingerprints(one.lo[one.box], one.kept),
+                matching.fingerprints(self.given.input.rows.qi, self.given.input.kept),
             )
-            invented += matching.not_among(*marks)
+            invented += matching.count_surplus(*marks)
         return int(np.maximum(came - left, 0).sum()), int(np.maximum(left - came, 0).sum() + invented)
 
     def _accounts_by_trace(self, exact: Exact) -> Accounts:
-        times = exact.times()
+        times = exact.times_left()
         lost = int(np.count_nonzero(times == 0))
         if not self.samples:
-            lost += int(np.count_nonzero(exact.trace.kind == _SAMPLED_OUT))
+            lost += int(np.count_nonzero(exact.trace.kind == SAMPLED_OUT))
         more = int(np.maximum(times - 1, 0).sum()) + exact.unknown()
         if self.given.suppressed is not None:
-            more += exact.not_those(self.given.suppressed)
+            more += exact.wrongly_suppressed(self.given.suppressed)
         return Accounts(lost, more)
 
     @cached_property
     def ends(self) -> Floats:
-        """The domains; those that are learned as the input shows them, or else the boxes."""
+        """The ends of the domains. A learned domain is taken from the input, or else from the boxes."""
         given = self.given.input
         seen = [self.out.lo, self.out.hi] if given is None else [given.rows.qi]
         return measures.domains(self.policy, *seen)
@@ -210,15 +207,15 @@ class View:
     def losses(self) -> measures.Loss | None:
         """What the published rows have lost; None if there are none."""
         has = None
-        if self.exact is not None and takes_holes(self.policy.parameters):
+        if self.exact is not None and self.policy.declaration.takes_holes:
             rows = self.exact.rows
-            # A star stands for all, and has lost all.
+            # A star stands for everything, so it has lost everything.
             has = ~np.isnan(self.exact.input.rows.qi[rows]) | ~self.grouped[:, None]
         return measures.losses(self.policy, self.out.lo, self.out.hi, self.ends, self.out.box, has)
 
     @cached_property
     def delay(self) -> dict[str, Any] | None:
-        """How long rows waited, as in the document; None if it is not known."""
+        """How long rows waited, as the document shows it; None if unknown."""
         waited = None if self.exact is None else self.exact.delays()
         if waited is None or not len(waited):
             return None

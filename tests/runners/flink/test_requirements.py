@@ -1,4 +1,4 @@
-"""What is missing on a machine is said in one sentence with the fix, before anything is begun."""
+"""Missing requirements are reported in one sentence with the fix, before anything starts."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from crenel.pipelines.cli import main
-from crenel.pipelines.command_errors import CommandError
-from crenel.runners.flink import boot, cache, distribution, job_server, machine, options, runs
+from crenel.runners.flink import boot, distribution, download_cache, flink_run, job_server, options, requirements
 from crenel.runners.flink.ports import free_ports
+from crenel.runners.runner_errors import RunnerError
 
 
 def program(folder: Path, name: str, says: str) -> None:
@@ -30,63 +30,63 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_no_java(path: Path) -> None:
-    with pytest.raises(CommandError, match="there is no java: install Java 17"):
-        machine.java()
+    with pytest.raises(RunnerError, match="there is no java: install Java 17"):
+        requirements.java()
 
 
 @pytest.mark.parametrize(("says", "version"), [('"1.8.0_402"', "Java 8"), ('"25.0.1"', "Java 25"), ("?", "unknown")])
 def test_java_of_another_version(path: Path, says: str, version: str) -> None:
     program(path, "java", f"openjdk version {says}")
-    with pytest.raises(CommandError, match=f"{version}.*: put Java 17 first in PATH"):
-        machine.java()
+    with pytest.raises(RunnerError, match=f"{version}.*: put Java 17 first in PATH"):
+        requirements.java()
 
 
 @pytest.mark.parametrize("version", ["11.0.2", "17.0.15", "21"])
-def test_java_that_fits(path: Path, version: str) -> None:
+def test_java_of_a_supported_version(path: Path, version: str) -> None:
     program(path, "java", f'openjdk version "{version}"')
-    assert machine.java() == str(path / "java")
+    assert requirements.java() == str(path / "java")
 
 
 def test_no_maven(path: Path) -> None:
     program(path, "java", 'openjdk version "17.0.1"')
-    with pytest.raises(CommandError, match="there is no mvn: install it"):
-        runs.check([])
+    with pytest.raises(RunnerError, match="there is no mvn: install the package maven"):
+        flink_run.check([])
 
 
-def test_a_jar_that_cannot_be_fetched(path: Path) -> None:
+def test_a_jar_that_cannot_be_downloaded(path: Path) -> None:
     program(path, "mvn", "[ERROR] no route to host")
-    with pytest.raises(CommandError, match="cannot be fetched with mvn"):
+    with pytest.raises(RunnerError, match="cannot be downloaded with mvn"):
         job_server.jars()
-    assert not [entry for entry in cache.root().iterdir() if entry.is_dir()], "nothing half-fetched stays"
+    assert not [entry for entry in download_cache.root().iterdir() if entry.is_dir()], "no incomplete download stays"
 
 
-def test_a_jar_that_is_another(path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_jar_with_another_checksum(path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     path.joinpath("mvn").write_text('#!/bin/sh\nfor a; do case $a in -Dout*) echo x > "${a#*=}/a-1.jar";; esac; done\n')
     path.joinpath("mvn").chmod(0o755)
     monkeypatch.setattr(job_server, "_locked", lambda: iter([("g:a:1", "0" * 64)]))
-    with pytest.raises(CommandError, match=r"a-1\.jar is not the file that crenel was tried with"):
+    with pytest.raises(RunnerError, match=r"a-1\.jar is not the file that crenel was tested with"):
         job_server.jars()
 
 
-def test_nothing_to_begin_workers_with(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_program_to_start_workers_with(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(path, "java", 'openjdk version "17.0.1"')
     for module, fetches in ((job_server, "jars"), (distribution, "libraries")):
         monkeypatch.setattr(module, fetches, lambda: path)
     monkeypatch.setattr(options, "boot", lambda: "crenel-boot")
-    with pytest.raises(CommandError, match="crenel-boot, and there is none: install crenel with pip"):
-        runs.check([])
-    runs.check(["--environment_type=DOCKER"])
+    with pytest.raises(RunnerError, match="crenel-boot, and there is none: install crenel with pip"):
+        flink_run.check([])
+    flink_run.check(["--environment_type=DOCKER"])
 
 
 def test_a_master_that_does_not_answer(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(path, "java", 'openjdk version "17.0.1"')
     monkeypatch.setattr(job_server, "jars", lambda: path)
     (port,) = free_ports(1)
-    with pytest.raises(CommandError, match=f"answers at localhost:{port}"):
-        runs.check([f"--flink_master=localhost:{port}"])
+    with pytest.raises(RunnerError, match=f"answers at localhost:{port}"):
+        flink_run.check([f"--flink_master=localhost:{port}"])
 
 
-def test_the_command_says_it_before_it_reads_anything(
+def test_the_command_reports_it_before_it_reads_anything(
     path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     policy = tmp_path / "policy.yaml"
@@ -100,7 +100,7 @@ def test_the_command_says_it_before_it_reads_anything(
     assert "--flink-master goes with --runner flink" in capsys.readouterr().err
 
 
-def test_a_users_flags_count() -> None:
+def test_flags_of_the_user_take_precedence() -> None:
     made = options.flags(
         "localhost:1", parallelism=2, logs=None, given=["--parallelism=7", "--max_bundle_size=3"], streaming=True
     )
@@ -110,13 +110,13 @@ def test_a_users_flags_count() -> None:
 
 
 @pytest.mark.parametrize("how", [{"streaming": True}, {"given": ["--streaming"]}])
-def test_a_stream_has_checkpoints_and_what_leaves_does_not_wait_for_them(how: Any) -> None:
+def test_a_stream_has_checkpoints_and_released_rows_do_not_wait_for_them(how: Any) -> None:
     made = options.flags("localhost:1", parallelism=2, logs=None, **how)
     assert {"--checkpointing_interval=10000", "--finish_bundle_before_checkpointing"} <= set(made)
     assert not any(flag.startswith("--number_of_execution_retries") for flag in made)
 
 
-def test_all_defaults_are_options_that_are_known() -> None:
+def test_all_defaults_are_known_options() -> None:
     beams = {"max_cache_memory_usage_mb"}
     assert set(options.STREAMING) <= options.KNOWN | beams
 

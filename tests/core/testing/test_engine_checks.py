@@ -1,25 +1,25 @@
-"""The checks find what they are for: each fails on an engine that is broken in its way."""
+"""The shipped checks find what they are for: each fails on an engine that is broken in its way."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import strategies as st
 
 from crenel.encoding.rows import Rows
-from crenel.engine import Kind, Releases, create
-from crenel.policy import OnSuppress, Policy, Sensitive
-from crenel.policy.parameters import BastionParameters, CastleParameters
+from crenel.engine import Engine, Kind, Releases, create_engine
+from crenel.engine.methods.bastion import BastionParameters
+from crenel.engine.methods.castle import CastleParameters
+from crenel.policy import Method, OnSuppress, Policy, Reuse, Sensitive, methods
 from crenel.policy.quasi_identifiers import Numeric
-from tests.core.engine import cases, checks
-from tests.core.engine.cases import Case, run
-from tests.core.engine.checks import Check, Method
-
-ANY = Method(name="any", cases=st.nothing())
+from crenel.testing import check_engine, engine_streams
+from crenel.testing import engine_checks as checks
+from crenel.testing.engine_checks import Check
+from crenel.testing.engine_streams import Case, run
 
 
 def busy_case() -> Case:
@@ -52,7 +52,7 @@ def busy_case() -> Case:
 def crowded_case() -> Case:
     """The same stream, all of which leaves in crowds."""
     case = busy_case()
-    crowd = {"method": "bastion", "parameters": BastionParameters(reuse=False), "on_suppress": OnSuppress.DROP}
+    crowd = {"method": "bastion", "parameters": BastionParameters(reuse=Reuse.OFF), "on_suppress": OnSuppress.DROP}
     return replace(case, policy=replace(case.policy, **crowd))
 
 
@@ -167,8 +167,16 @@ class HoldsNothing(Broken):
     held = 0
 
 
-class OneKey(Broken):
-    key = bytes(32)
+class SortsItsRows(Broken):
+    """Within a release, rows leave in the order of their arrival."""
+
+    def change(self, releases: Releases) -> Releases:
+        rows = [np.sort(release.rows) for release in releases]
+        return replace(releases, rows=np.concatenate([*rows, releases.rows[:0]]))
+
+
+def one_key(policy: Policy, **given: Any) -> Engine:
+    return create_engine(policy, secret=b"one", shard=b"for all")
 
 
 class Forgets(Broken):
@@ -176,8 +184,9 @@ class Forgets(Broken):
         pass
 
 
-def under(**changes: Any) -> Callable[[Policy], Policy]:
-    return lambda policy: replace(policy, **changes)
+def under(**changes: Any) -> Callable[..., Engine]:
+    """Makes the engine of another policy."""
+    return lambda policy, **given: create_engine(replace(policy, **changes), **given)
 
 
 FAULTS: dict[str, tuple[Any, Check]] = {
@@ -187,7 +196,7 @@ FAULTS: dict[str, tuple[Any, Check]] = {
     "l is forgotten": (under(l=None, t=None), checks.check_groups),
     "t is forgotten": (under(t=None), checks.check_groups),
     "a crowd is too small": (under(k=2, l=None, t=None), checks.check_crowd),
-    "rows leave alone": (under(parameters=BastionParameters(reuse=True)), checks.check_crowd),
+    "rows leave alone": (under(parameters=BastionParameters(reuse=Reuse.WEIGHTED)), checks.check_crowd),
     "a person is twice in a crowd": (with_column("rows", other_row), checks.check_crowd),
     "a box is too narrow": (with_column("hi", lambda r: r.lo), checks.check_true),
     "a star shows something": (with_column("lo", narrow_star), checks.check_boxes),
@@ -207,7 +216,8 @@ FAULTS: dict[str, tuple[Any, Check]] = {
     "a snapshot lacks something": (CountsPushes, checks.check_snapshots),
     "restore does nothing": (Forgets, checks.check_snapshots),
     "a replay differs": (Forgets, checks.check_replay),
-    "all share one key": (OneKey, checks.check_key),
+    "all share one key": (one_key, checks.check_key),
+    "the order of a release is no secret": (SortsItsRows, checks.check_secret_order),
     "arrays are kept": (KeepsTheArrays, checks.check_no_aliasing),
     "releases change later": (ReusesItsArrays, checks.check_releases_stay),
     "rows are kept too long": (under(delay=1600, delay_rows=None), checks.check_bounded),
@@ -222,20 +232,24 @@ FAULTS: dict[str, tuple[Any, Check]] = {
 }
 
 
+#: These look at policies that promise a crowd.
+CROWD_CHECKS = (checks.check_crowd, checks.check_secret_order)
+
+
 @pytest.mark.parametrize(("fault", "check"), FAULTS.values(), ids=FAULTS)
 def test_a_check_finds_its_fault(fault: Any, check: Check, monkeypatch: pytest.MonkeyPatch):
-    case = crowded_case() if check is checks.check_crowd else busy_case()
+    case = crowded_case() if check in CROWD_CHECKS else busy_case()
     if check is not checks.check_order:
-        check(ANY, case)
+        check(case)
 
     def broken(policy: Policy, **given: Any) -> Any:
         if isinstance(fault, type):
-            return fault(create(policy, **given))
-        return create(fault(policy), **given)
+            return fault(create_engine(policy, **given))
+        return fault(policy, **given)
 
-    monkeypatch.setattr(cases, "create", broken)
+    monkeypatch.setattr(engine_streams, "create_engine", broken)
     with pytest.raises(AssertionError):
-        check(ANY, case)
+        check(case)
 
 
 def test_the_busy_case_is_busy():
@@ -243,6 +257,96 @@ def test_the_busy_case_is_busy():
 
 
 def test_every_check_has_a_fault():
-    """But for those that compare two engines, or the columns with themselves."""
+    """Except those that compare two engines, or the columns with themselves."""
     found = {check for _, check in FAULTS.values()}
     assert set(checks.ALL_CHECKS) - found == {checks.check_iteration, checks.check_order_alone}
+
+
+# --- The suite as the author of a method calls it ---
+
+
+SMALL: dict[str, Any] = {
+    "person": "who",
+    "quasi_identifiers": {"age": {"type": "numeric", "domain": [0, 100]}, "zip": {"type": "prefix", "length": 2}},
+    "k": 3,
+    "delay_rows": 12,
+}
+
+
+def policy_of(method: Method) -> Policy:
+    methods.register(method)
+    return Policy.from_dict(SMALL | {"method": method.name})
+
+
+def theirs(engine: Callable[[Policy, bytes], Any]) -> Method:
+    """A method of somebody else's, which works like mondrian."""
+    return replace(methods.find("mondrian"), name="theirs", engine=engine)
+
+
+@pytest.fixture(autouse=True)
+def registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(methods, "_registered", {})
+
+
+def test_a_method_of_somebody_elses_can_be_checked():
+    check_engine(policy_of(theirs(methods.find("mondrian").load_engine())), streams=10)
+
+
+def test_a_broken_promise_is_named_and_can_be_run_again():
+    mondrian = methods.find("mondrian").load_engine()
+    policy = policy_of(theirs(lambda policy, key: mondrian(replace(policy, k=2), key)))
+    with pytest.raises(AssertionError) as raised:
+        check_engine(policy, seed=3)
+    said = str(raised.value)
+    assert said.startswith("check_engine: the method 'theirs' breaks the promise '2. a crowd' on stream ")
+    assert "Groups must have at least k persons" in said
+    again = re.search(r"Run it again by: check_engine\(policy, streams=\[(\d+)\], seed=3\)", said)
+    assert again
+    with pytest.raises(AssertionError, match=r"breaks the promise '2\. a crowd'"):
+        check_engine(policy, streams=[int(again[1])], seed=3)
+
+
+def test_an_engine_that_fails_is_reported_with_its_error():
+    class Fails(Broken):
+        def push(self, rows: Rows) -> Releases:
+            if len(rows):
+                raise IndexError("a bug")
+            return super().push(rows)
+
+    mondrian = methods.find("mondrian").load_engine()
+    with pytest.raises(AssertionError, match="It raised IndexError: a bug") as raised:
+        check_engine(policy_of(theirs(lambda policy, key: Fails(mondrian(policy, key)))))
+    assert isinstance(raised.value.__cause__, IndexError)
+
+
+def test_streams_that_publish_nothing_prove_nothing():
+    policy = Policy.from_dict(SMALL | {"k": 1000, "delay_rows": 1000, "method": "castle"})
+    with pytest.raises(AssertionError, match="none of 10 streams had a group to publish"):
+        check_engine(policy, streams=10)
+
+
+@pytest.mark.parametrize("name", methods.names())
+def test_every_method_passes_on_a_few_streams(name: str):
+    """The strategies of `test_engines` try them harder; here the drawn streams must fit the policy."""
+    parameters: dict[str, Any] = {
+        "sdgs": {"cover": "quasi_identifiers", "beta_sample": 0.9},
+        "rtree-density": {"sample": 10, "window_rows": 30},
+        "rtree-full": {"sample": 10, "window_rows": 30},
+    }
+    said: dict[str, Any] = {
+        "person": "who",
+        "event_time": "at",
+        "quasi_identifiers": {
+            "age": {"type": "numeric", "domain": [0, 100]},
+            "zip": {"type": "prefix", "length": 2},
+            "work": {"type": "categorical", "hierarchy": {"any": {"care": ["nurse", "doctor"], "law": ["judge"]}}},
+        },
+        "sensitive": {"ill": None, "size": {"values": ["s", "m", "l"]}},
+        "l": 2,
+        "k": 3,
+        "delay": "1m",
+        "delay_rows": 15,
+        "method": name,
+        "parameters": parameters.get(name, {}),
+    }
+    check_engine(Policy.from_dict(said), streams=3)

@@ -1,4 +1,4 @@
-"""A stream on a cluster: timers go by the watermark, state stays bounded, and a savepoint is all that is needed.
+"""A stream on a cluster: timers follow the watermark, state stays bounded, and a job continues from a savepoint.
 
 One job lives through all of it, and each test looks at another part of its life.
 """
@@ -25,7 +25,7 @@ EARLY, LONELY, ROWS = 4_000, 20_000, 260_000
 PARTITIONS, SHARDS, STEPS = 2, 2, 6
 
 #: A snapshot has the rows of a delay, all of which a shard may hold that gets those of one person alone, and boxes.
-PARAMETERS = {"reuse": True, "max_reusable": 500}
+PARAMETERS = {"reuse": "weighted", "max_reusable": 500}
 SNAPSHOT = 6_000 * 100 + 500 * 100
 #: What the state of all shards may take: a log is replaced by a snapshot when it is longer than `_SHORTEST_LOG`, and
 #: than twice the last snapshot, so that its size goes up and down.
@@ -39,7 +39,7 @@ FLAGS = ["--max_bundle_time_mills=600000", "--max_bundle_size=1000000"]
 
 @dataclass
 class Life:
-    """What was seen of a job."""
+    """Observations of a job."""
 
     policy: Any
     stream: streams.Stream
@@ -112,7 +112,7 @@ def life(flink: Flink, tmp_path_factory: pytest.TempPathFactory) -> Life:
 
 
 def test_idle_shards_release_in_time(life: Life) -> None:
-    """Rows of a shard that gets no more rows leave in time, since the watermark moves on."""
+    """The rows of a shard that gets no more rows are released in time, because the watermark advances."""
     shard = life.stream.shards(life.policy, np.arange(EARLY + 1))
     idle_rows = set(np.flatnonzero(shard[:EARLY] != shard[EARLY]).tolist())
     # The other shard's rows leave by those that come, which are ahead of the watermark.
@@ -122,14 +122,14 @@ def test_idle_shards_release_in_time(life: Life) -> None:
 
 
 def test_state_stays_bounded(life: Life) -> None:
-    """However many rows come, checkpoints hold no more than what is held and a log of limited length."""
+    """However many rows arrive, checkpoints contain only the held rows and a log of limited length."""
     assert len(life.sizes) == STEPS
     assert max(life.sizes) < BOUND, life.sizes
     assert ROWS * STEPS // (STEPS + 1) * ROW_BYTES > 2 * BOUND, "too few rows to tell"
 
 
 def test_a_savepoint_is_all_that_a_job_needs(life: Life) -> None:
-    """It goes on where it was, with one task where there were two: nothing is lost, nothing comes twice."""
+    """The job continues with one task instead of two: no row is lost, and none is released twice."""
     assert 0 < life.before < ROWS
     assert life.restored["is_savepoint"]
     assert life.restored["external_path"].endswith(life.savepoint.split(":")[-1])

@@ -1,7 +1,8 @@
-"""The entry of the flex template: builds the job, submits it, and exits.
+"""The entry point of the Dataflow flex template: builds the job, submits it, and exits.
 
-Parameters are those of `metadata.json`; all other flags come from Dataflow, and are Beam's. The
-policy may lie in Cloud Storage: it is fetched together with the files beside it, its hierarchies.
+The parameters are those of `runners/dataflow/metadata.json`; all other flags come from Dataflow
+and are Beam's. The policy may lie in Cloud Storage: it is fetched with the files beside it, which
+are its hierarchies.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from crenel.errors import PolicyError
 from crenel.pipelines import pubsub
 from crenel.pipelines.command_errors import CommandError
 from crenel.policy import Policy
-from crenel.runners import Job, dataflow
+from crenel.runners import Job, RunnerError, dataflow
 
 __all__ = ["main", "policy_at"]
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Submit the job; returns the exit code. It does not wait: a template's launcher must not."""
+    """Submit the job and return the exit code. It does not wait for the job: a template's launcher must not."""
     said, flags = _parser().parse_known_args(sys.argv[1:] if given is None else list(given))
     try:
         topics = pubsub.Topics(
@@ -39,7 +40,7 @@ def main(given: Sequence[str] | None = None) -> int:
             build=lambda pipeline: pubsub.build(pipeline, policy, topics), rows=0, shards=policy.shards, flags=flags
         )
         dataflow.launch(job)
-    except (PolicyError, CommandError) as error:
+    except (PolicyError, CommandError, RunnerError) as error:
         for problem in error.problems:
             print(f"crenel: {problem}", file=sys.stderr)
         return 2
@@ -53,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--output", required=True)
     parser.add_argument("--suppressed")
     parser.add_argument("--rejected")
-    # The launcher's own name of the runner; there is only one here.
+    # Dataflow's launcher names the runner; there is only one here.
     parser.add_argument("--runner", help=argparse.SUPPRESS)
     return parser
 
@@ -63,7 +64,7 @@ def _address(name: str) -> str:
 
 
 def policy_at(path: str) -> Policy:
-    """The policy of a path, which may be in Cloud Storage.
+    """Read the policy at a path, which may be in Cloud Storage.
 
     Raises:
         PolicyError: it is wrong.

@@ -1,4 +1,4 @@
-"""Runs of `--runner flink`: what they need, and from their start to their end."""
+"""A run with `--runner flink`, from the check of its requirements to its end."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import FlinkRunnerOptions, PipelineOptions
 
-from crenel.pipelines.command_errors import CommandError
 from crenel.runners import Job, JobFailed, local
-from crenel.runners.flink import distribution, job_server, machine, options
+from crenel.runners.flink import distribution, job_server, options, requirements
 from crenel.runners.flink.cluster import Cluster, Rest
 from crenel.runners.flink.job_server import JobServer
+from crenel.runners.runner_errors import RunnerError
 
 __all__ = ["KNOWN", "check", "launch"]
 
-#: The flags that are known here, beside Beam's own.
+#: The flags that this runner knows, besides Beam's own.
 KNOWN = options.KNOWN
 
-#: What Beam takes for a cluster of its own.
+#: Values of --flink_master that mean a cluster for this run.
 _OWN = ("[auto]", "[local]", "", None)
 
 
 def check(flags: Sequence[str]) -> None:
-    """See that all is there that a run needs, and fetch what can be fetched.
+    """Check that everything a run needs is there, and download what can be downloaded.
 
     Raises:
-        CommandError: something is missing; the message says what to do.
+        RunnerError: something is missing; the message says what to do.
     """
     said = PipelineOptions(list(flags)).view_as(FlinkRunnerOptions)
-    machine.java()
+    requirements.java()
     if said.flink_job_server_jar is None:
         job_server.jars()
     if said.flink_master in _OWN:
@@ -45,28 +45,33 @@ def check(flags: Sequence[str]) -> None:
         msg = (
             f"no Flink cluster with a TaskManager answers at {said.flink_master}: --flink-master must be its HOST:PORT."
         )
-        raise CommandError(msg)
+        raise RunnerError(msg)
 
 
 def _check_boot(flags: Sequence[str]) -> None:
-    """See that workers can be begun on this machine, unless the user says how."""
+    """Check that workers can be started on this machine, unless the user says how."""
     if shutil.which(options.boot()) is None and not any(flag.startswith("--environment_") for flag in flags):
-        msg = "--runner flink begins workers with crenel-boot, and there is none: install crenel with pip."
-        raise CommandError(msg)
+        msg = "--runner flink starts workers with crenel-boot, and there is none: install crenel with pip."
+        raise RunnerError(msg)
 
 
 def launch(job: Job) -> int:
-    """Run a job to its end; return its parallelism."""
+    """Run a job to its end; return its parallelism.
+
+    Raises:
+        RunnerError: the cluster or the job server does not start.
+        JobFailed: the job failed.
+    """
     said = PipelineOptions(list(job.flags)).view_as(FlinkRunnerOptions)
     folder = Path(tempfile.mkdtemp(prefix="crenel-flink-"))
     failed = False
 
     def tidy() -> None:
-        if not failed:  # else somebody wants to read the logs
+        if not failed:  # otherwise the user needs the logs
             shutil.rmtree(folder, ignore_errors=True)
 
     with ExitStack() as ends:
-        # The process may be told to exit while this thread waits.
+        # The process may exit while this thread waits.
         atexit.register(ends.close)
         ends.callback(atexit.unregister, ends.close)
         ends.callback(tidy)
@@ -78,31 +83,31 @@ def launch(job: Job) -> int:
             else:
                 master, logs = said.flink_master, None
             endpoint = ends.enter_context(JobServer(master, folder, said.flink_job_server_jar))
-        except CommandError:
+        except RunnerError:
             failed = True
             raise
         flags = options.flags(endpoint, parallelism=workers, logs=logs, given=_without_master(job.flags))
         pipeline = beam.Pipeline(options=PipelineOptions(flags))
         job.build(pipeline)
         result = pipeline.run()
-        # Before the job server goes: the cluster may be one that stays.
+        # Before the job server stops: the cluster may continue.
         ends.callback(_cancel, result)
         try:
             result.wait_until_finish()
         except RuntimeError:
             failed = True
-            where = str(logs) if logs else "crenel-workers-* among the temporary files of the TaskManagers"
-            msg = f"the job failed on Flink; the logs, which may hold rows, are in {where}."
+            where = str(logs) if logs else "crenel-workers-* in the temporary folders of the TaskManagers"
+            msg = f"the job failed on Flink. Its logs, which may contain rows, are in {where}."
             raise JobFailed(msg) from None
     return workers
 
 
 def _without_master(flags: Sequence[str]) -> list[str]:
-    """The flags for the job: where the cluster is, the job server knows."""
+    """The flags of the job. The job server knows the cluster."""
     return [flag for flag in flags if not flag.startswith(("--flink_master", "--flink_job_server_jar"))]
 
 
 def _cancel(result: Any) -> None:
-    """End a job that has not ended by itself."""
+    """Cancel a job that has not ended."""
     if not beam.runners.runner.PipelineState.is_terminal(result.state):
         result.cancel()

@@ -1,4 +1,4 @@
-"""`crenel run` on a cluster writes what it writes on this machine."""
+"""`crenel run` writes the same files on a cluster and on this machine."""
 
 from __future__ import annotations
 

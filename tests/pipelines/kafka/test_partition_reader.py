@@ -1,0 +1,155 @@
+"""Reading a partition: what holds event time back, and what does not. With librdkafka's own mock of a cluster."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from crenel.pipelines.kafka.partition_reader import PartitionReader, Refused, Row
+from crenel.pipelines.kafka.topics import Topic
+from crenel.policy import Policy
+from crenel.runners import JobFailed
+
+confluent_kafka = pytest.importorskip("confluent_kafka", reason="needs confluent-kafka: pip install 'crenel[kafka]'")
+
+IDLE = 10.0
+NOW = 2_000_000_000.0
+
+
+def policy(**changes: Any) -> Policy:
+    said = {"version": 1, "person": "who", "quasi_identifiers": {"age": {"type": "numeric"}}, "k": 2, "delay_rows": 9}
+    return Policy.from_dict({**said, "event_time": "at", "disorder": "5s", **changes})
+
+
+@pytest.fixture(scope="module")
+def mock() -> Iterator[Any]:
+    """A producer that has a cluster, and its address."""
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": "x", "test.mock.num.brokers": 1, "test.mock.broker.rtt": 0, "log_level": 0}
+    )
+    broker = next(iter(producer.list_topics(timeout=10).brokers.values()))
+    yield producer, f"{broker.host}:{broker.port}"
+
+
+class Clock:
+    now = NOW
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def reading(mock: Any, name: str, values: list[bytes], clock: Clock, **changes: Any) -> PartitionReader:
+    producer, address = mock
+    for value in values:
+        producer.produce(name, value, partition=0, timestamp=1_500_000_000_000)
+    if not values:
+        producer.produce(name, b"{}", partition=1)
+    producer.flush()
+    topic = Topic(servers=address, name=name, idle=IDLE)
+    return PartitionReader(topic, policy(**changes), 0, 0, clock)
+
+
+def to_the_end(reading: PartitionReader) -> list[Row | Refused]:
+    found: list[Row | Refused] = []
+    for _ in range(100):
+        found += [what for _, what in reading.read(wait=0.2)]
+        if reading.is_at_end:
+            return found
+    raise AssertionError("the end was not reached")
+
+
+def rows(*times: float) -> list[bytes]:
+    return [json.dumps({"who": 1, "age": 2, "at": at}).encode() for at in times]
+
+
+def test_the_watermark_is_the_latest_row_less_the_disorder(mock: Any) -> None:
+    at = reading(mock, "latest", rows(1000, 1020, 1010), Clock())
+    found = to_the_end(at)
+    assert [what.time for what in found] == [1_000_000_000, 1_020_000_000, 1_010_000_000]
+    assert at.watermark() == 1_015_000_000
+    assert at.position == 3
+    at.close()
+
+
+def test_a_partition_without_rows_holds_time_back_until_it_is_idle(mock: Any) -> None:
+    clock = Clock()
+    at = reading(mock, "empty", [], clock)
+    assert at.watermark() is None, "nothing is known before the end was reached"
+    to_the_end(at)
+    clock.now = NOW + IDLE - 1
+    assert at.watermark() is None
+    clock.now = NOW + IDLE
+    assert at.watermark() == (NOW - 5) * 1e6
+    at.close()
+
+
+def test_an_idle_partition_follows_the_clock_and_never_goes_back(mock: Any) -> None:
+    clock = Clock()
+    at = reading(mock, "idle", rows(NOW - 100), clock)
+    to_the_end(at)
+    assert at.watermark() == (NOW - 105) * 1e6
+    clock.now = NOW + 60
+    assert at.watermark() == (NOW + 60 - IDLE - 5) * 1e6
+    at.close()
+
+
+def test_rows_of_the_future_are_ahead_of_the_clock(mock: Any) -> None:
+    clock = Clock()
+    at = reading(mock, "future", rows(NOW + 1000), clock)
+    to_the_end(at)
+    clock.now = NOW + 60
+    assert at.watermark() == (NOW + 995) * 1e6
+    at.close()
+
+
+def test_without_an_event_time_column_the_time_of_the_message_counts(mock: Any) -> None:
+    at = reading(mock, "stamps", rows(1), Clock(), event_time=None)
+    (row,) = to_the_end(at)
+    assert row.time == 1_500_000_000_000_000
+    at.close()
+
+
+def test_a_message_that_is_no_row_is_kept_for_the_owner_and_moves_no_clock(mock: Any) -> None:
+    at = reading(mock, "broken", [b"{", b"\xff", b"3"], Clock())
+    found = to_the_end(at)
+    assert all(isinstance(what, Refused) for what in found)
+    assert [what.record["row"] for what in found if isinstance(what, Refused)] == ["{", "base64:/w==", "3"]
+    assert at.watermark() is None
+    assert "{" not in repr(found[0])
+    at.close()
+
+
+def test_a_row_whose_time_cannot_be_read_is_left_for_the_encoder_to_reject(mock: Any) -> None:
+    at = reading(mock, "timeless", [b'{"at": "soon"}'], Clock())
+    (row,) = to_the_end(at)
+    assert isinstance(row, Row)
+    assert at.watermark() is None
+    at.close()
+
+
+def test_records_that_were_deleted_before_they_were_read_are_an_error(mock: Any) -> None:
+    at = reading(mock, "deleted", rows(1), Clock())
+    to_the_end(at)
+    late = PartitionReader(Topic(servers=mock[1], name="deleted"), policy(), 0, 100, Clock())
+    with pytest.raises(JobFailed, match="the broker deleted records before they were read"):
+        to_the_end(late)
+    at.close()
+    late.close()
+
+
+def test_a_broker_that_does_not_answer_is_not_silence() -> None:
+    """Its partitions may have rows of any time."""
+    clock = Clock()
+    producer = confluent_kafka.Producer({"bootstrap.servers": "x", "test.mock.num.brokers": 1, "log_level": 0})
+    broker = next(iter(producer.list_topics(timeout=10).brokers.values()))
+    at = reading((producer, f"{broker.host}:{broker.port}"), "gone", rows(NOW - 100), clock)
+    to_the_end(at)
+    del producer
+    gc.collect()
+    clock.now = NOW + 60
+    assert at.watermark() == (NOW - 105) * 1e6
+    at.close()
