@@ -1,16 +1,16 @@
 """Anonymize files, or a topic of Kafka: rows in, published rows out.
 
-CSV with a header, JSON lines (both may be .gz or .zst), Parquet or Avro, by the extension. Rows
-are put in the order of their event times, so that the result depends on the rows, the policy and
-the secret alone, not on how files were split. The outputs are there when all is done; if anything
-goes wrong, none is. Further flags are Beam's (--direct_num_workers=4).
+CSV with a header, JSON lines (both may be .gz or .zst), Parquet or Avro, by the extension. Rows are
+ordered by event time, so the result depends on the rows, the policy and the secret alone, not on how
+the files were split. The outputs appear when the run is done; if anything goes wrong, none does. All
+other flags go to Beam (--direct_num_workers=4).
 
-A topic is kafka://HOST:PORT/TOPIC, read as rows come until Ctrl-C, or with ?until=end up to what
-is there now; values are JSON, or with ?format=avro&schema=FILE Avro. See docs/kafka.md.
+A topic is kafka://HOST:PORT/TOPIC, read as rows arrive until Ctrl-C, or with ?until=end up to the rows
+that are there now; values are JSON, or with ?format=avro&schema=FILE Avro. See docs/kafka.md.
 
-Exits with 0 if all is well, with 1 if there were rows and none could be published in a group, with 2
-if the policy or a file is broken, and with 3 if the outputs are written, but more rows than
---most-suppressed or --most-rejected did not leave.
+Exit codes: 0 if all is well, 1 if there were rows but no group to publish them in, 2 if the policy or a
+file is broken, 3 if the outputs are written but more rows were suppressed or rejected than
+--most-suppressed or --most-rejected allow.
 """
 
 from __future__ import annotations
@@ -72,27 +72,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output", metavar="OUT", required=True, help="the published rows; - for standard output, or kafka://..."
     )
-    parser.add_argument("--suppressed", metavar="F", help="for the owner: rows that no group was found for, exact")
+    parser.add_argument(
+        "--suppressed", metavar="F", help="for the owner: rows that no group was found for, with their exact values"
+    )
     parser.add_argument("--rejected", metavar="F", help="for the owner: rows that do not fit the policy, and why")
     parser.add_argument("--releases", metavar="F", help="for the owner: a record for each release, without values")
-    parser.add_argument("--trace", metavar="F", help="for the owner: which row of the input became which of the output")
-    parser.add_argument("--input-format", choices=_FORMATS, help="whatever the extension says; csv for -")
-    parser.add_argument("--output-format", choices=_FORMATS, help="whatever the extension says; csv for -")
-    parser.add_argument("--workers", metavar="N", type=_positive, help="processes; as many as are worth it by default")
+    parser.add_argument("--trace", metavar="F", help="for the owner: which input row became which output row")
     parser.add_argument(
-        "--runner", metavar="NAME", default="local", help="where it runs: local (the default), prism, flink, dataflow"
+        "--input-format", choices=_FORMATS, help="the format, if the extension is wrong; csv for - by default"
     )
-    parser.add_argument("--flink-master", metavar="HOST:PORT", help="a Flink cluster; without it the run has its own")
-    parser.add_argument("--json", action="store_true", help="tell the result as JSON, on standard output if it is free")
+    parser.add_argument(
+        "--output-format", choices=_FORMATS, help="the format, if the extension is wrong; csv for - by default"
+    )
+    parser.add_argument(
+        "--workers", metavar="N", type=_positive, help="the number of processes; by default as many as pay off"
+    )
+    parser.add_argument(
+        "--runner", metavar="NAME", default="local", help="where to run: local (the default), prism, flink, dataflow"
+    )
+    parser.add_argument(
+        "--flink-master", metavar="HOST:PORT", help="a Flink cluster; without it the run starts its own"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print the summary as JSON, on standard output if no rows go there"
+    )
     limits.add_arguments(parser, f"if there are more, the exit code is {limits.TOO_MANY}")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Anonymize; 1 if nothing could be published."""
+    """Anonymize; return the exit code."""
     policy = Policy.from_yaml(arguments.policy)
     _warn(arguments, policy)
     if arguments.trace and any("://" in place for place in (*arguments.input, arguments.output)):
-        msg = "--trace is for files: a stream has no rows to count from its beginning."
+        msg = "--trace is for files: the rows of a stream have no numbers."
         raise CommandError(msg)
     if any(place.startswith("kafka://") for place in _places(arguments)):
         return _run_kafka(arguments, policy)
@@ -124,7 +136,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _told(arguments: argparse.Namespace, policy: Policy, outcome: Outcome) -> int:
-    """Tell what became of the rows; returns the exit code."""
+    """Print the summary; return the exit code."""
     from crenel.pipelines.console import run_summary as summary
 
     passed = list(
@@ -138,7 +150,7 @@ def _told(arguments: argparse.Namespace, policy: Policy, outcome: Outcome) -> in
         print(json.dumps(told), file=free)
     else:
         sys.stderr.write(summary.as_text(policy, outcome))
-    if not (arguments.json and free is sys.stderr):  # whoever reads JSON there reads nothing else
+    if not (arguments.json and free is sys.stderr):  # where JSON is, nothing else may be
         for one in passed:
             print(f"crenel: {one.text}", file=sys.stderr)
     if outcome.rows > 0 and outcome.published == 0:
@@ -147,7 +159,7 @@ def _told(arguments: argparse.Namespace, policy: Policy, outcome: Outcome) -> in
 
 
 def _warn(arguments: argparse.Namespace, policy: Policy) -> None:
-    """Say what is wrong with the policy before anything is published by it; with --json, only where there is room."""
+    """Warn about the policy before anything is published; with --json, only if JSON has its own stream."""
     from crenel.pipelines.checking.advice import SEED
 
     if policy.seed is not None and not (arguments.json and arguments.output == "-"):
@@ -159,7 +171,7 @@ def _stream(arguments: argparse.Namespace, policy: Policy, launch: Callable[...,
     from crenel.pipelines import pubsub
 
     if arguments.runner != "dataflow" or arguments.releases or len(arguments.input) > 1:
-        msg = "pubsub:// is for --runner dataflow, with one --input and no --releases."
+        msg = "pubsub:// needs --runner dataflow, one --input, and no --releases."
         raise CommandError(msg)
     topics = pubsub.Topics(
         source=arguments.input[0],
@@ -234,11 +246,11 @@ def _failed(error: Exception) -> int:
 
 
 def _flags(arguments: argparse.Namespace) -> list[str]:
-    """Beam's flags, with those that the command has a name of its own for."""
+    """Collect Beam's flags, also those that the command calls by other names."""
     if arguments.flink_master is None:
         return list(arguments.flags)
     if arguments.runner != "flink":
-        msg = f"--flink-master goes with --runner flink, not with {arguments.runner}."
+        msg = f"--flink-master needs --runner flink, not {arguments.runner}."
         raise CommandError(msg)
     return [*arguments.flags, f"--flink_master={arguments.flink_master}"]
 

@@ -1,4 +1,4 @@
-"""What is told of a run: while it runs, and at its end."""
+"""The progress of a run, and the summary at its end."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SECOND = UNITS["s"]
 
 
 def watching(scratch: Scratch, method: str = "bastion") -> contextlib.AbstractContextManager[None]:
-    """Show how far a run is on standard error."""
+    """Show the progress of a run on standard error."""
     note = "" if compiled.is_compiled(method) else f" ({compiled.WAIT})"
     return showing(lambda: progress(scratch, note))
 
@@ -56,7 +56,7 @@ def showing(line: Callable[[], str]) -> Iterator[None]:
 
 
 def progress(scratch: Scratch, note: str = "") -> str:
-    """How far a run is."""
+    """Describe the progress of a run."""
     read, left = scratch.ticked("read"), scratch.ticked("left")
     if left:
         return f"{left:,} of {count(read, 'row')} anonymized"
@@ -64,13 +64,13 @@ def progress(scratch: Scratch, note: str = "") -> str:
 
 
 def _show(line: str) -> None:
-    # Back to the line's start, and what was there is erased.
+    # Go back to the start of the line, and erase it.
     sys.stderr.write(f"\r\x1b[K{line}")
     sys.stderr.flush()
 
 
 def as_dict(policy: Policy, outcome: Outcome) -> dict[str, Any]:
-    """A run's result for machines. The keys are part of the interface; `differential` is there if it is proven."""
+    """Summarize a run for machines. The keys are part of the interface; `differential` is there if it is proven."""
     statement = stated(policy)
     differential = {} if statement is None else {"differential": dataclasses.asdict(statement)}
     return {
@@ -97,8 +97,8 @@ def as_dict(policy: Policy, outcome: Outcome) -> dict[str, Any]:
 
 
 def as_text(policy: Policy, outcome: Outcome) -> str:
-    """A run's result as a short table: first of all how many rows left without a crowd."""
-    lines = [("left alone", f"{outcome.alone:,}", _alone(policy, outcome))]
+    """Summarize a run in a short table: first the number of rows that were published without a crowd."""
+    lines = [("without crowd", f"{outcome.alone:,}", _alone(policy, outcome))]
     lines.append(("rows", f"{outcome.rows:,}", f"in {count(outcome.files, 'file')}" if outcome.files else ""))
     lines.append(("published", f"{outcome.published:,}", _share(outcome, outcome.published)))
     star = policy.on_suppress is OnSuppress.STAR
@@ -111,10 +111,12 @@ def as_text(policy: Policy, outcome: Outcome) -> str:
     lines += [(f"  {name}", f"{rows:,}", reason) for (name, reason), rows in _rejections(outcome)]
     lines.append(("releases", f"{outcome.releases:,}", ""))
     if outcome.loss is not None:
-        lines.append(("average loss", f"{outcome.loss:.3f}", "0: nothing was made coarser; 1: everything was"))
+        lines.append(
+            ("average loss", f"{outcome.loss:.3f}", "0: every value exact; 1: every value as coarse as can be")
+        )
     if outcome.sizes.count:
         ends = f"{outcome.sizes.least:,.0f} to {outcome.sizes.most:,.0f}"
-        lines.append(("release size", f"{outcome.sizes.mean:,.1f}", f"rows left together on average; {ends}"))
+        lines.append(("release size", f"{outcome.sizes.mean:,.1f}", f"rows released together on average; {ends}"))
     if outcome.delay is not None and outcome.delay.count:
         lines.append(("delay", _waited(outcome.delay.mean), f"on average; at most {_waited(outcome.delay.most)}"))
     lines.append(("held rows", f"{outcome.held:,}", "at most, in a shard"))
@@ -133,31 +135,31 @@ def as_text(policy: Policy, outcome: Outcome) -> str:
 
 
 def _alone(policy: Policy, outcome: Outcome) -> str:
-    """What is said of the rows that left without a crowd."""
+    """Explain the number of rows that were published without a crowd."""
     left = outcome.sizes.total
     if not left:
-        return "no row left at all"
+        return "no row was published"
     if not outcome.alone:
-        return f"every row left among rows of at least {policy.k} persons, each once, at one moment"
+        return f"every published row is among rows of at least {policy.k} persons, each once, at one moment"
     share = said(outcome.alone / left)
-    return f"{share} of the rows that left were not among {policy.k} persons, each once, at one moment"
+    return f"{share} of the published rows are not among rows of {policy.k} persons, each once, at one moment"
 
 
 def _meaning(policy: Policy, outcome: Outcome) -> str:
-    """What it means that rows left without a crowd, and what to do about it."""
+    """Explain what rows without a crowd mean, and what to do about them."""
     if not outcome.alone:
         return ""
     risk = (
-        "An attacker who knows a person's quasi-identifiers and about when the row came can find the row, and all that "
-        "it says."
+        "An attacker who knows a person's quasi-identifiers and about when the row came can find the row, and read all "
+        "of it."
     )
     if policy.crowd:
-        return f"{risk} The policy forbids it, so this is a mistake of crenel's: do not hand the output out."
+        return f"{risk} The policy forbids it, so this is a bug of crenel: do not publish the output."
     return f"{risk} Method bastion with reuse: off and on_suppress: drop suppresses such rows instead."
 
 
 def _spread(figures: Spread, unit: float = 1.0) -> dict[str, float] | None:
-    """The figures for machines; None if there are none."""
+    """Round figures for machines; None if there are none."""
     if not figures.count:
         return None
     named = {"least": figures.least, "mean": figures.mean, "most": figures.most}
@@ -165,7 +167,7 @@ def _spread(figures: Spread, unit: float = 1.0) -> dict[str, float] | None:
 
 
 def _waited(micros: float) -> str:
-    """A time that somebody waited, in a unit that suits it."""
+    """Write a waiting time, in a unit that suits it."""
     size, unit = next(((size, unit) for unit, size in UNITS.items() if micros >= size), (_SECOND, "s"))
     return f"{micros / size:.3g} {unit}"
 

@@ -196,7 +196,7 @@ def test_pubsub_is_for_dataflow(policy_file: Path, capsys: pytest.CaptureFixture
         "pubsub://projects/no-such-project/topics/published",
     ]
     assert main(["run", str(policy_file), *given]) == 2
-    assert capsys.readouterr().err.startswith("crenel: pubsub:// is for --runner dataflow")
+    assert capsys.readouterr().err.startswith("crenel: pubsub:// needs --runner dataflow")
 
 
 # --- Messages ---

@@ -439,7 +439,7 @@ def test_the_table_tells_what_became_of_the_rows(here: Path, capsys: pytest.Capt
     words = [line.split() for line in said.err.splitlines()]
     assert words[0][:2] == ["left", "alone"]
     labels = [line.split("  ")[0] for line in said.err.splitlines() if not line.startswith(" ")]
-    assert labels[:5] == ["left alone", "rows", "published", "suppressed", "rejected"]
+    assert labels[:5] == ["without crowd", "rows", "published", "suppressed", "rejected"]
     assert ["rows", "100", "in", "1", "file"] in words
     assert ["job", "1", "unknown", "value"] in words
     assert "\r" not in said.err
@@ -810,7 +810,7 @@ def test_progress_is_a_line_that_is_written_over(here: Path, monkeypatch: pytest
     assert crenel("--input", "in.csv", "--output", "out.csv") == 0
     err = capsys.readouterr().err
     assert "row" in err.split("\r")[1]
-    assert err.rpartition("\r\x1b[K")[2].startswith("left alone ")
+    assert err.rpartition("\r\x1b[K")[2].startswith("without crowd ")
 
 
 # --- Seeds and secrets ---

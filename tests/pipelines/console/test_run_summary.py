@@ -51,12 +51,12 @@ def test_counts_add_up():
     assert outcome.loss == pytest.approx(2.0 / 10)
     told = as_dict(POLICY, outcome)
     assert next(iter(told.items())) == ("alone", 3)
-    # Rows that left alone are not hidden by the groups.
+    # Groups do not hide the rows that were published alone.
     assert told["release_rows"] == {"least": 1.0, "mean": 1.667, "most": 3.0}
     assert told["delay_seconds"] == {"least": 1.0, "mean": 2.0, "most": 3.0}
     assert told["held_rows"] == 3
     text = as_text(POLICY, outcome)
-    assert "1.7  rows left together on average; 1 to 3\n" in text
+    assert "1.7  rows released together on average; 1 to 3\n" in text
     assert "2 s  on average; at most 3 s\n" in text
 
 
@@ -67,7 +67,7 @@ def test_what_is_not_known_is_not_told():
     assert (told["release_rows"], told["delay_seconds"], told["loss"]) == (None, None, None)
     assert "delay" not in as_text(POLICY, outcome)
     assert "release size" not in as_text(POLICY, outcome)
-    assert first(POLICY, Counts(), 0) == "left alone 0 no row left at all"
+    assert first(POLICY, Counts(), 0) == "without crowd 0 no row was published"
 
 
 def first(policy: Policy, counts: Counts, rows: int) -> str:
@@ -81,14 +81,14 @@ def first(policy: Policy, counts: Counts, rows: int) -> str:
 def test_the_first_figure_is_of_rows_that_left_without_a_crowd():
     grouped = Counts(kinds=[4, 0, 1, 0], releases=3, sizes=spread(2.0, 2.0))
     said = first(CROWD, grouped, 5)
-    assert said == "left alone 0 every row left among rows of at least 2 persons, each once, at one moment"
+    assert said == "without crowd 0 every published row is among rows of at least 2 persons, each once, at one moment"
     weak = Counts(kinds=[4, 3, 1, 0], releases=6, alone=4, sizes=spread(2.0, 2.0, 1.0, 1.0, 1.0, 1.0))
     said = first(POLICY, weak, 8)
-    assert said.startswith("left alone 4 50% of the rows that left were not among 2 persons")
+    assert said.startswith("without crowd 4 50% of the published rows are not among rows of 2 persons")
     assert "An attacker who knows a person's quasi-identifiers and about when the row came can find the row" in said
     assert said.endswith("Method bastion with reuse: off and on_suppress: drop suppresses such rows instead.")
 
 
 def test_a_policy_that_forbids_it_is_told_not_to_publish():
     broken = Counts(kinds=[4, 0, 0, 0], releases=2, alone=2, sizes=spread(2.0, 2.0))
-    assert first(CROWD, broken, 4).endswith("this is a mistake of crenel's: do not hand the output out.")
+    assert first(CROWD, broken, 4).endswith("this is a bug of crenel: do not publish the output.")

@@ -97,7 +97,7 @@ def test_the_command_reports_it_before_it_reads_anything(
     assert main([*arguments, "flink"]) == 2
     assert capsys.readouterr().err.count("there is no java") == 1
     assert main([*arguments, "local", "--flink-master", "h:1"]) == 2
-    assert "--flink-master goes with --runner flink" in capsys.readouterr().err
+    assert "--flink-master needs --runner flink" in capsys.readouterr().err
 
 
 def test_flags_of_the_user_take_precedence() -> None:
