@@ -19,21 +19,22 @@ class Codes:
 
     def __init__(self, policy: Policy) -> None:
         columns = list(policy.sensitive.values())
-        self._counted = policy.t is not None
+        #: Whether anything is counted: whether the policy has t.
+        self.counted = policy.t is not None
         self._declared = [column.size for column in columns]
         self._known: list[dict[int, int]] = [{} for _ in columns]
-        self._ordered = np.array([column.ordered for column in columns] if self._counted else [], dtype=np.bool_)
+        self._ordered = np.array([column.ordered for column in columns] if self.counted else [], dtype=np.bool_)
 
     @property
     def sizes(self) -> NDArray[np.int64]:
         """How many values each counted column has so far."""
-        if not self._counted:
+        if not self.counted:
             return np.zeros(0, dtype=np.int64)
         return np.array([size or len(known) for size, known in zip(self._declared, self._known, strict=True)], np.int64)
 
     def dense(self, sensitive: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the codes of the values, and learn those that are new."""
-        if not self._counted or len(sensitive) == 0 or all(size is not None for size in self._declared):
+        if not self.counted or len(sensitive) == 0 or all(size is not None for size in self._declared):
             return sensitive
         numbered = sensitive.copy()
         for j, known in enumerate(self._known):

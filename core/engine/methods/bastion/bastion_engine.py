@@ -79,6 +79,8 @@ class Bastion(Compiled):
     # --- Rows in, releases out ---
 
     def _counted(self, rows: Rows) -> Rows:
+        if not self._codes.counted:
+            return rows
         sensitive = self._codes.dense(rows.sensitive)
         closeness, boxes = self._codes.widened(self._state.closeness, self._state.reusable)
         self._state = self._state._replace(closeness=closeness, reusable=boxes)
