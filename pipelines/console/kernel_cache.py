@@ -10,7 +10,8 @@ WAIT = "compiling the engine, once: up to a minute"
 
 def is_compiled(method: str = "bastion") -> bool:
     """Return whether an engine of this method can start at once."""
-    from crenel.engine import _METHODS, Engine  # here, since it imports numba
+    from crenel.engine import Engine  # here, since it imports numba
+    from crenel.policy import methods
 
-    engine = _METHODS[method]
+    engine = methods.find(method).load_engine()
     return engine.is_compiled() if isinstance(engine, type) and issubclass(engine, Engine) else True

@@ -22,10 +22,9 @@ from crenel.engine.kernels.arrays import NONE
 from crenel.engine.kernels.closeness import Closeness
 from crenel.engine.kernels.deadlines import EARLIEST, LATEST
 from crenel.engine.kernels.output import Output
-from crenel.engine.methods.bastion import BastionParameters, bastion_kernel, bastion_plan, bastion_rows
-from crenel.engine.methods.bastion import bastion_state as state
+from crenel.engine.methods.bastion import BastionParameters, bastion_kernel, bastion_plan, bastion_rows, bastion_state
 from crenel.engine.methods.bastion.bastion_losses import in_lanes
-from crenel.engine.methods.mondrian import mondrian_engine as mondrian
+from crenel.engine.methods.mondrian import mondrian_engine
 from crenel.engine.output_buffer import empty_output, take_releases
 from crenel.engine.reusable import count_stored, empty_boxes, grown_boxes, is_weaker, restore_boxes, stored_boxes
 from crenel.engine.space import own, set_domains
@@ -55,12 +54,12 @@ class Bastion(Compiled):
 
     chunk = 512
     kernel = bastion_kernel.run
-    _state: state.Kept
+    _state: bastion_state.Kept
 
     def __init__(self, policy: Policy, key: bytes) -> None:
         super().__init__(policy)
         self._codes = Codes(policy)
-        self._terrain = state.Terrain(self._space, growth=np.empty((2, _most_leaves(policy))))
+        self._terrain = bastion_state.Terrain(self._space, growth=np.empty((2, _most_leaves(policy))))
         self._state = self._empty_state(key, capacity=self.chunk, closeness=self._codes.closeness())
 
     def next_deadline(self) -> int | None:
@@ -93,7 +92,7 @@ class Bastion(Compiled):
         while start != NONE:
             self._reserve_boxes(int(self._state.numbers["reusable"][0]) + 1)
             workspace = _WORKSPACE.of(self._dimensions, len(self._state.held.number), self._policy.k)
-            s = state.State(*self._state, *workspace)
+            s = bastion_state.State(*self._state, *workspace)
             start = bastion_kernel.run(s, *columns, start, now, over)
             parts.append(take_releases(s.out, s.numbers))
             if s.numbers["dividing"][0]:
@@ -104,7 +103,7 @@ class Bastion(Compiled):
         """Return the places of the held rows, in order of arrival."""
         return np.flatnonzero(self._state.held.number[: self._state.numbers["places"][0]] != NONE)
 
-    def _divide(self, s: state.State) -> None:
+    def _divide(self, s: bastion_state.State) -> None:
         """Plan groups for the held rows, all of which are due at one moment.
 
         They are cut into parts as Mondrian does, and groups form within each part. Several sizes of parts are tried,
@@ -124,13 +123,13 @@ class Bastion(Compiled):
         bastion_plan.begin_writing(s)
         s.numbers["dividing"] = 0
 
-    def _divided(self, s: state.State, least: int) -> _Division:
+    def _divided(self, s: bastion_state.State, least: int) -> _Division:
         """Plan groups in parts of at least `least` persons."""
         held, rows = s.held, slice(0, self.held)
         _rearrange(held, np.argsort(held.number[rows]))
         qi = np.ascontiguousarray(held.columns[:, rows].T)
         sensitive, time = held.sensitive[rows], np.zeros(self.held, dtype=np.int64)
-        part = mondrian.partition(s.terrain.space, Rows(qi, held.person[rows], sensitive, time), least)
+        part = mondrian_engine.partition(s.terrain.space, Rows(qi, held.person[rows], sensitive, time), least)
         order = np.lexsort((held.number[rows], part))
         _rearrange(held, order)
         offsets = np.flatnonzero(np.diff(part[order], prepend=-2, append=-2))
@@ -227,7 +226,7 @@ class Bastion(Compiled):
         if grown is not boxes:
             self._state = self._state._replace(reusable=grown, index=_index(len(grown.table), self._dimensions))
 
-    def _empty_state(self, key: bytes, *, capacity: int, closeness: Closeness, draws: int = 0) -> state.Kept:
+    def _empty_state(self, key: bytes, *, capacity: int, closeness: Closeness, draws: int = 0) -> bastion_state.Kept:
         """Return a state without rows.
 
         Args:
@@ -236,13 +235,13 @@ class Bastion(Compiled):
             closeness: The histograms of the stream.
             draws: Words of the keystream that were used.
         """
-        return state.Kept(
+        return bastion_state.Kept(
             numbers=_numbers(self._policy, self._parameters),
             terrain=self._terrain._replace(space=self._space._replace(dimensions=self._space.dimensions.copy())),
             held=_held(self._policy, capacity),
             sample=np.empty((self._dimensions, _SAMPLE)),
             box=np.zeros((3, self._dimensions)),
-            scratch=state.Scratch(
+            scratch=bastion_state.Scratch(
                 row=np.empty(self._dimensions),
                 box=np.empty((3, self._dimensions)),
                 values=np.empty(max(self._policy.l or 0, 1), dtype=np.int64),
@@ -266,7 +265,7 @@ class _Division:
     box: NDArray[np.float64]
 
     @classmethod
-    def of(cls, s: state.State, loss: float) -> _Division:
+    def of(cls, s: bastion_state.State, loss: float) -> _Division:
         rows, groups = int(s.numbers["planned_rows"][0]), int(s.numbers["planned"][0])
         plan = s.plan
         return cls(
@@ -278,7 +277,7 @@ class _Division:
             plan.box[:groups].copy(),
         )
 
-    def plan_again(self, s: state.State) -> None:
+    def plan_again(self, s: bastion_state.State) -> None:
         """Make this the plan of the state. Its rows are no longer held."""
         plan, numbers, rows = s.plan, s.numbers, len(self.number)
         plan.number[:rows], plan.group[:rows] = self.number, self.group
@@ -289,7 +288,7 @@ class _Division:
         numbers["held"] -= rows
 
 
-def _rearrange(held: state.Held, order: NDArray[np.int64]) -> None:
+def _rearrange(held: bastion_state.Held, order: NDArray[np.int64]) -> None:
     """Put all held rows, which have no gaps between them, into another order."""
     rows = slice(0, len(order))
     for name in _HELD:
@@ -308,9 +307,9 @@ class _Workspace(threading.local):
     """Scratch space and output buffers that the engines of a thread share, so that a shard costs only its rows."""
 
     def __init__(self) -> None:
-        self._shared: dict[int, tuple[state.Search, state.Plan, Output]] = {}
+        self._shared: dict[int, tuple[bastion_state.Search, bastion_state.Plan, Output]] = {}
 
-    def of(self, dimensions: int, places: int, k: int) -> tuple[state.Search, state.Plan, Output]:
+    def of(self, dimensions: int, places: int, k: int) -> tuple[bastion_state.Search, bastion_state.Plan, Output]:
         """Return scratch space for `places` held rows and groups of k, and an output buffer to release them all."""
         needed, groups = max(places, _SAMPLE), places // k + 1
         search, plan, out = self._shared.get(dimensions, (None, None, None))
@@ -327,22 +326,22 @@ class _Workspace(threading.local):
 _WORKSPACE = _Workspace()
 
 
-def _search(dimensions: int, places: int) -> state.Search:
-    return state.Search(
+def _search(dimensions: int, places: int) -> bastion_state.Search:
+    return bastion_state.Search(
         cost=np.empty(places),
         order=np.empty(places),
         place=np.empty(places, dtype=np.int64),
         offset=np.empty((dimensions, places), dtype=np.float32),
         score=np.empty(in_lanes(places), dtype=np.float32),
-        least=np.empty(state.LANES, dtype=np.float32),
+        least=np.empty(bastion_state.LANES, dtype=np.float32),
         members=np.empty(places + 1, dtype=np.int64),
         company=np.empty(places, dtype=np.int64),
     )
 
 
-def _plan(dimensions: int, places: int, groups: int) -> state.Plan:
+def _plan(dimensions: int, places: int, groups: int) -> bastion_state.Plan:
     rows = {name: np.empty(places, dtype=np.int64) for name in ("place", "number", "group", "order")}
-    return state.Plan(
+    return bastion_state.Plan(
         **rows,
         size=np.empty(groups, dtype=np.int64),
         box=np.empty((groups, 3, dimensions)),
@@ -351,7 +350,7 @@ def _plan(dimensions: int, places: int, groups: int) -> state.Plan:
 
 
 def _numbers(policy: Policy, parameters: BastionParameters) -> NDArray[Any]:
-    numbers = numbers_of(policy, state.NUMBERS)
+    numbers = numbers_of(policy, bastion_state.NUMBERS)
     numbers["max_reusable"] = parameters.max_reusable if parameters.reuse is not Reuse.OFF else 0
     numbers["eta"] = parameters.eta if parameters.reuse is Reuse.WEIGHTED else 0.0
     numbers["lonely"] = parameters.lonely
@@ -368,8 +367,8 @@ def _most_leaves(policy: Policy) -> int:
     return max((len(geometry.leaf) for geometry in geometries if isinstance(geometry, Tree)), default=0)
 
 
-def _held(policy: Policy, capacity: int) -> state.Held:
-    return state.Held(
+def _held(policy: Policy, capacity: int) -> bastion_state.Held:
+    return bastion_state.Held(
         number=np.empty(capacity, dtype=np.int64),
         person=np.empty(capacity, dtype=np.int64),
         deadline=np.empty(0 if policy.delay is None else capacity, dtype=np.int64),
@@ -379,9 +378,9 @@ def _held(policy: Policy, capacity: int) -> state.Held:
     )
 
 
-def _index(size: int, dimensions: int) -> state.BoxIndex:
-    return state.BoxIndex(
-        boxes=np.zeros((dimensions, state.BINS, -(-size // 64)), dtype=np.uint64),
+def _index(size: int, dimensions: int) -> bastion_state.BoxIndex:
+    return bastion_state.BoxIndex(
+        boxes=np.zeros((dimensions, bastion_state.BINS, -(-size // 64)), dtype=np.uint64),
         bounds=np.full((3, dimensions), np.nan),  # of no domain, so that the first search indexes all boxes
         bins=np.empty(dimensions, dtype=np.int64),
     )

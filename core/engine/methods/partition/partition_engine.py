@@ -20,8 +20,7 @@ from crenel.engine.kernels.arrays import NONE
 from crenel.engine.kernels.deadlines import EARLIEST
 from crenel.engine.kernels.distinct_counts import ENTRY
 from crenel.engine.kernels.held_rows import empty_slots, first_deadline, held_slots
-from crenel.engine.methods.partition import PartitionParameters, partition_kernel
-from crenel.engine.methods.partition import partition_state as state
+from crenel.engine.methods.partition import PartitionParameters, partition_kernel, partition_state
 from crenel.engine.output_buffer import empty_output, take_releases
 from crenel.engine.reusable import empty_boxes, is_weaker, restore_boxes, stored_boxes
 from crenel.engine.space import own, set_domains
@@ -33,10 +32,10 @@ from crenel.policy.parameters import Reuse
 _MOST_EXPECTED = 1 << 16
 _SCHEMAS = Schemas("crenel.engine.methods.partition", ("partition.1.avsc",))
 _REUSE = {
-    Reuse.OFF: state.OFF,
-    Reuse.BEST: state.BEST,
-    Reuse.UNIFORM: state.UNIFORM,
-    Reuse.WEIGHTED: state.WEIGHTED,
+    Reuse.OFF: partition_state.OFF,
+    Reuse.BEST: partition_state.BEST,
+    Reuse.UNIFORM: partition_state.UNIFORM,
+    Reuse.WEIGHTED: partition_state.WEIGHTED,
 }
 
 
@@ -49,7 +48,7 @@ class Partition(Compiled):
     """
 
     kernel = partition_kernel.run
-    _state: state.State
+    _state: partition_state.State
 
     def __init__(self, policy: Policy, key: bytes) -> None:
         super().__init__(policy)
@@ -95,7 +94,7 @@ class Partition(Compiled):
         set_domains(s.space, unpacked(record["domain_lo"]), unpacked(record["domain_hi"]))
         partition_kernel.rebuild(s, **held)
         self._resume(record, ("draws", "arrivals", "released", "clock"))
-        if not is_weaker(record, self._policy) and s.numbers["reuse"][0] != state.OFF:
+        if not is_weaker(record, self._policy) and s.numbers["reuse"][0] != partition_state.OFF:
             restore_boxes(s.reusable, s.numbers, record["reusable"])
             bits = np.left_shift(1, np.arange(self._dimensions, dtype=np.int64))
             s.reusable.table["present"] = ~np.isnan(s.reusable.lo) @ bits
@@ -136,7 +135,7 @@ class Partition(Compiled):
         for name in ("arrivals", "clock", "draws", "released", "reusable", "reusable_oldest"):
             self._state.numbers[name] = old.numbers[name]
 
-    def _empty_state(self, key: bytes, *, capacity: int, draws: int = 0) -> state.State:
+    def _empty_state(self, key: bytes, *, capacity: int, draws: int = 0) -> partition_state.State:
         """Return a state without rows, with space for `capacity` rows."""
         policy, dimensions = self._policy, self._dimensions
         numbers = _numbers(policy)
@@ -145,13 +144,13 @@ class Partition(Compiled):
         # The table counts the values of each held row for its partition, and once more while a group is formed, and
         # it has one entry per partition. At most half of it is used.
         table = 1 << (2 * capacity * (2 * tracked + 1) - 1).bit_length()
-        return state.State(
+        return partition_state.State(
             numbers=numbers,
             space=self._space._replace(dimensions=self._space.dimensions.copy()),
             counts=np.zeros(table, dtype=ENTRY),
             buffer=_buffer(capacity, dimensions, len(policy.sensitive)),
-            partitions=state.Partitions(
-                table=np.empty(capacity, dtype=state.PARTITION),
+            partitions=partition_state.Partitions(
+                table=np.empty(capacity, dtype=partition_state.PARTITION),
                 distinct=np.zeros((capacity, tracked), dtype=np.int64),
                 active=np.arange(capacity, dtype=np.int64),
                 wanted=np.zeros(capacity, dtype=np.bool_),
@@ -172,7 +171,7 @@ def _parameters(policy: Policy) -> PartitionParameters:
 
 def _numbers(policy: Policy) -> NDArray[Any]:
     parameters = _parameters(policy)
-    numbers = numbers_of(policy, state.NUMBERS)
+    numbers = numbers_of(policy, partition_state.NUMBERS)
     numbers["reuse"] = _REUSE[parameters.reuse]
     numbers["reuse_rows"], numbers["reuse_time"] = _reuse_for(policy, parameters)
     numbers["eta"] = parameters.eta
@@ -193,9 +192,9 @@ def _reuse_for(policy: Policy, parameters: PartitionParameters) -> tuple[int, in
     return 0, max((policy.delay or 0) // 10, 1)
 
 
-def _buffer(capacity: int, dimensions: int, columns: int) -> state.Buffer:
-    return state.Buffer(
-        slots=np.empty(capacity, dtype=state.SLOT),
+def _buffer(capacity: int, dimensions: int, columns: int) -> partition_state.Buffer:
+    return partition_state.Buffer(
+        slots=np.empty(capacity, dtype=partition_state.SLOT),
         sensitive=np.empty((capacity, columns), dtype=np.int64),
         qi=np.empty((dimensions, capacity)),
         partition=np.full(capacity, NONE, dtype=np.int64),
@@ -203,8 +202,8 @@ def _buffer(capacity: int, dimensions: int, columns: int) -> state.Buffer:
     )
 
 
-def _search(capacity: int, dimensions: int, tracked: int) -> state.GroupSearch:
-    return state.GroupSearch(
+def _search(capacity: int, dimensions: int, tracked: int) -> partition_state.GroupSearch:
+    return partition_state.GroupSearch(
         slots=np.empty(capacity, dtype=np.int64),
         distance=np.empty(capacity),
         shared=np.empty(capacity),

@@ -20,9 +20,14 @@ from crenel.engine.contract import Releases, SnapshotError
 from crenel.engine.draws import generator
 from crenel.engine.kernels.arrays import NONE
 from crenel.engine.kernels.deadlines import EARLIEST, LATEST
-from crenel.engine.methods.rtree import MinDelayParameters, RTreeDensityParameters, RTreeParameters, rtree_kernel
-from crenel.engine.methods.rtree import chain_sampling as chain
-from crenel.engine.methods.rtree import rtree_state as state
+from crenel.engine.methods.rtree import (
+    MinDelayParameters,
+    RTreeDensityParameters,
+    RTreeParameters,
+    chain_sampling,
+    rtree_kernel,
+    rtree_state,
+)
 from crenel.engine.methods.rtree.rtree_index import empty_tree
 from crenel.engine.output_buffer import empty_output, take_releases
 from crenel.engine.space import own, set_domains
@@ -44,7 +49,7 @@ class Continuous(Compiled):
     """
 
     kernel = rtree_kernel.run
-    _state: state.State
+    _state: rtree_state.State
 
     def __init__(self, policy: Policy, key: bytes) -> None:
         super().__init__(policy)
@@ -118,7 +123,7 @@ class Continuous(Compiled):
         )
         set_domains(s.space, unpacked(record["domain_lo"]), unpacked(record["domain_hi"]))
         points = unpacked(chains["qi"]).reshape(-1, self._dimensions)
-        chain.restore_chains(s.chains, stored["length"], stored["successor"], stored["number"], points)
+        chain_sampling.restore_chains(s.chains, stored["length"], stored["successor"], stored["number"], points)
         qi = unpacked(rows["qi"]).reshape(count, self._dimensions)
         leaves = {name: unpacked(column, "<i8") for name, column in record["leaves"].items()}
         self._rebuild({**held, "qi": qi}, leaves)
@@ -161,7 +166,7 @@ class Continuous(Compiled):
     def _stored_chains(self) -> dict[str, NDArray[Any]]:
         chains = self._state.chains
         length = np.zeros(len(chains.table), dtype=np.int64)
-        links = chain.stored_links(chains, length)
+        links = chain_sampling.stored_links(chains, length)
         successor = np.where(length > 0, chains.table["successor"], 0)
         number = chains.links["number"][links]
         return {"length": length, "successor": successor, "number": number, "qi": chains.points[links]}
@@ -181,7 +186,9 @@ class Continuous(Compiled):
         for name in _NUMBERS:
             self._state.numbers[name] = old.numbers[name]
 
-    def _empty_state(self, key: bytes, *, capacity: int, chains: chain.Chains, draws: int = 0) -> state.State:
+    def _empty_state(
+        self, key: bytes, *, capacity: int, chains: chain_sampling.Chains, draws: int = 0
+    ) -> rtree_state.State:
         """Return a state without rows, with space for `capacity` rows."""
         policy = self._policy
         numbers = _numbers(policy)
@@ -189,13 +196,13 @@ class Continuous(Compiled):
         columns = len(policy.sensitive)
         least = np.array([policy.k] + [policy.l or 0] * (columns if policy.l else 0), dtype=np.int64)
         tree = empty_tree(capacity, self._dimensions, least, 1 + columns)
-        return state.State(
+        return rtree_state.State(
             numbers=numbers,
             space=self._space._replace(dimensions=self._space.dimensions.copy()),
             tree=tree,
-            slots=np.empty(capacity, dtype=state.SLOT),
+            slots=np.empty(capacity, dtype=rtree_state.SLOT),
             free=np.arange(capacity, dtype=np.int64)[::-1].copy(),
-            leaves=np.zeros(len(tree.nodes), dtype=state.LEAF),
+            leaves=np.zeros(len(tree.nodes), dtype=rtree_state.LEAF),
             held_distinct=np.zeros(len(least), dtype=np.int64),
             chains=chains,
             inside=np.zeros(len(chains.table), dtype=np.uint8),
@@ -220,7 +227,7 @@ def _numbers(policy: Policy) -> NDArray[Any]:
             f"Continuous: policy.method must be min-delay, rtree, rtree-density or rtree-full, not {policy.method!r}."
         )
         raise TypeError(message)
-    numbers = numbers_of(policy, state.NUMBERS)
+    numbers = numbers_of(policy, rtree_state.NUMBERS)
     numbers["first_fit"] = isinstance(parameters, MinDelayParameters)
     if isinstance(parameters, RTreeParameters):
         numbers["instant"] = parse_duration(parameters.instant or "") or 0
@@ -235,19 +242,19 @@ def _numbers(policy: Policy) -> NDArray[Any]:
     return numbers
 
 
-def empty_chains(count: int, window: int, dimensions: int) -> chain.Chains:
+def empty_chains(count: int, window: int, dimensions: int) -> chain_sampling.Chains:
     """Return chains that have seen no row yet."""
     # A chain has three rows on average, and hardly ever more than ten.
     links = 4 * count + 64
-    meta = np.zeros(1, dtype=chain.META)
+    meta = np.zeros(1, dtype=chain_sampling.META)
     meta["free"] = links
-    table = np.zeros(count, dtype=chain.CHAIN)
+    table = np.zeros(count, dtype=chain_sampling.CHAIN)
     for name in ("head", "tail", "previous", "next"):
         table[name] = NONE
-    return chain.Chains(
+    return chain_sampling.Chains(
         meta=meta,
         table=table,
-        links=np.empty(links, dtype=chain.LINK),
+        links=np.empty(links, dtype=chain_sampling.LINK),
         points=np.empty((links, dimensions)),
         free=np.arange(links, dtype=np.int64)[::-1].copy(),
         buckets=np.full(window, NONE, dtype=np.int64),

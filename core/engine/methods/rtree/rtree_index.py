@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from crenel.engine.kernels.arrays import NONE
 from crenel.engine.kernels.box_geometry import Boxes, Space
 from crenel.engine.kernels.distinct_counts import ENTRY
-from crenel.engine.methods.rtree import rtree_index_kernel as kernels
+from crenel.engine.methods.rtree import rtree_index_kernel
 
 __all__ = ["RTree", "empty_tree"]
 
 
-def empty_tree(capacity: int, dimensions: int, least: NDArray[np.int64], labels: int) -> kernels.Tree:
+def empty_tree(capacity: int, dimensions: int, least: NDArray[np.int64], labels: int) -> rtree_index_kernel.Tree:
     """Return an empty tree.
 
     Args:
@@ -32,16 +32,16 @@ def empty_tree(capacity: int, dimensions: int, least: NDArray[np.int64], labels:
     """
     # No leaf is empty, and each inner node has two children; one box is scratch space.
     nodes = 2 * capacity + 1
-    meta = np.zeros(1, dtype=kernels.META)
+    meta = np.zeros(1, dtype=rtree_index_kernel.META)
     meta["root"] = NONE
     meta["free"] = nodes - 1
     # The table counts each label of a row for its leaf, for all rows (if the caller does), and once more while a leaf
     # is cut. At most half of it is used.
     table = 1 << (6 * capacity * len(least)).bit_length()
-    return kernels.Tree(
+    return rtree_index_kernel.Tree(
         meta=meta,
-        nodes=np.zeros(nodes, dtype=kernels.NODE),
-        children=np.empty((nodes, kernels.FAN_OUT + 1), dtype=np.int64),
+        nodes=np.zeros(nodes, dtype=rtree_index_kernel.NODE),
+        children=np.empty((nodes, rtree_index_kernel.FAN_OUT + 1), dtype=np.int64),
         # One box per line, with one number more: with a single quasi-identifier numba would otherwise see a contiguous
         # array, and compile everything again for it.
         boxes=Boxes(*(np.zeros((nodes, dimensions + 1), dtype=t).T[:dimensions] for t in ("f8", "f8", "i8"))),
@@ -49,7 +49,7 @@ def empty_tree(capacity: int, dimensions: int, least: NDArray[np.int64], labels:
         leaves=np.empty(nodes, dtype=np.int64),
         stack=np.empty(nodes, dtype=np.int64),
         bound=np.empty(nodes),
-        rows=np.empty(capacity, dtype=kernels.ROW),
+        rows=np.empty(capacity, dtype=rtree_index_kernel.ROW),
         points=np.empty((capacity, dimensions)),
         labels=np.empty((capacity, labels), dtype=np.int64),
         least=least,
@@ -87,7 +87,7 @@ class RTree:
         self._slots[number], self._rows[slot] = slot, number
         self._tree.points[slot] = point
         self._tree.labels[slot] = [person, *labels]
-        kernels.insert(self._tree, self._space, slot)
+        rtree_index_kernel.insert(self._tree, self._space, slot)
         return number
 
     def leaves(self) -> list[int]:
@@ -118,23 +118,23 @@ class RTree:
     def delete_leaf(self, leaf: int) -> list[int]:
         """Delete a leaf with its rows, and return their numbers."""
         rows = self.rows_of(leaf)
-        kernels.delete_leaf(self._tree, self._space, leaf)
+        rtree_index_kernel.delete_leaf(self._tree, self._space, leaf)
         self._forget(rows)
         return rows
 
     def delete_row(self, number: int) -> None:
         """Delete one row, and its leaf if that is empty then."""
-        kernels.delete_row(self._tree, self._space, self._slots[number])
+        rtree_index_kernel.delete_row(self._tree, self._space, self._slots[number])
         self._forget([number])
 
     def merge(self, leaf: int, other: int) -> None:
         """Move the rows of another leaf whose persons this one lacks into it, and cut it if it is then too large."""
-        kernels.merge(self._tree, self._space, leaf, other)
+        rtree_index_kernel.merge(self._tree, self._space, leaf, other)
 
     def covering(self, point: NDArray[np.float64]) -> list[int]:
         """Return the leaves whose boxes contain the point, the oldest first."""
         found = np.empty(len(self._tree.leaves), dtype=np.int64)
-        count = kernels.find_covering(self._tree, point, found)
+        count = rtree_index_kernel.find_covering(self._tree, point, found)
         return sorted(map(int, found[:count]), key=self._tree.nodes["born"].__getitem__)
 
     def root(self) -> int | None:
