@@ -139,8 +139,8 @@ class Anonymize(beam.PTransform):
         result.published.element_type = result.suppressed.element_type = published
         numbered = placed if self._options.row_number is not None else []
         result.rejected.element_type = _record_type([*REJECTED_FIELDS, *numbered], fields)
-        result.trace.element_type = _like_rows(element_type, _DICT)
-        result.releases.element_type = _like_rows(element_type, _record_type(RELEASE_FIELDS, fields))
+        result.trace.element_type = _like_rows(element_type, fields, _DICT)
+        result.releases.element_type = _like_rows(element_type, fields, _record_type(RELEASE_FIELDS, fields))
         result.counts.element_type = _DICT
 
     def _check_windows(self, windowing: Any) -> None:
@@ -251,8 +251,7 @@ def _published_type(
 ) -> Any:
     """The type of published rows: with a schema, if the input rows have one."""
     if fields is None:
-        is_dict = element_type is dict or isinstance(element_type, type(_DICT))
-        return _like_rows(element_type, _DICT if is_dict else Any)
+        return _like_rows(element_type, fields, _DICT)
     columns = [(name, _beam_type(kind)) for name, kind in Publisher(policy).fields()]
     if policy.declaration.takes_holes:  # a range may be missing as a whole
         columns = [(name, _or_none(kind)) for name, kind in columns]
@@ -261,11 +260,12 @@ def _published_type(
     return RowTypeConstraint.from_fields([*columns, *placed])
 
 
-def _like_rows(element_type: Any, otherwise: Any) -> Any:
-    """The type of an output that holds batches if the rows come in batches."""
-    if element_type in (None, Any):
-        return Any
-    return pa.RecordBatch if element_type in _ARROW else otherwise
+def _like_rows(element_type: Any, fields: dict[str, Any] | None, of_rows: Any) -> Any:
+    """The type of an output that holds batches if the rows come in batches, and records if they come one by one."""
+    if element_type in _ARROW:
+        return pa.RecordBatch
+    comes_one_by_one = fields is not None or element_type is dict or isinstance(element_type, type(_DICT))
+    return of_rows if comes_one_by_one else Any
 
 
 def _record_type(fields: Sequence[tuple[str, Any]], of_rows: dict[str, Any] | None) -> Any:

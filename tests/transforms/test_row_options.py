@@ -194,3 +194,13 @@ def test_the_order_is_in_the_schema() -> None:
     out = given | AnonymizeBounded(policy(), row_number="place", order_column="order")
     assert dict(out.published.element_type._fields)["order"] is int
     assert dict(out.rejected.element_type._fields)["order"] is int
+
+
+def test_batches_of_an_undeclared_type_are_records_of_any() -> None:
+    pipeline = beam.Pipeline(runner="FnApiRunner")
+    given = pipeline | beam.Create([1, 2]) | beam.Map(lambda _: pa.RecordBatch.from_pylist(GIVEN))
+    out = given | AnonymizeBounded(policy(), row_number="place", trace=True)
+    assert out.published.element_type == out.releases.element_type == out.trace.element_type == Any
+    typed = given | "Typed" >> beam.Map(lambda batch: batch).with_output_types(pa.RecordBatch)
+    out = typed | "Typed rows" >> AnonymizeBounded(policy(), row_number="place", trace=True)
+    assert out.published.element_type == out.releases.element_type == out.trace.element_type == pa.RecordBatch

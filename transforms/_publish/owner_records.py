@@ -83,16 +83,19 @@ class OwnerRecords:
         releases = departure.releases
         columns = (releases.kind, releases.sizes, releases.persons, releases.loss)
         clock = (releases.moment, releases.arrivals, releases.group)
+        last, timestamp = None, None
         for kind, rows, persons, loss, moment, arrivals, group in zip(
             *(column.tolist() for column in (*columns, *clock)), strict=True
         ):
+            if moment != last:  # mostly many releases at one moment
+                last, timestamp = moment, self._timestamp(moment)
             yield {
                 "shard": shard,
                 "kind": _KINDS[kind],
                 "rows": rows,
                 "persons": persons,
                 "loss": loss,
-                "moment": self._timestamp(moment),
+                "moment": timestamp,
                 "arrivals": arrivals,
                 "group": group,
             }
@@ -145,7 +148,8 @@ class OwnerRecords:
         return _batch(columns, TRACE_SCHEMA)
 
     def _timestamp(self, moment: int) -> Timestamp | None:
-        return Timestamp(micros=moment) if self._timed and moment > _NO_TIME else None
+        # Microseconds by position: by name they cost a quarter more.
+        return Timestamp(0, moment) if self._timed and moment > _NO_TIME else None
 
     def _columns(self, departure: Departure, shard: int) -> dict[str, pa.Array]:
         """The columns that both kinds of records have."""
