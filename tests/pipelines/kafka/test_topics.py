@@ -111,7 +111,7 @@ def test_a_stream_is_judged_at_its_end(
     command = ["run", str(tmp_path / "policy.yaml"), "--input", "kafka://a:1/a", "--output", "kafka://a:1/b"]
     assert main(command) == 3
     first, *_, last = capsys.readouterr().err.splitlines()
-    assert first.split()[:3] == ["left", "alone", "3"]
+    assert first.split()[:3] == ["without", "crowd", "3"]
     assert last.startswith("crenel: 20 rows (20%) were suppressed, 15 more than --most-suppressed 5% allows")
     assert main([*command, "--most-suppressed", "20%", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["alone"] == 3

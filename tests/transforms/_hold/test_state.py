@@ -444,5 +444,5 @@ def test_state_of_no_known_form_is_refused() -> None:
     through(state, [Worker(POLICY)], PACKS[:3], end=False)
     state.snapshot.value = b"\xc3\x01 something else"
     forget()
-    with pytest.raises(SnapshotError, match=r"was not written with shards\.1\.avsc"):
+    with pytest.raises(SnapshotError, match=r"was not written with the schema shards\.1\.avsc"):
         Worker(POLICY).push(state, PACKS[3])
