@@ -437,7 +437,7 @@ def test_the_table_tells_what_became_of_the_rows(here: Path, capsys: pytest.Capt
     said = capsys.readouterr()
     assert said.out == ""
     words = [line.split() for line in said.err.splitlines()]
-    assert words[0][:2] == ["left", "alone"]
+    assert words[0][:2] == ["without", "crowd"]
     labels = [line.split("  ")[0] for line in said.err.splitlines() if not line.startswith(" ")]
     assert labels[:5] == ["without crowd", "rows", "published", "suppressed", "rejected"]
     assert ["rows", "100", "in", "1", "file"] in words
@@ -519,7 +519,7 @@ def test_a_policy_that_asks_for_the_crowd_leaves_no_row_alone(here: Path, capsys
     write_csv(here / "in.csv", [{**row, "who": i} for i, row in enumerate(make_rows())])
     assert crenel("--input", "in.csv", "--output", "out.csv") == 0
     first, *_ = capsys.readouterr().err.splitlines()
-    assert first.split()[:3] == ["left", "alone", "0"]
+    assert first.split()[:3] == ["without", "crowd", "0"]
 
 
 # -- rows that did not leave -----------------------------------------------------------------------
