@@ -35,7 +35,7 @@ PRISM_TESTS := tests/runners/test_prism.py $(addprefix tests/transforms/test_,wi
 
 fetch: $(VENV)/prism ## Fetch and build what tests on Prism, Flink and Kafka need; else they do it themselves
 	$(BIN)/python -c 'from crenel.runners import prism; prism.check([])'
-	$(BIN)/python -c 'from crenel.runners.flink import runs; runs.check([])'
+	$(BIN)/python -c 'from crenel.runners.flink import flink_run; flink_run.check([])'
 	$(BIN)/python -c 'from tests.pipelines.kafka import broker; broker.libraries()'
 
 prism-test: $(VENV)/prism ## Run the transform's tests on Prism, which is built if need be

@@ -1,7 +1,7 @@
-"""State is Avro, in its single-object encoding: a marker, the schema's fingerprint, the record.
+"""State is stored as Avro, in its single-object encoding: a marker, the fingerprint of the schema, the record.
 
-The fingerprint says which schema wrote it. The schemas of all releases stay in the tree (`castle.1.avsc`, ...), so
-that a savepoint survives an upgrade.
+The fingerprint says which schema a record was written with. A later release that stores something else adds a schema
+(`castle.2.avsc`) and keeps the earlier ones, so that a savepoint survives the upgrade.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _HEADER = len(_MARKER) + 8
 
 
 class Schemas:
-    """The schemas that one kind of record was and is written with.
+    """The schemas of one kind of record: the current one, and those of earlier releases.
 
     Args:
-        package: Where the files are.
-        names: Of the files; the first is today's.
+        package: The package that has the schema files.
+        names: The names of the files, the current one first.
     """
 
     def __init__(self, package: str, names: tuple[str, ...]) -> None:
@@ -39,21 +39,21 @@ class Schemas:
 
     @cached_property
     def _known(self) -> dict[bytes, Any]:
-        """The schemas by what a record that was written with them begins with; today's first."""
+        """The schemas by the bytes that their records begin with; the current one first."""
         known = {}
         for name in self._names:
             text = resources.files(self._package).joinpath(name).read_text(encoding="utf-8")
             schema = fastavro.parse_schema(json.loads(text))
-            mark = fingerprint(to_parsing_canonical_form(schema), "CRC-64-AVRO")
-            known[_MARKER + bytes.fromhex(mark)] = schema
+            digest = fingerprint(to_parsing_canonical_form(schema), "CRC-64-AVRO")
+            known[_MARKER + bytes.fromhex(digest)] = schema
         return known
 
     def wrote(self, data: bytes) -> bool:
-        """Whether a record is of this kind, by how it begins."""
+        """Return whether a record is of this kind."""
         return data[:_HEADER] in self._known
 
     def encode(self, record: dict[str, Any]) -> bytes:
-        """Write a record with today's schema."""
+        """Write a record with the current schema."""
         header, schema = next(iter(self._known.items()))
         body = io.BytesIO()
         body.write(header)
@@ -61,14 +61,14 @@ class Schemas:
         return body.getvalue()
 
     def decode(self, data: bytes) -> dict[str, Any]:
-        """Read a record that was written with any of the schemas.
+        """Read a record that was written with one of the schemas.
 
         Raises:
-            SnapshotError: it was written with another, or is damaged.
+            SnapshotError: The record was written with another schema, or is damaged.
         """
         schema = self._known.get(data[:_HEADER])
         if schema is None:
-            message = f"The state was not written with {self._names[0]}, or an earlier form of it."
+            message = f"The state was not written with the schema {self._names[0]}."
             raise SnapshotError(message)
         stream = io.BytesIO(data[_HEADER:])
         try:
@@ -76,17 +76,17 @@ class Schemas:
         except (EOFError, ValueError, IndexError, MemoryError):
             record = None
         if not isinstance(record, dict) or stream.read(1):
-            message = f"The state is damaged: it does not follow {self._names[0]}."
+            message = f"The state is damaged: it does not follow the schema {self._names[0]}."
             raise SnapshotError(message)
         return record
 
 
 def packed(array: NDArray[Any]) -> bytes:
-    """The array as little-endian bytes."""
+    """Return the array as little-endian bytes."""
     return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
 
 
 def unpacked(data: bytes, dtype: str = "<f8") -> NDArray[Any]:
-    """The array that `packed` wrote, in the machine's own byte order; it may be written to."""
+    """Return the array that `packed` wrote, in the machine's byte order. It can be written to."""
     stored = np.frombuffer(data, dtype)
     return stored.astype(stored.dtype.newbyteorder("="))

@@ -1,14 +1,14 @@
-"""Golden files: state as each release wrote it, and what came of it.
+"""Golden files: state as a release wrote it, and the releases that followed.
 
 A savepoint or an `--update` must survive an upgrade. For every schema in the tree (`castle.1.avsc`, ...) there is a
-file `golden/castle.1.json`, written when the schema was new: a snapshot, what was pushed afterwards, and what left. The
-tests load it with today's code and expect the same.
+file `golden/castle.1.json` from the time when the schema was new: a snapshot, the rows that were pushed afterwards, and
+their releases. The tests load it with the current code and expect the same releases.
 
     python -m tests.golden      writes the files of schemas that have none yet
 
-A golden file is never written again. If its test fails, the code has to change, not the file. If what is stored has to
-change, it gets a new schema (`castle.2.avsc`, first in the list of its module; the old one stays) and a writer below,
-and this adds its file.
+Once a version is released, its golden files never change. If a test of one fails, the code has to change, not the file.
+To store something else, add a schema (`castle.2.avsc`, first in the list of its module; the old one stays), and run
+this to add its file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from crenel.policy import Policy
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
 
-#: Where schemas are, and where their golden files.
+#: The folders of schemas, and those of their golden files.
 FOLDERS = {
     ROOT / "core" / "engine": TESTS / "core" / "engine" / "golden",
     ROOT / "transforms": TESTS / "transforms" / "golden",
@@ -37,7 +37,7 @@ FOLDERS = {
 
 
 def files() -> dict[str, Path]:
-    """The golden file of each schema in the tree, by its name (`castle.1`)."""
+    """The golden file of each schema in the tree, by the schema's name (`castle.1`)."""
     return {
         schema.stem: golden / f"{schema.stem}.json"
         for folder, golden in FOLDERS.items()
@@ -75,13 +75,8 @@ ENGINE_POLICY: dict[str, Any] = {
 }
 
 
-def policy_of(record: dict[str, Any]) -> Policy:
-    """An engine's policy. The files leave out what was the default when they were written."""
-    return Policy.from_dict({"method": "castle", "on_suppress": "star", **record["policy"]})
-
-
 def engine_rows(count: int) -> Rows:
-    """Rows here and there, by arithmetic alone: no generator that a release of numpy could change."""
+    """Scattered rows, computed without a generator that a release of numpy could change."""
     n = np.arange(count, dtype=np.int64)
     qi = np.stack([n * 37 % 101, n * 113 % 1000, n * 5 % 4], axis=1)
     sensitive = np.stack([(n * n + n // 3) % 5 + 10**6, n // 2 % 3], axis=1)
@@ -131,7 +126,7 @@ def rows_of(record: dict[str, Any]) -> Rows:
 
 
 def continued(engine: Any, rows: Rows) -> list[dict[str, Any]]:
-    """What leaves of the rest."""
+    """The releases of the remaining rows."""
     now = int(rows.time.max()) + 60 * 10**6
     return [listed(engine.push(rows.slice(150, 200))), listed(engine.advance(now)), listed(engine.flush())]
 
@@ -169,7 +164,7 @@ def write_shards() -> dict[str, Any]:
     packs = []
     for start in range(0, 160, 20):
         part = given[start : start + 20]
-        # Both forms, so that both are held.
+        # Both forms, so that both are in the state.
         packed = packer.pack_dicts(part, None) if start % 40 else packer.pack_arrow(pa.Table.from_pylist(part), None)
         packs += [as_text(pack.to_bytes()) for pack in packed.packs]
     state, cut = cells.State(), len(packs) * 5 // 8
@@ -217,14 +212,14 @@ def held_on(record: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def gone_on(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """What leaves of stored state and the packs that follow."""
+    """The rows that are published from stored state and the packs that follow."""
     from tests.transforms import cells
 
     state = cells.State()
     state.snapshot.value = as_bytes(record["snapshot"])
     state.log.items = [as_bytes(op) for op in record["log"]]
     state.token.value = b"not of here"
-    worker = cells.Worker(Policy.from_dict({"on_suppress": "star", **record["policy"]}))
+    worker = cells.Worker(Policy.from_dict(record["policy"]))
     out: list[Any] = []
     for pack in record["packs"]:
         out += worker.push(state, as_bytes(pack))
@@ -235,14 +230,15 @@ def gone_on(record: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
+#: What writes the golden file of a schema, by the schema's name without its number.
 WRITERS: dict[str, Callable[[], dict[str, Any]]] = {
-    "bastion.1": lambda: write_engine(method="bastion", k=5, parameters={"reuse": "weighted", "max_reusable": 4}),
-    "castle.1": write_engine,
-    "castleguard.1": lambda: write_engine(
+    "bastion": lambda: write_engine(method="bastion", k=5, parameters={"reuse": "weighted", "max_reusable": 4}),
+    "castle": write_engine,
+    "castleguard": lambda: write_engine(
         method="castleguard", t=None, parameters={"beta_sample": 0.75, "perturb_sensitive": {"size": 2.0}}
     ),
-    "reordered.1": lambda: write_engine(delay_rows=None, parameters={"reorder": True}),
-    "sdgs.1": lambda: write_engine(
+    "reordered": lambda: write_engine(delay_rows=None, parameters={"reorder": True}),
+    "sdgs": lambda: write_engine(
         method="sdgs",
         t=None,
         l=None,
@@ -251,28 +247,28 @@ WRITERS: dict[str, Callable[[], dict[str, Any]]] = {
         quasi_identifiers=ENGINE_POLICY["quasi_identifiers"] | {"age": {"type": "numeric", "domain": [0, 100]}},
         parameters={"beta_sample": 0.75, "grid": {"age": 4, "zip": 0, "kind": 1}, "cover": "quasi_identifiers"},
     ),
-    "partition.1": write_partition,
-    "buffered.1": lambda: write_engine(method="faanst-passive", t=None, parameters={"mu": 20}),
-    "rtree.1": lambda: write_engine(
+    "partition": write_partition,
+    "buffered": lambda: write_engine(method="faanst-passive", t=None, parameters={"mu": 20}),
+    "rtree": lambda: write_engine(
         k=12,
         t=None,
         method="rtree-full",
         parameters={"active_rows": 24, "alpha": 0.01, "sample": 20, "window_rows": 60, "instant": "2s"},
     ),
-    "held.1": write_held,
-    "pack.1": write_pack,
-    "shards.1": write_shards,
+    "held": write_held,
+    "pack": write_pack,
+    "shards": write_shards,
 }
 
 
 def main() -> None:
-    """Write what is missing."""
+    """Write the files that are missing."""
     for name, path in files().items():
         if path.exists():
-            print(f"{name}: there, and stays as it is")
+            print(f"{name}: exists, and stays as it is")
             continue
         path.parent.mkdir(exist_ok=True)
-        path.write_text(json.dumps(WRITERS[name](), indent=1) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(WRITERS[name.partition(".")[0]](), indent=1) + "\n", encoding="utf-8")
         print(f"{name}: written")
 
 

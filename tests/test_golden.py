@@ -1,4 +1,4 @@
-"""State that an earlier release wrote is loaded, and goes on to the same releases."""
+"""State that an earlier release wrote can be loaded, and leads to the same releases."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def load(path: Path) -> Any:
 def test_every_schema_has_its_golden_file() -> None:
     missing = [name for name, path in golden.files().items() if not path.exists()]
     assert missing == [], "run python -m tests.golden"
-    on_disk = {path.name for folder in golden.FOLDERS.values() for path in folder.iterdir()}
-    assert on_disk == {path.name for path in golden.files().values()}
+    on_disk = {path for folder in golden.FOLDERS.values() for path in folder.iterdir()}
+    assert on_disk == set(golden.files().values())
 
 
 @pytest.mark.parametrize("path", ENGINES, ids=lambda path: path.stem)
 def test_an_engine_goes_on_from_a_golden_snapshot(path: Path) -> None:
     record = load(path)
-    engine = create_engine(golden.policy_of(record))
+    engine = create_engine(Policy.from_dict(record["policy"]))
     engine.restore(golden.as_bytes(record["snapshot"]))
     found = golden.continued(engine, golden.rows_of(record))
     assert found == record["releases"]
@@ -55,9 +55,9 @@ def test_an_engine_goes_on_from_a_golden_snapshot(path: Path) -> None:
 
 @pytest.mark.parametrize("path", ENGINES, ids=lambda path: path.stem)
 def test_it_is_the_same_as_without_the_snapshot(path: Path) -> None:
-    """So that the file's rows are today's too."""
+    """So the rows of the file are still those that were pushed."""
     record = load(path)
-    engine = create_engine(golden.policy_of(record))
+    engine = create_engine(Policy.from_dict(record["policy"]))
     rows = golden.rows_of(record)
     engine.push(rows.slice(0, record["pushed"]))
     assert golden.continued(engine, rows) == record["releases"]
@@ -66,7 +66,7 @@ def test_it_is_the_same_as_without_the_snapshot(path: Path) -> None:
 @pytest.mark.parametrize("path", ENGINES, ids=lambda path: path.stem)
 def test_a_golden_snapshot_has_something_of_everything(path: Path) -> None:
     record = load(path)
-    engine = create_engine(golden.policy_of(record))
+    engine = create_engine(Policy.from_dict(record["policy"]))
     engine.restore(golden.as_bytes(record["snapshot"]))
     assert engine.held > 10
     kinds = {kind for releases in record["releases"] for kind in releases["kind"]}

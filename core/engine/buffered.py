@@ -1,7 +1,7 @@
-"""What methods share that let rows wait together and decide on all of them now and then.
+"""Base class for methods that collect rows and decide on all held rows at once, now and then.
 
-Rows are few decisions apart, so that all of this is ordinary numpy: a row that arrives costs its part of an array that
-is kept. A method says when the rows are to be looked at, and what leaves then.
+Decisions are rare compared with rows, so all of this is ordinary numpy: a row that arrives costs its part of an array.
+A method says when it wants to decide, and which rows leave then.
 """
 
 from __future__ import annotations
@@ -18,19 +18,24 @@ from crenel.encoding.rows import Rows
 from crenel.engine.contract import Engine, Kind, Releases, SnapshotError
 from crenel.engine.draws import generator
 from crenel.engine.groups import Floats, Groups, Ints, groups_of, learn
-from crenel.engine.kernels import common
-from crenel.engine.kernels import group_boxes as kernels
-from crenel.engine.reusable import Pool
-from crenel.engine.space import check_rows, fingerprint, set_domains, space_of
+from crenel.engine.kernels import compiler
+from crenel.engine.kernels.deadlines import EARLIEST, LATEST, write_clocks_and_deadlines
+from crenel.engine.kernels.generator import draw
+from crenel.engine.kernels.group_boxes import shuffle_groups, write_boxes
+from crenel.engine.kernels.reusable_boxes import find_containing, keep_box
+from crenel.engine.reusable import count_stored, empty_boxes, grown_boxes, is_weaker, restore_boxes, stored_boxes
+from crenel.engine.space import check_rows, fingerprint, own, set_domains, space_of
 from crenel.policy import Policy
 from crenel.policy.parameters import Reuse
 
 _Parameters = TypeVar("_Parameters")
 _SCHEMAS = Schemas("crenel.engine", ("buffered.1.avsc",))
-#: Rows that are looked through at once for the next one that makes something due.
+#: Rows that are searched at once for the next one that makes something due.
 _BLOCK = 2048
-#: Pieces that held rows lie in before they are put together: each costs more than a row.
+#: Chunks that held rows lie in before they are joined: a chunk costs more than a row.
 _MOST_CHUNKS = 256
+#: What the shared kernels read and write.
+_NUMBERS = np.dtype([(name, "i8") for name in ("draws", "arrivals", "clock", "reusable", "reusable_oldest")])
 
 
 class Held(NamedTuple):
@@ -41,37 +46,36 @@ class Held(NamedTuple):
     person: Ints
     sensitive: Ints
     time: Ints
-    #: Rounded down to the policy's tick.
     deadline: Ints
-    #: Whether no later group is waited for.
+    #: Whether the row does not wait for a later group: it leaves at its deadline.
     hopeless: NDArray[np.bool_]
 
     def take(self, which: NDArray[Any]) -> Held:
-        """These rows alone."""
+        """Return some of the rows."""
         return Held(*(np.ascontiguousarray(column[which]) for column in self))
 
     @property
     def rows(self) -> Rows:
-        """What they are as rows."""
+        """The columns that the rows arrived with."""
         return Rows(self.qi, self.person, self.sensitive, self.time)
 
 
 class Buffered(Engine, Generic[_Parameters]):
-    """Holds rows in the order of their arrival, and asks the method at each moment when something may be due.
+    """Holds rows in order of arrival, and asks the method to decide whenever something may be due.
 
-    Parameters
-    ----------
-    policy
-        What is to be guaranteed; its `parameters` are of the type `parameters_of`.
-    key
-        32 bytes for the generator. Whoever knows them can undo its choices.
+    Args:
+        policy: What is to be guaranteed. Its `parameters` have the type `parameters_of`.
+        key: 32 bytes for the generator. An attacker who knows them can undo its choices.
     """
 
     parameters_of: ClassVar[type]
+    #: The compiled function that the method spends its time in.
+    kernel: ClassVar[Any] = write_boxes
 
     def __init__(self, policy: Policy, key: bytes) -> None:
         if not isinstance(policy.parameters, self.parameters_of):
-            message = f"{type(self).__name__}: policy.method must be of {self.parameters_of.__name__}."
+            expected = self.parameters_of.__name__
+            message = f"{type(self).__name__}: policy.parameters must be {expected}, not those of {policy.method!r}."
             raise TypeError(message)
         self._policy = policy
         self._parameters = cast(_Parameters, policy.parameters)
@@ -79,56 +83,62 @@ class Buffered(Engine, Generic[_Parameters]):
         self._fingerprint = fingerprint(policy, space)
         self._space = space._replace(dimensions=space.dimensions.copy())
         self._random = generator(key)
-        self._draws = np.zeros(1, dtype=[("draws", "i8")])
-        self._clock = common.EARLIEST
+        self._numbers = np.zeros(1, dtype=_NUMBERS)
+        self._clock = EARLIEST
         self._arrivals = 0
         self._released = 0
         self._chunks = [self._none()]
         self._count = 0
-        self._first_deadline: int = common.LATEST
+        self._first_deadline: int = LATEST
         #: Whether all held rows are known to be enough for a group.
         self._known_enough = False
-        self._pool = Pool(len(policy.quasi_identifiers), policy.parameter("max_reusable", 0))
+        self._max_reusable: int = policy.parameter("max_reusable", 0)
+        self._boxes = empty_boxes(0, len(policy.quasi_identifiers))
         self._leaving: list[dict[str, Any]] = []
 
     def __repr__(self) -> str:
-        """Say how much, never what."""
+        """Tell how many rows are held, but nothing about them."""
         return f"{type(self).__name__}(held={self.held})"
 
-    # --- What a method says ---
+    @classmethod
+    def is_compiled(cls) -> bool:
+        """Return whether the engine's compiled code is on disk."""
+        return compiler.is_cached(cls.kernel)
+
+    # --- What a method implements ---
 
     @abstractmethod
     def _decide(self) -> None:
-        """Let go of what is to leave now: at least the rows that are due.
+        """Release what leaves now: at least the rows that are due.
 
-        Called when the clock has reached `_event`, when a row has come that is due, and when `_until_full` is over.
+        Called when the clock reaches `_event`, when a row arrives that is due at once, and after `_until_full` rows.
         """
 
     @abstractmethod
     def _finish(self) -> None:
-        """Let go of everything."""
+        """Release everything."""
 
     def _until_full(self) -> int:
-        """How many rows may come before the method wants to be asked; below 1 if it does not."""
+        """Return after how many more rows the method wants to decide; below 1 if it does not."""
         return 0
 
-    def _arrived(self) -> None:
-        """Take note that a row has come while `_alone` was true."""
-
     def _alone(self) -> bool:
-        """Whether the method wants to know of the next row by itself."""
+        """Return whether the method wants to be told of the next row by itself."""
         return False
 
+    def _arrived(self) -> None:
+        """Take note of a row that arrived while `_alone` was true."""
+
     def _event(self) -> int:
-        """The next moment at which something may be due."""
+        """Return the next moment at which something may be due."""
         return self._first_deadline
 
-    def _marks(self) -> list[int]:
-        """The method's own numbers, for a snapshot."""
+    def _own_numbers(self) -> list[int]:
+        """Return the method's own numbers, for a snapshot."""
         return []
 
-    def _restore_marks(self, marks: list[int]) -> None:
-        """Take back what `_marks` said."""
+    def _restore_own_numbers(self, numbers: list[int]) -> None:
+        """Take over what `_own_numbers` returned."""
 
     # --- The contract ---
 
@@ -143,34 +153,33 @@ class Buffered(Engine, Generic[_Parameters]):
         return packed(self._random.key)
 
     def push(self, rows: Rows) -> Releases:
-        """Take rows that arrive in this order; return what became due."""
+        """Take rows that arrive in this order, and return what became due."""
         check_rows(self._policy, self._space, rows)
-        clocks = np.maximum.accumulate(_plus(rows.time, -self._policy.disorder))
-        deadlines = self._deadlines(rows.time)
+        clocks, deadlines = self._clocks_and_deadlines(rows.time)
         start = 0
         while start < len(rows):
             start = self._take_some(rows, clocks, deadlines, start)
         return self._taken()
 
     def advance(self, now: int) -> Releases:
-        """Take note that event time has moved on to `now`, in microseconds; return what became due."""
+        """Move event time on to `now`, in microseconds, and return what became due."""
         self._move_to(now)
         return self._taken()
 
     def flush(self) -> Releases:
-        """Take note that the stream is over; return everything that is still held."""
+        """End the stream, and return everything that is still held."""
         if self.held:
             self._finish()
         return self._taken()
 
     def next_deadline(self) -> int | None:
-        """Return the moment at which `advance` is next needed, if there is one."""
+        """Return the moment at which `advance` must be called next, or None."""
         return self._first_deadline if self.held and self._policy.delay is not None else None
 
     # --- Rows in ---
 
     def _take_some(self, rows: Rows, clocks: Ints, deadlines: Ints, start: int) -> int:
-        """Take rows up to the first that makes something due; where that was."""
+        """Take rows up to the first that makes something due, and return where the next one is."""
         self._move_to(int(clocks[start]))
         stop, full = self._first_to_matter(clocks, deadlines, start)
         self._clock = max(self._clock, int(clocks[stop - 1]))
@@ -182,9 +191,10 @@ class Buffered(Engine, Generic[_Parameters]):
         return stop
 
     def _first_to_matter(self, clocks: Ints, deadlines: Ints, start: int) -> tuple[int, bool]:
-        """Where to stop: before a row that moves the clock to where something is due, or behind one that is so itself.
+        """Return the end of the rows to take now, and whether the method wants to decide then because it is full.
 
-        And whether that is because the method thinks itself full.
+        The end is before a row that moves the clock to a moment when something is due, or after a row that is due
+        itself.
         """
         until_full = self._until_full()
         stop = min(start + _BLOCK, len(clocks))
@@ -193,7 +203,7 @@ class Buffered(Engine, Generic[_Parameters]):
         if self._policy.delay_rows is not None:
             stop = min(stop, start + max(1, self._oldest() + self._policy.delay_rows + 1 - self._arrivals))
         some = slice(start, stop)
-        # Of each row: what is due first among those before it, and it.
+        # For each row: the first moment at which it, or a row before it, is due.
         due = np.minimum(np.minimum.accumulate(deadlines[some]), self._event())
         moved = np.flatnonzero(clocks[some][1:] >= due[:-1])
         late = np.flatnonzero(deadlines[some] <= np.maximum(clocks[some], self._clock))
@@ -213,7 +223,7 @@ class Buffered(Engine, Generic[_Parameters]):
     def _hold(self, rows: Rows, deadlines: Ints) -> None:
         learn(self._space, rows.qi)
         count = len(rows)
-        # Copies: who pushed them may write to them.
+        # Copies, since the caller may write to its arrays.
         self._chunks.append(
             Held(
                 np.arange(self._arrivals, self._arrivals + count),
@@ -231,21 +241,20 @@ class Buffered(Engine, Generic[_Parameters]):
             self._chunks = [self._held]
         self._first_deadline = min(self._first_deadline, int(deadlines.min()))
 
-    def _deadlines(self, times: Ints) -> Ints:
-        if self._policy.delay is None:
-            return np.full(len(times), common.LATEST)
-        # Rounded down: who sees a row leave alone, at its deadline, must not learn its event time.
-        exact = _plus(times, self._policy.delay)
-        return exact - exact % self._policy.tick
+    def _clocks_and_deadlines(self, times: Ints) -> tuple[Ints, Ints]:
+        policy, clocks, deadlines = self._policy, np.empty_like(times), np.empty_like(times)
+        delay = -1 if policy.delay is None else policy.delay
+        write_clocks_and_deadlines(own(times), policy.disorder, delay, policy.tick, clocks, deadlines)
+        return clocks, deadlines
 
     def _move_to(self, now: int) -> None:
-        """Move the clock, and stop at each moment on the way when something is due."""
+        """Move the clock, and decide at each moment on the way at which something is due."""
         while (event := self._event()) <= now and self.held and self._policy.delay is not None:
             self._clock = max(self._clock, event)
             self._decide()
         self._clock = max(self._clock, now)
 
-    # --- Rows that are held ---
+    # --- Held rows ---
 
     @property
     def _held(self) -> Held:
@@ -254,7 +263,7 @@ class Buffered(Engine, Generic[_Parameters]):
         return self._chunks[0]
 
     def _oldest(self) -> int:
-        """The number of the oldest row that is held, or of the next one."""
+        """Return the number of the oldest held row; the number of the next row if none is held."""
         return next((int(chunk.number[0]) for chunk in self._chunks if len(chunk.number)), self._arrivals)
 
     def _none(self) -> Held:
@@ -264,7 +273,7 @@ class Buffered(Engine, Generic[_Parameters]):
         return Held(none, qi, none, sensitive, none, none, np.zeros(0, dtype=np.bool_))
 
     def _due(self) -> Ints:
-        """The held rows that must leave now."""
+        """Return the held rows that must leave now."""
         held = self._held
         due = np.zeros(len(held.number), dtype=np.bool_)
         if self._policy.delay is not None:
@@ -274,20 +283,20 @@ class Buffered(Engine, Generic[_Parameters]):
         return np.flatnonzero(due)
 
     def _all_enough(self) -> bool:
-        """Whether all held rows could be a group. More that come do not change that."""
+        """Return whether all held rows together could be a group. Once they could, more rows do not change that."""
         if not self._known_enough:
             self._known_enough = self._enough(np.arange(self.held))
         return self._known_enough
 
     def _enough(self, which: Ints) -> bool:
-        """Whether held rows could be a group."""
+        """Return whether these held rows could be a group."""
         held, l = self._held, self._policy.l
         return len(np.unique(held.person[which])) >= self._policy.k and (
             l is None or all(len(np.unique(column[which])) >= l for column in held.sensitive.T)
         )
 
     def _forget(self, which: Ints) -> None:
-        """No longer hold rows, which have left."""
+        """Drop rows that have left."""
         if len(which) == 0:
             return
         held = self._held
@@ -299,18 +308,18 @@ class Buffered(Engine, Generic[_Parameters]):
         self._chunks = [held]
         self._count = len(held.number)
         self._known_enough = False
-        self._first_deadline = int(held.deadline.min(initial=common.LATEST))
+        self._first_deadline = int(held.deadline.min(initial=LATEST))
 
     # --- Rows out ---
 
     def _release_groups(self, group: Ints, *, reusable: bool = False) -> None:
-        """Let go of groups, whose rows have their numbers in `group`; those of a number below 0 stay."""
+        """Release groups. `group` has the group number of each held row; rows with a number below 0 stay."""
         held = self._held
         found = groups_of(self._space, held.rows, group)
         if len(found.loss) == 0:
             return
         leaving = held.number[found.order]
-        kernels.shuffle_groups(self._random, self._draws, leaving, found.offsets)
+        shuffle_groups(self._random, self._numbers, leaving, found.offsets)
         numbers = self._released + np.arange(len(found.loss))
         self._leave(
             Kind.CLUSTER, leaving, np.diff(found.offsets), found.lo, found.hi, found.loss, found.persons, numbers
@@ -319,31 +328,50 @@ class Buffered(Engine, Generic[_Parameters]):
             self._keep_reusable(found, numbers)
         self._forget(found.order)
 
-    def _keep_reusable(self, found: Groups, numbers: Ints) -> None:
-        for i, number in enumerate(numbers.tolist()):
-            self._pool.add(found.lo[i], found.hi[i], number, int(found.persons[i]))
+    def _keep_reusable(self, found: Groups, releases: Ints) -> None:
+        self._boxes = grown_boxes(self._boxes, int(self._numbers["reusable"][0]) + len(releases), self._max_reusable)
+        self._numbers["arrivals"], self._numbers["clock"] = self._arrivals, self._clock
+        for i, release in enumerate(releases.tolist()):
+            persons, loss = int(found.persons[i]), float(found.loss[i])
+            keep_box(self._boxes, self._numbers, found.lo[i], found.hi[i], loss, persons, release)
 
     def _reuse(self, which: Iterable[int]) -> None:
-        """Let go of those held rows that a reusable generalization contains, one by one."""
-        held, left = self._held, []
+        """Release the held rows that a reusable box contains, one by one."""
+        held, boxes, left = self._held, self._boxes, []
         rule = self._policy.reuse
         if rule is Reuse.OFF:
             return
         for i in which:
-            at = self._pool.containing(held.qi[i])
-            if len(at) == 0:
+            found = find_containing(boxes, self._numbers, held.qi[i])
+            if found == 0:
                 continue
-            losses = self._pool.losses(self._space, at)
-            chosen = int(np.argmin(losses)) if rule is Reuse.BEST else self._below(len(at))
-            box = self._pool[int(at[chosen])]
+            places = boxes.candidates[:found]
+            losses = self._losses(boxes.lo[places], boxes.hi[places])
+            chosen = int(np.argmin(losses)) if rule is Reuse.BEST else self._below(found)
+            at = places[chosen]
+            box = boxes.table[at]
             self._leave(
-                Kind.REUSE, held.number[[i]], [1], [box.lo], [box.hi], [losses[chosen]], [box.persons], [box.group]
+                Kind.REUSE,
+                held.number[[i]],
+                [1],
+                [boxes.lo[at]],
+                [boxes.hi[at]],
+                [losses[chosen]],
+                [box["persons"]],
+                [box["group"]],
             )
             left.append(i)
         self._forget(np.array(left, dtype=np.int64))
 
+    def _losses(self, lo: Floats, hi: Floats) -> Floats:
+        """Return the losses of boxes under the domains that are known now."""
+        total = np.zeros(len(lo))
+        for d, (scale, cell) in enumerate(self._space.dimensions[["scale", "cell"]].tolist()):
+            total += scale * (hi[:, d] - lo[:, d] + cell)
+        return total
+
     def _suppress(self, which: Ints) -> None:
-        """Let go of held rows without a group, in order of arrival."""
+        """Release held rows without a group, in order of arrival."""
         dimensions = self._space.dimensions
         lo, hi = dimensions["widest_lo"], dimensions["widest_hi"]
         for number in self._held.number[which].tolist():
@@ -351,7 +379,7 @@ class Buffered(Engine, Generic[_Parameters]):
         self._forget(which)
 
     def _below(self, n: int) -> int:
-        return int(kernels.draw(self._random, self._draws, n))
+        return int(draw(self._random, self._numbers, n))
 
     def _leave(self, kind: Kind, rows: Any, sizes: Any, lo: Any, hi: Any, loss: Any, persons: Any, group: Any) -> None:
         count = len(sizes)
@@ -372,7 +400,7 @@ class Buffered(Engine, Generic[_Parameters]):
         self._released += count
 
     def _taken(self) -> Releases:
-        """What has left since this was last asked."""
+        """Return what has left since the last call."""
         parts, self._leaving = self._leaving, []
         if not parts:
             return Releases.empty(len(self._policy.quasi_identifiers))
@@ -383,49 +411,53 @@ class Buffered(Engine, Generic[_Parameters]):
     # --- Snapshots ---
 
     def snapshot(self) -> bytes:
-        """Return all of the engine, its random generator included."""
+        """Return the complete state of the engine, including its random generator."""
         record = {
             "method": self._policy.method,
             "space": self._fingerprint,
             "k": self._policy.k,
             "l": self._policy.l or 0,
             "key": self.key,
-            "draws": int(self._draws["draws"][0]),
+            "draws": int(self._numbers["draws"][0]),
             "arrivals": self._arrivals,
             "released": self._released,
             "clock": self._clock,
             "domain_lo": packed(self._space.dimensions["domain_lo"]),
             "domain_hi": packed(self._space.dimensions["domain_hi"]),
             "held": {name: packed(column) for name, column in self._held._asdict().items()},
-            "reusable": self._pool.packed(),
-            "marks": self._marks(),
+            "reusable": stored_boxes(self._boxes, self._numbers),
+            "own_numbers": self._own_numbers(),
         }
         return _SCHEMAS.encode(record)
 
     def restore(self, data: bytes) -> None:
-        """Become the engine that `snapshot` was called on.
+        """Take over the state of the engine that `snapshot` was called on.
 
-        Published generalizations that were kept for reuse are forgotten if the policy now asks for a stronger
-        guarantee.
+        Reusable boxes are forgotten if the policy now asks for a stronger guarantee.
         """
         record = _SCHEMAS.decode(data)
         self._check_same(record)
-        self._random = self._random._replace(key=unpacked(record["key"], "<u4"))
-        self._draws["draws"] = record["draws"]
-        if record["draws"] % common.WORDS:
-            common.chacha20_block(self._random, record["draws"] // common.WORDS)
+        self._random = generator(record["key"], record["draws"])
+        self._numbers["draws"] = record["draws"]
         self._arrivals, self._released, self._clock = record["arrivals"], record["released"], record["clock"]
         set_domains(self._space, unpacked(record["domain_lo"]), unpacked(record["domain_hi"]))
         self._restore_held(record["held"])
-        weaker = record["k"] < self._policy.k or record["l"] < (self._policy.l or 0)
-        self._pool.restore(record["reusable"], forget=weaker)
+        self._restore_boxes(record)
         self._leaving = []
-        self._restore_marks(record["marks"])
+        self._restore_own_numbers(record["own_numbers"])
+
+    def _restore_boxes(self, record: dict[str, Any]) -> None:
+        stored = record["reusable"]
+        kept = 0 if is_weaker(record, self._policy) else count_stored(stored)
+        self._boxes = grown_boxes(empty_boxes(0, len(self._policy.quasi_identifiers)), kept, self._max_reusable)
+        self._numbers["reusable"] = self._numbers["reusable_oldest"] = 0
+        if kept:
+            restore_boxes(self._boxes, self._numbers, stored)
 
     def _check_same(self, record: dict[str, Any]) -> None:
         if record["method"] != self._policy.method:
             message = (
-                f"{self._policy.method}: a snapshot can be restored only by the method it was taken of: "
+                f"{self._policy.method}: a snapshot can be restored only by the method it was taken from: "
                 "policy.method has changed."
             )
             raise SnapshotError(message)
@@ -443,8 +475,3 @@ class Buffered(Engine, Generic[_Parameters]):
         columns["qi"] = unpacked(held["qi"]).reshape(rows, len(self._policy.quasi_identifiers))
         columns["hopeless"] = unpacked(held["hopeless"], "?")
         self._hold_only(Held(**columns))
-
-
-def _plus(moments: Ints, span: int) -> Ints:
-    """The sums, or the limit that they are beyond."""
-    return np.asarray(np.clip(moments, common.EARLIEST - min(span, 0), common.LATEST - max(span, 0)) + span)

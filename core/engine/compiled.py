@@ -1,4 +1,4 @@
-"""What engines share of which a kernel does the work, on arrays that hold the rows."""
+"""Base class for engines driven by a compiled kernel."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from numpy.typing import NDArray
 from crenel.avro import packed
 from crenel.encoding.rows import Rows
 from crenel.engine.contract import Engine, Releases, SnapshotError
-from crenel.engine.kernels import common
+from crenel.engine.kernels import compiler
+from crenel.engine.kernels.deadlines import EARLIEST
 from crenel.engine.space import check_rows, fingerprint, space_of
 from crenel.policy import Policy
 
 
 class Compiled(Engine):
-    """An engine whose rows go to a kernel in chunks. A method says how there is room for them, and how it is run.
+    """An engine that passes rows to a kernel in chunks. A method reserves space for them and runs its kernel.
 
-    Parameters
-    ----------
-    policy
-        What is to be guaranteed.
+    Args:
+        policy: What is to be guaranteed.
     """
 
-    #: Rows that one call of the kernel takes: what bounds the buffer beside the rows that must be held.
+    #: Rows that one call of the kernel takes. It bounds the memory beside the rows that must be held.
     chunk: ClassVar[int] = 4096
-    #: What the kernel works on: of every method it has `numbers` and `random`, beside arrays of its own.
+    #: The compiled function that runs the method.
+    kernel: ClassVar[Any]
+    #: What the kernel works on. It has `numbers` and `random`, and arrays of the method's own.
     _state: Any
 
     def __init__(self, policy: Policy) -> None:
@@ -37,8 +38,13 @@ class Compiled(Engine):
         self._fingerprint = fingerprint(policy, self._space)
 
     def __repr__(self) -> str:
-        """Say how much, never what."""
+        """Tell how many rows are held, but nothing about them."""
         return f"{type(self).__name__}(held={self.held})"
+
+    @classmethod
+    def is_compiled(cls) -> bool:
+        """Return whether the engine's compiled code is on disk."""
+        return compiler.is_cached(cls.kernel)
 
     @property
     def held(self) -> int:
@@ -51,7 +57,7 @@ class Compiled(Engine):
         return packed(self._state.random.key)
 
     def push(self, rows: Rows) -> Releases:
-        """Take rows that arrive in this order; return what became due."""
+        """Take rows that arrive in this order, and return what became due."""
         check_rows(self._policy, self._space, rows, holes=self._policy.declaration.takes_holes)
         rows = self._counted(rows)
         parts = []
@@ -62,11 +68,11 @@ class Compiled(Engine):
         return Releases.concat(parts) if parts else Releases.empty(self._dimensions)
 
     def advance(self, now: int) -> Releases:
-        """Take note that event time has moved on to `now`, in microseconds; return what became due."""
+        """Move event time on to `now`, in microseconds, and return what became due."""
         return self._run(self._no_rows(), now=now)
 
     def flush(self) -> Releases:
-        """Take note that the stream is over; return everything that is still held."""
+        """End the stream, and return everything that is still held."""
         return self._run(self._no_rows(), over=True)
 
     @property
@@ -79,20 +85,20 @@ class Compiled(Engine):
         return Rows(np.zeros((0, self._dimensions)), none, sensitive, none)
 
     def _counted(self, rows: Rows) -> Rows:
-        """The rows with sensitive values as the method counts them: as they came, if it does not say."""
+        """Return the rows with sensitive values as the method counts them: unchanged, unless it overrides this."""
         return rows
 
     @abstractmethod
     def _reserve(self, arriving: int) -> None:
-        """Make room for rows that arrive."""
+        """Reserve space for rows that arrive."""
 
     def _take(self, rows: Rows) -> Releases:
         """Take a chunk of rows."""
         return self._run(rows)
 
     @abstractmethod
-    def _run(self, rows: Rows, *, now: int = common.EARLIEST, over: bool = False) -> Releases:
-        """Run the kernel, and take what it wrote."""
+    def _run(self, rows: Rows, *, now: int = EARLIEST, over: bool = False) -> Releases:
+        """Run the kernel, and return the releases that it wrote."""
 
     # --- Snapshots ---
 
@@ -106,16 +112,14 @@ class Compiled(Engine):
             raise SnapshotError(message)
 
     def _resume(self, record: Mapping[str, Any], names: Iterable[str]) -> None:
-        """Go on with numbers that were stored, and with the generator where it was."""
+        """Take over numbers that were stored."""
         for name in names:
             self._state.numbers[name] = record[name]
-        if record["draws"] % common.WORDS:
-            common.chacha20_block(self._state.random, record["draws"] // common.WORDS)
 
 
 def numbers_of(policy: Policy, numbers: np.dtype[np.void]) -> NDArray[Any]:
-    """A kernel's numbers before any row: what the policy promises, as far as the kernel asks for it; all others 0."""
-    promised = {
+    """Return a kernel's numbers before the first row: from the policy where there is such a field, else 0."""
+    given = {
         "k": policy.k,
         "l": policy.l or 0,
         "t": -1.0 if policy.t is None else policy.t,
@@ -123,9 +127,9 @@ def numbers_of(policy: Policy, numbers: np.dtype[np.void]) -> NDArray[Any]:
         "tick": policy.tick,
         "delay_rows": policy.delay_rows or 0,
         "disorder": policy.disorder,
-        "clock": common.EARLIEST,
+        "clock": EARLIEST,
     }
     made = np.zeros(1, dtype=numbers)
-    for name in promised.keys() & set(numbers.names or ()):
-        made[name] = promised[name]
+    for name in given.keys() & set(numbers.names or ()):
+        made[name] = given[name]
     return made

@@ -1,4 +1,4 @@
-"""The contract between a method and whoever runs it: rows in, releases out."""
+"""The contract between a method and its caller: rows in, releases out."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["Engine", "Kind", "Release", "Releases", "SnapshotError"]
 class Kind(IntEnum):
     """Why rows leave."""
 
-    #: A group of their own, of at least k persons.
+    #: They are a group of at least k persons.
     CLUSTER = 0
-    #: One row, under a generalization that was published before.
+    #: One row leaves under a generalization that was published before.
     REUSE = 1
-    #: One row that no group could be found for.
+    #: One row leaves for which no group could be found.
     SUPPRESSED = 2
-    #: Left out at random, where the method samples.
+    #: One row was left out at random, by a method that samples.
     SAMPLED_OUT = 3
 
 
@@ -33,32 +33,32 @@ class Kind(IntEnum):
 class Release:
     """Rows that leave together, under one generalization, at one moment."""
 
-    #: Row numbers (arrivals in this engine, from 0), in the order in which they leave.
+    #: The numbers of the rows, in the order in which they leave. Rows are numbered from 0 as they arrive in the engine.
     rows: NDArray[np.int64]
     kind: Kind
-    #: The generalization: per quasi-identifier the least and the greatest coordinate it stands for; NaN if it is not
-    #: published, which is then so for all rows of the release.
+    #: The generalization: the least and the greatest coordinate of each quasi-identifier. NaN means that the
+    #: quasi-identifier is not published, for any row of the release.
     lo: NDArray[np.float64]
     hi: NDArray[np.float64]
-    #: Generalized loss of the box, from 0 to 1; where rows lack quasi-identifiers, the mean of theirs.
+    #: Generalized loss of the box, from 0 to 1; the mean over the rows where some of them lack quasi-identifiers.
     loss: float
-    #: Distinct persons of the rows; of a reused generalization, those it had when it was first published.
+    #: Distinct persons of the rows; for a reused generalization, those of the release that published it first.
     persons: int
     #: The engine's clock, event time in microseconds.
     moment: int
     #: Rows that had arrived by then.
     arrivals: int
-    #: Number of the release whose generalization this is: its own, or that of the reused one.
+    #: Number of the release that published the generalization first: its own, unless the generalization is reused.
     group: int
 
     def __repr__(self) -> str:
-        """Say how much, never what."""
+        """Tell how many rows there are, but nothing about them."""
         return f"Release({self.kind.name}, rows={len(self.rows)}, persons={self.persons})"
 
 
 @dataclass(frozen=True, eq=False)
 class Releases:
-    """Releases in columns, in the order in which they leave; iterates as `Release`."""
+    """Releases in columns, in the order in which they leave. Iterating yields a `Release` each."""
 
     rows: NDArray[np.int64]
     offsets: NDArray[np.int64]
@@ -76,7 +76,7 @@ class Releases:
         return len(self.kind)
 
     def __iter__(self) -> Iterator[Release]:
-        """Go through the releases in the order in which they leave."""
+        """Yield the releases in the order in which they leave."""
         for i in range(len(self)):
             yield Release(
                 rows=self.rows[self.offsets[i] : self.offsets[i + 1]],
@@ -91,12 +91,12 @@ class Releases:
             )
 
     def __repr__(self) -> str:
-        """Say how much, never what."""
+        """Tell how many rows there are, but nothing about them."""
         return f"Releases({len(self)} of {len(self.rows)} rows)"
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        """Rows in each release."""
+        """The number of rows in each release."""
         return np.diff(self.offsets)
 
     def per_row(self, column: NDArray[np.generic]) -> NDArray[np.generic]:
@@ -105,7 +105,7 @@ class Releases:
 
     @classmethod
     def empty(cls, dimensions: int) -> Releases:
-        """No release, of a space of so many quasi-identifiers."""
+        """Return no releases, for a policy with this number of quasi-identifiers."""
         none = np.zeros(0, dtype=np.int64)
         boxes = np.zeros((0, dimensions))
         return cls(
@@ -123,7 +123,7 @@ class Releases:
 
     @classmethod
     def concat(cls, parts: Sequence[Releases]) -> Releases:
-        """Join releases that follow one another."""
+        """Join releases that follow each other."""
         if len(parts) == 1:
             return parts[0]
         columns = {
@@ -136,37 +136,40 @@ class Releases:
 
 
 class Engine(ABC):
-    """A method at work on one shard's rows. `docs/design.md` lists the seven promises that every one of them keeps."""
+    """A method running on one shard's rows. It keeps the seven promises that `docs/design.md` lists."""
 
     @abstractmethod
     def push(self, rows: Rows) -> Releases:
-        """Take rows that arrive in this order; return what became due."""
+        """Take rows that arrive in this order, and return what became due."""
 
     @abstractmethod
     def advance(self, now: int) -> Releases:
-        """Take note that event time has moved on to `now`, in microseconds; return what became due."""
+        """Move event time on to `now`, in microseconds, and return what became due."""
 
     @abstractmethod
     def flush(self) -> Releases:
-        """Take note that the stream is over; return everything that is still held."""
+        """End the stream, and return everything that is still held."""
 
     @abstractmethod
     def next_deadline(self) -> int | None:
-        """Return the moment at which `advance` is next needed, if there is one."""
+        """Return the moment at which `advance` must be called next, or None."""
 
     @abstractmethod
     def snapshot(self) -> bytes:
-        """Return all of the engine, its random generator included."""
+        """Return the complete state of the engine, including its random generator."""
 
     @abstractmethod
     def restore(self, data: bytes) -> None:
-        """Become the engine that `snapshot` was called on.
+        """Take over the state of the engine that `snapshot` was called on.
 
-        Raises
-        ------
-        SnapshotError
-            If the snapshot is of another method, or of other quasi-identifiers.
+        Raises:
+            SnapshotError: The snapshot was taken from another method or under other quasi-identifiers, or is damaged.
         """
+
+    @classmethod
+    def is_compiled(cls) -> bool:
+        """Return whether the engine can start at once: its compiled code is on disk, or it has none."""
+        return True
 
     @property
     @abstractmethod

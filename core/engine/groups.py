@@ -1,4 +1,4 @@
-"""Groups of rows, and what is published of them."""
+"""Groups of rows, and what is published for them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crenel.encoding.rows import Rows
-from crenel.engine.kernels import common
-from crenel.engine.kernels import group_boxes as kernels
+from crenel.engine.kernels.box_geometry import Space
+from crenel.engine.kernels.group_boxes import write_boxes
 from crenel.engine.space import own
 
 Ints = NDArray[np.int64]
@@ -17,9 +17,9 @@ Floats = NDArray[np.float64]
 
 
 class Groups(NamedTuple):
-    """Groups of rows and what is published of them, in the order of their numbers."""
+    """Groups of rows and what is published for them, in the order of the groups' numbers."""
 
-    #: The rows, group by group, in each in the order of arrival.
+    #: The rows, group by group, and within a group in order of arrival.
     order: Ints
     #: Where each group begins in `order`, and the end.
     offsets: Ints
@@ -31,8 +31,8 @@ class Groups(NamedTuple):
     persons: Ints
 
 
-def groups_of(space: common.Space, rows: Rows, group: Ints) -> Groups:
-    """What is published of groups, whose rows have their numbers in `group`; rows of a number below 0 are in none."""
+def groups_of(space: Space, rows: Rows, group: Ints) -> Groups:
+    """Return what is published for groups. `group` has each row's group number; below 0, the row is in no group."""
     order = np.argsort(group, kind="stable")
     order = order[np.searchsorted(group[order], 0) :]
     count = int(group.max(initial=-1)) + 1
@@ -41,12 +41,12 @@ def groups_of(space: common.Space, rows: Rows, group: Ints) -> Groups:
     found = Groups(
         order, offsets, np.empty(shape), np.empty(shape), np.empty(count), _persons(rows, order, group, count)
     )
-    kernels.boxes(space, own(rows.qi), order, offsets, found.lo, found.hi, found.loss)
+    write_boxes(space, own(rows.qi), order, offsets, found.lo, found.hi, found.loss)
     return found
 
 
-def learn(space: common.Space, qi: Floats) -> None:
-    """Let undeclared domains hold the rows."""
+def learn(space: Space, qi: Floats) -> None:
+    """Widen the domains that are not declared until they contain the rows."""
     dimensions = space.dimensions
     learned = np.flatnonzero(dimensions["learned"])
     if len(qi) == 0 or len(learned) == 0:
@@ -61,12 +61,12 @@ def learn(space: common.Space, qi: Floats) -> None:
 
 
 def dense(values: NDArray[Any]) -> Ints:
-    """Numbers from 0 that are equal where the values are."""
+    """Return numbers from 0 on that are equal where the values are equal."""
     return np.unique(values, return_inverse=True)[1].astype(np.int64, copy=False)
 
 
 def _persons(rows: Rows, order: Ints, group: Ints, count: int) -> Ints:
-    """Distinct persons of each group."""
+    """Return the number of distinct persons in each group."""
     person = dense(rows.person)[order]
     persons = int(person.max(initial=0)) + 1
     pairs = np.unique(group[order] * persons + person)

@@ -1,4 +1,4 @@
-"""Releases as kernels write them."""
+"""The output buffer of a kernel, and the releases that are taken from it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crenel.engine.contract import Releases
-from crenel.engine.kernels.common import RELEASE, Out
+from crenel.engine.kernels.output import RELEASE, Output
 
 
-def room(capacity: int, dimensions: int) -> Out:
-    """Room for the releases of so many rows."""
-    return Out(
+def empty_output(capacity: int, dimensions: int) -> Output:
+    """Return an output buffer for `capacity` rows, each of which may be a release of its own."""
+    return Output(
         rows=np.empty(capacity, dtype=np.int64),
         releases=np.empty(capacity, dtype=RELEASE),
         lo=np.empty((capacity, dimensions)),
@@ -21,20 +21,20 @@ def room(capacity: int, dimensions: int) -> Out:
     )
 
 
-def taken(out: Out, numbers: NDArray[Any]) -> Releases:
-    """Take what was written, so that there is room again."""
-    releases, leaving = int(numbers["out_releases"][0]), int(numbers["out_rows"][0])
+def take_releases(out: Output, numbers: NDArray[Any]) -> Releases:
+    """Return the releases in the buffer, and empty it."""
+    count, rows = int(numbers["out_releases"][0]), int(numbers["out_rows"][0])
     numbers["out_releases"] = numbers["out_rows"] = 0
-    written = out.releases[:releases]
+    releases = out.releases[:count]
     return Releases(
-        rows=out.rows[:leaving].copy(),
-        offsets=np.concatenate([np.zeros(1, dtype=np.int64), written["end"]]),
-        kind=written["kind"].astype(np.int8),
-        lo=out.lo[:releases].copy(),
-        hi=out.hi[:releases].copy(),
-        loss=written["loss"].copy(),
-        persons=written["persons"].copy(),
-        moment=written["moment"].copy(),
-        arrivals=written["arrivals"].copy(),
-        group=written["group"].copy(),
+        rows=out.rows[:rows].copy(),
+        offsets=np.concatenate([np.zeros(1, dtype=np.int64), releases["end"]]),
+        kind=releases["kind"].astype(np.int8),
+        lo=out.lo[:count].copy(),
+        hi=out.hi[:count].copy(),
+        loss=releases["loss"].copy(),
+        persons=releases["persons"].copy(),
+        moment=releases["moment"].copy(),
+        arrivals=releases["arrivals"].copy(),
+        group=releases["group"].copy(),
     )

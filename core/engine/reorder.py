@@ -1,8 +1,8 @@
 """Output in the order of the input (theorem 3 of the CASTLE paper), for any method.
 
-**A warning.** Who knows the order in which persons entered the stream finds each one's row by counting. And a group's
-rows leave one after another: until the last has left, fewer than k persons are published under its generalization. Use
-this only if what reads the stream needs the order and whoever reads it cannot know the order of the input.
+**A warning.** An attacker who knows the order in which persons entered the stream finds each person's row by counting.
+And a group's rows leave one after another: until the last has left, fewer than k persons are published under its
+generalization. Use this only if the reader of the stream needs the order and cannot know the order of the input.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ class _Output:
     dimensions: int
     rows: list[int] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
-    of: list[tuple[Release, int, int]] = field(default_factory=list)  # generalization, moment, arrivals
+    #: For each release: the method's release that has the generalization, the moment and the arrivals.
+    of: list[tuple[Release, int, int]] = field(default_factory=list)
 
     def add(self, number: int, decided: Release, now: Release) -> None:
-        """Add a row; it joins the release before if that is of the same group and moment."""
+        """Add a row. It joins the last release if that has the same generalization and moment."""
         self.rows.append(number)
         last = self.of[-1] if self.of else None
         if last is not None and last[0] is decided and last[1:] == (now.moment, now.arrivals):
@@ -62,8 +63,8 @@ class _Output:
 class Reordered(Engine):
     """A method whose rows leave in the order of their arrival, or of their event time where `delay` is set.
 
-    A row that the method has released waits until all rows before it have been released too. A row's deadline is also
-    the latest for all rows before it, so none waits beyond its own.
+    A row that the method has released waits until all rows before it are released too. No row waits beyond its own
+    deadline, since the rows before it have earlier deadlines.
     """
 
     def __init__(self, method: Engine, policy: Policy) -> None:
@@ -71,11 +72,12 @@ class Reordered(Engine):
         self._dimensions = len(policy.quasi_identifiers)
         self._by_time = policy.delay is not None
         self._arrivals = 0
-        self._order: list[tuple[int, int]] = []  # (time, number) of all rows that have not left, a heap
+        #: (time, number) of all rows that have not left, as a heap.
+        self._order: list[tuple[int, int]] = []
         self._decided: dict[int, Release] = {}
 
     def __repr__(self) -> str:
-        """Say how much, never what."""
+        """Tell how many rows are held, but nothing about them."""
         return f"Reordered({self._method!r}, held={self.held})"
 
     @property
@@ -126,7 +128,7 @@ class Reordered(Engine):
 
     def snapshot(self) -> bytes:  # noqa: D102 - as in the contract
         order = sorted(self._order)
-        # One release is one object, shared by its rows: number them in the order of the rows that wait.
+        # A release is one object that its rows share. Number them in the order of the rows that wait.
         releases = list({id(r): r for _, n in order if (r := self._decided.get(n)) is not None}.values())
         place = {id(release): i for i, release in enumerate(releases)}
         decided = [place[id(self._decided[n])] if n in self._decided else _UNDECIDED for _, n in order]
@@ -157,7 +159,7 @@ class Reordered(Engine):
         self._decided = {number: waiting[at] for number, at in zip(numbers, decided, strict=True) if at != _UNDECIDED}
 
     def _waiting(self, record: dict[str, Any]) -> Releases:
-        """The releases that have rows waiting; their own rows and moments no longer matter."""
+        """Return the releases that have rows waiting. Their own rows and moments no longer matter."""
         kind = unpacked(record["kind"], "<i1")
         n = len(kind)
         none = np.zeros(n, dtype=np.int64)

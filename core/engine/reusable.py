@@ -1,89 +1,86 @@
-"""Generalizations that were published and may be used again."""
+"""The arrays of reusable boxes: how they are made, grown and stored. The kernels work on them (`reusable_boxes`)."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from crenel.avro import packed, unpacked
-from crenel.engine.kernels import common
+from crenel.engine.kernels.reusable_boxes import BOX, ReusableBoxes
+from crenel.policy import Policy
 
-Floats = NDArray[np.float64]
-
-
-class Box(NamedTuple):
-    """A generalization, the release that it was published by first, and the persons of that."""
-
-    lo: Floats
-    hi: Floats
-    group: int
-    persons: int
+#: How the fields of a box are stored.
+_STORED = {"group": "<i8", "persons": "<i8", "loss": "<f8", "arrivals": "<i8", "moment": "<i8"}
+#: Boxes that there is space for at first, where that grows.
+_FIRST_BOXES = 16
 
 
-class Pool:
-    """At most `size` boxes, oldest first; a new one pushes out the oldest, and one that is there is not added again."""
+def empty_boxes(size: int, dimensions: int, histogram: tuple[int, ...] = (0, 0)) -> ReusableBoxes:
+    """Return a ring for `size` boxes.
 
-    def __init__(self, dimensions: int, size: int) -> None:
-        self._dimensions = dimensions
-        self._size = size
-        self._boxes: dict[bytes, Box] = {}
-        #: The boxes by place, and their ends as arrays; None if they are to be made anew.
-        self._arrays: tuple[list[Box], Floats, Floats] | None = None
+    Args:
+        size: Boxes.
+        dimensions: Quasi-identifiers.
+        histogram: The shape of the histograms that t-closeness counts with: columns and values.
+    """
+    return ReusableBoxes(
+        table=np.zeros(size, dtype=BOX),
+        lo=np.empty((size, dimensions)),
+        hi=np.empty((size, dimensions)),
+        histogram=np.zeros((size, *histogram), dtype=np.int64),
+        candidates=np.empty(size, dtype=np.int64),
+        weight=np.empty(size),
+    )
 
-    def __getitem__(self, place: int) -> Box:
-        return self._listed()[0][place]
 
-    def add(self, lo: Floats, hi: Floats, group: int, persons: int) -> None:
-        """Keep a box."""
-        name = packed(lo) + packed(hi)
-        if name in self._boxes or self._size == 0:
-            return
-        if len(self._boxes) == self._size:
-            del self._boxes[next(iter(self._boxes))]
-        self._boxes[name] = Box(lo.copy(), hi.copy(), group, persons)
-        self._arrays = None
+def grown_boxes(boxes: ReusableBoxes, wanted: int, most: int) -> ReusableBoxes:
+    """Return a ring for at least `wanted` boxes, but at most `most`; it at least doubles, so that this is rare.
 
-    def containing(self, row: Floats) -> NDArray[np.int64]:
-        """The places of the boxes that contain the row."""
-        _, lo, hi = self._listed()
-        return np.flatnonzero(((lo <= row) & (row <= hi)).all(axis=1))
+    While there are fewer than `most`, none was pushed out, and the oldest box has the first place.
+    """
+    size = len(boxes.table)
+    if size >= min(wanted, most):
+        return boxes
+    grown = empty_boxes(min(max(wanted, 2 * size, _FIRST_BOXES), most), boxes.lo.shape[1], boxes.histogram.shape[1:])
+    for name in ("table", "lo", "hi", "histogram"):
+        getattr(grown, name)[:size] = getattr(boxes, name)
+    return grown
 
-    def losses(self, space: common.Space, places: NDArray[np.int64]) -> Floats:
-        """The losses of boxes, by the domains of now."""
-        _, lo, hi = self._listed()
-        total = np.zeros(len(places))
-        for d, (scale, cell) in enumerate(space.dimensions[["scale", "cell"]].tolist()):
-            total += scale * (hi[places, d] - lo[places, d] + cell)
-        return total
 
-    def _listed(self) -> tuple[list[Box], Floats, Floats]:
-        if self._arrays is None:
-            boxes = list(self._boxes.values())
-            lo, hi = np.array([box.lo for box in boxes]), np.array([box.hi for box in boxes])
-            shape = (len(boxes), self._dimensions)
-            self._arrays = boxes, lo.reshape(shape), hi.reshape(shape)
-        return self._arrays
+def stored_boxes(boxes: ReusableBoxes, numbers: NDArray[Any]) -> dict[str, bytes]:
+    """Return the boxes as they are stored, the oldest first."""
+    count, oldest = int(numbers["reusable"][0]), int(numbers["reusable_oldest"][0])
+    places = (oldest + np.arange(count)) % max(len(boxes.table), 1)
+    return {
+        "lo": packed(boxes.lo[places]),
+        "hi": packed(boxes.hi[places]),
+        "histogram": packed(boxes.histogram[places]),
+        **{name: packed(boxes.table[name][places]) for name in _STORED},
+    }
 
-    def packed(self) -> dict[str, bytes]:
-        """All of it as bytes."""
-        boxes, lo, hi = self._listed()
-        return {
-            "lo": packed(lo),
-            "hi": packed(hi),
-            "group": packed(np.array([box.group for box in boxes], dtype=np.int64)),
-            "persons": packed(np.array([box.persons for box in boxes], dtype=np.int64)),
-        }
 
-    def restore(self, stored: dict[str, Any], *, forget: bool) -> None:
-        """Become what `packed` wrote, or empty."""
-        self._boxes, self._arrays = {}, None
-        if forget:
-            return
-        groups = unpacked(stored["group"], "<i8").tolist()
-        persons = unpacked(stored["persons"], "<i8").tolist()
-        shape = (len(groups), self._dimensions)
-        los, his = unpacked(stored["lo"]).reshape(shape), unpacked(stored["hi"]).reshape(shape)
-        for lo, hi, group, count in zip(los, his, groups, persons, strict=True):
-            self.add(lo, hi, group, count)
+def count_stored(stored: Mapping[str, bytes]) -> int:
+    """Return how many boxes were stored."""
+    return len(unpacked(stored["group"], "<i8"))
+
+
+def restore_boxes(boxes: ReusableBoxes, numbers: NDArray[Any], stored: Mapping[str, bytes]) -> None:
+    """Fill an empty ring with stored boxes. If they are too many, the oldest are left out."""
+    total = count_stored(stored)
+    count = min(total, len(boxes.table))
+    newest = slice(total - count, None)
+    boxes.lo[:count] = unpacked(stored["lo"]).reshape(total, boxes.lo.shape[1])[newest]
+    boxes.hi[:count] = unpacked(stored["hi"]).reshape(total, boxes.hi.shape[1])[newest]
+    boxes.histogram[:count] = unpacked(stored["histogram"], "<i8").reshape(total, *boxes.histogram.shape[1:])[newest]
+    for name, dtype in _STORED.items():
+        boxes.table[name][:count] = unpacked(stored[name], dtype)[newest]
+    numbers["reusable"], numbers["reusable_oldest"] = count, 0
+
+
+def is_weaker(record: Mapping[str, Any], policy: Policy) -> bool:
+    """Return whether a snapshot's guarantee is weaker than the policy's: then its boxes must not be used again."""
+    t = -1.0 if policy.t is None else policy.t
+    return bool(record["k"] < policy.k or record["l"] < (policy.l or 0) or record.get("t", -1.0) > t >= 0.0)

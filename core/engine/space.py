@@ -1,4 +1,4 @@
-"""What a policy means to the kernels: its quasi-identifiers as arrays, and rows that are fit for them."""
+"""A policy as the kernels see it: its quasi-identifiers as arrays, and the check of rows against them."""
 
 from __future__ import annotations
 
@@ -7,23 +7,22 @@ import json
 from typing import Any
 
 import numpy as np
-from numpy.lib.recfunctions import repack_fields
 from numpy.typing import NDArray
 
 from crenel.avro import packed
 from crenel.encoding.rows import Rows
-from crenel.engine.kernels import common
+from crenel.engine.kernels.box_geometry import DIMENSION, INTERVAL, NODE, RADIX, TREE, Space
 from crenel.policy import Policy
 from crenel.policy.geometry import Interval, Radix, Tree
 
-_KINDS = {Interval: common.INTERVAL, Tree: common.TREE, Radix: common.RADIX}
+_KINDS = {Interval: INTERVAL, Tree: TREE, Radix: RADIX}
 
 
-def space_of(policy: Policy) -> common.Space:
-    """The quasi-identifiers of a policy. A domain that is not declared is empty as yet."""
+def space_of(policy: Policy) -> Space:
+    """Return the quasi-identifiers of a policy. A domain that is not declared is empty until rows arrive."""
     geometries = [qi.geometry for qi in policy.quasi_identifiers.values()]
-    dimensions = np.zeros(len(geometries), dtype=common.DIMENSION)
-    nodes, leaves = [np.zeros(0, dtype=common.NODE)], [np.zeros(0, dtype=np.int64)]
+    dimensions = np.zeros(len(geometries), dtype=DIMENSION)
+    nodes, leaves = [np.zeros(0, dtype=NODE)], [np.zeros(0, dtype=np.int64)]
     for dimension, geometry, share in zip(dimensions, geometries, _shares(policy), strict=True):
         dimension["kind"] = _KINDS[type(geometry)]
         dimension["share"] = share
@@ -38,7 +37,7 @@ def space_of(policy: Policy) -> common.Space:
             leaves.append(geometry.leaf.astype(np.int64) + sum(map(len, nodes)))
             nodes.append(_nodes(geometry, sum(map(len, nodes))))
     learned = dimensions["learned"] != 0
-    space = common.Space(dimensions=dimensions, nodes=np.concatenate(nodes), leaf=np.concatenate(leaves))
+    space = Space(dimensions=dimensions, nodes=np.concatenate(nodes), leaf=np.concatenate(leaves))
     set_domains(
         space,
         np.where(learned, np.inf, dimensions["widest_lo"]),
@@ -48,7 +47,7 @@ def space_of(policy: Policy) -> common.Space:
 
 
 def _shares(policy: Policy) -> list[float]:
-    """Each quasi-identifier's part in the loss."""
+    """Return each quasi-identifier's share of the loss."""
     weights = [qi.weight for qi in policy.quasi_identifiers.values()]
     total = 0.0
     for weight in weights:
@@ -57,7 +56,7 @@ def _shares(policy: Policy) -> list[float]:
 
 
 def _nodes(tree: Tree, offset: int) -> NDArray[Any]:
-    nodes = np.zeros(len(tree.parent), dtype=common.NODE)
+    nodes = np.zeros(len(tree.parent), dtype=NODE)
     nodes["parent"] = tree.parent
     nodes["parent"] += offset
     nodes["first"] = tree.first
@@ -65,8 +64,8 @@ def _nodes(tree: Tree, offset: int) -> NDArray[Any]:
     return nodes
 
 
-def set_domains(space: common.Space, lo: NDArray[np.float64], hi: NDArray[np.float64]) -> None:
-    """Make these the domains, to which widths are compared."""
+def set_domains(space: Space, lo: NDArray[np.float64], hi: NDArray[np.float64]) -> None:
+    """Set the domains that widths are compared with."""
     dimensions = space.dimensions
     dimensions["domain_lo"] = lo
     dimensions["domain_hi"] = hi
@@ -75,16 +74,14 @@ def set_domains(space: common.Space, lo: NDArray[np.float64], hi: NDArray[np.flo
     np.divide(dimensions["share"], width, out=dimensions["scale"], where=width > 0.0)
 
 
-def fingerprint(policy: Policy, space: common.Space) -> bytes:
-    """What must not change under a snapshot: what its numbers mean."""
+def fingerprint(policy: Policy, space: Space) -> bytes:
+    """Return a digest of everything that gives the numbers in a snapshot their meaning."""
     digest = hashlib.blake2b(digest_size=16)
     for name in policy.quasi_identifiers:
         digest.update(f"{name}\0".encode())
-    # Without the cells, so that what was stored without any still loads.
-    dimensions = space.dimensions[[name for name in common.DIMENSION.names or () if name != "cell"]]
-    digest.update(packed(repack_fields(dimensions)) + packed(space.nodes) + packed(space.leaf))
+    digest.update(packed(space.dimensions) + packed(space.nodes) + packed(space.leaf))
     for name, qi in policy.quasi_identifiers.items():
-        if isinstance(qi.geometry, Interval) and qi.geometry.cells:  # their numbers mean something by the step alone
+        if isinstance(qi.geometry, Interval) and qi.geometry.cells:  # the step gives the numbers their meaning
             digest.update(f"{name}\0{json.dumps(qi.to_spec(), sort_keys=True, default=str)}\0".encode())
     for name, column in policy.sensitive.items():
         digest.update(f"{name}\0{column.size}\0{column.ordered}\0".encode())
@@ -92,18 +89,17 @@ def fingerprint(policy: Policy, space: common.Space) -> bytes:
     return digest.digest()
 
 
-def check_rows(policy: Policy, space: common.Space, rows: Rows, *, holes: bool = False) -> None:
-    """Refuse rows that are not in the space: the kernels look up leaves and values without asking again.
+def check_rows(policy: Policy, space: Space, rows: Rows, *, holes: bool = False) -> None:
+    """Refuse rows that are outside the space: the kernels look up leaves and values without checking them.
 
-    Parameters
-    ----------
-    holes
-        Whether a coordinate may be missing (NaN).
+    Args:
+        policy: Whose columns the rows have.
+        space: Its quasi-identifiers.
+        rows: The rows.
+        holes: Whether a coordinate may be missing (NaN).
 
-    Raises
-    ------
-    ValueError
-        If there are such; the message names the columns.
+    Raises:
+        ValueError: A row is outside the space. The message names the columns.
     """
     expected = (len(policy.quasi_identifiers), len(policy.sensitive))
     got = (rows.qi.shape[1], rows.sensitive.shape[1])
@@ -116,12 +112,12 @@ def check_rows(policy: Policy, space: common.Space, rows: Rows, *, holes: bool =
     if len(rows) == 0:
         return
     dimensions, qi = space.dimensions, rows.qi
-    if holes:  # what is missing is nowhere: as if it were at a place that there is
+    if holes:  # a missing coordinate passes, as one that is inside
         qi = np.where(np.isnan(qi), np.where(dimensions["learned"], 0.0, dimensions["widest_lo"]), qi)
     lo, hi = qi.min(axis=0), qi.max(axis=0)
-    # NaN compares as outside.
+    # A comparison with NaN is false, and so NaN is outside.
     inside = (lo >= dimensions["widest_lo"]) & (hi <= dimensions["widest_hi"]) & np.isfinite(lo) & np.isfinite(hi)
-    for d in np.flatnonzero(inside & ((dimensions["kind"] != common.INTERVAL) | (dimensions["cell"] > 0.0))):
+    for d in np.flatnonzero(inside & ((dimensions["kind"] != INTERVAL) | (dimensions["cell"] > 0.0))):
         inside[d] = np.array_equal(qi[:, d], np.floor(qi[:, d]))
     names = [*policy.quasi_identifiers]
     wrong = [names[d] for d in np.flatnonzero(~inside)]
@@ -131,10 +127,10 @@ def check_rows(policy: Policy, space: common.Space, rows: Rows, *, holes: bool =
         if column.size is not None and not 0 <= rows.sensitive[:, j].min() <= rows.sensitive[:, j].max() < column.size
     ]
     if wrong:
-        message = f"{policy.method}: rows must be inside the declared domains; they are not in {', '.join(wrong)}."
+        message = f"{policy.method}: rows must be inside the declared domains; those of {', '.join(wrong)} are not."
         raise ValueError(message)
 
 
 def own(array: NDArray[Any]) -> NDArray[Any]:
-    """An array that may be written to: to numba another is of another type, and would be compiled for again."""
+    """Return an array that can be written to. numba would compile the kernels again for one that cannot."""
     return np.require(array, requirements=["C", "W"])

@@ -22,7 +22,7 @@ from crenel.errors import Rejected
 from crenel.pipelines.auditing.published_values import Boxes, NotReadableError, Spans
 from crenel.pipelines.command_errors import CommandError
 from crenel.pipelines.console.sections import sentence
-from crenel.pipelines.files import readers as sources
+from crenel.pipelines.files import readers
 from crenel.pipelines.files.readers import Source
 from crenel.policy import Policy, columns
 from crenel.policy.checks import suggestion
@@ -108,10 +108,10 @@ def _moved(rows: Output, among: NDArray[np.bool_], order: NDArray[np.intp]) -> O
 
 
 def _find(patterns: Iterable[str]) -> list[Source]:
-    if sources.STANDARD in patterns:
+    if readers.STANDARD in patterns:
         msg = "an audit reads files, not standard input (-)."
         raise CommandError(msg)
-    return sources.find(patterns, None, _refuse)
+    return readers.find(patterns, None, _refuse)
 
 
 def _refuse(_: IO[bytes]) -> NoReturn:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from crenel.audit.differential_privacy import stated
 from crenel.pipelines.console.sections import Finding, Severity, listed
-from crenel.pipelines.drafting import column_names as names
+from crenel.pipelines.drafting import column_names
 from crenel.policy import OnSuppress, Policy, PolicyError
 from crenel.policy.geometry import Interval
 from crenel.policy.parameters import Reuse
@@ -78,8 +78,8 @@ def _learned(policy: Policy) -> list[str]:
 
 def _as_they_are(policy: Policy) -> Iterator[Finding]:
     for name in (*policy.sensitive, *policy.publish):
-        word = names.identifier(name)
-        known = names.quasi_identifier(name)
+        word = column_names.identifier(name)
+        known = column_names.quasi_identifier(name)
         if word is not None:
             yield _warn(
                 f"{name} is published as it is, but its name ({word}) suggests that it identifies a person. "

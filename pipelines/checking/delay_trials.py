@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from crenel import engine as engines
 from crenel.encoding.encoder import Encoded
 from crenel.encoding.rows import Rows
-from crenel.engine import Kind, Releases
+from crenel.engine import Kind, Releases, create_engine
 from crenel.errors import PolicyError
 from crenel.pipelines.commands.run import quiet
 from crenel.pipelines.console.sections import count
@@ -144,7 +143,7 @@ def _tried(
     suppressed, loss, left, pushed = 0, 0.0, 0, 0
     rows = sum(len(part) for _, part in shards)
     for shard, part in shards:
-        engine = engines.create_engine(policy, secret=_SECRET, shard=str(shard).encode())
+        engine = create_engine(policy, secret=_SECRET, shard=str(shard).encode())
         for start in range(0, len(part), _ROWS):
             tick(f"trying a deadline of {deadline}: {pushed:,} of {count(rows, 'row')}")
             some = part.slice(start, min(start + _ROWS, len(part)))

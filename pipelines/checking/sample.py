@@ -24,7 +24,7 @@ from crenel.pipelines.console.sections import (
     sentence,
     spoken,
 )
-from crenel.pipelines.drafting import sample_measures as measures
+from crenel.pipelines.drafting import sample_measures
 from crenel.policy import Policy, columns
 from crenel.policy.checks import suggestion
 from crenel.policy.columns import Floats, Ints
@@ -101,7 +101,7 @@ class Sample:
     @cached_property
     def _who(self) -> Ints:
         """The persons of the rows that are not rejected, numbered from 0."""
-        return measures.places(self._encoded.rows.person)
+        return sample_measures.places(self._encoded.rows.person)
 
     @property
     def _number_of_persons(self) -> int:
@@ -167,7 +167,7 @@ class Sample:
                 f"{count(persons, 'person')} are hardly more than k ({k}): they form a single group. Take a larger "
                 "sample, or lower k."
             )
-        alone = measures.unique_persons(self._encoded.rows.qi, self._who)
+        alone = sample_measures.unique_persons(self._encoded.rows.qi, self._who)
         yield (
             f"In the data as they are, {count(alone, 'person')} ({percent(alone / persons)}) can be singled out: "
             "nobody else has the same quasi-identifiers."
@@ -180,7 +180,7 @@ class Sample:
     def _holes(self) -> Iterator[Line]:
         """Look at which quasi-identifiers rows have. k persons who have the same ones keep all of them."""
         absent = np.isnan(self._encoded.rows.qi)
-        sets = measures.combinations(absent)
+        sets = sample_measures.combinations(absent)
         share = float(absent.any(axis=1).mean())
         number = int(sets.max(initial=-1)) + 1
         yield (
@@ -213,7 +213,7 @@ class Sample:
         fits = 0
         for one in np.unique(sets):
             at = np.flatnonzero(sets == one)
-            until = measures.rows_until(who[at], policy.k)
+            until = sample_measures.rows_until(who[at], policy.k)
             start = np.flatnonzero(until >= 0)
             first, last = at[start], at[start + until[start]]
             good = last - first <= (policy.delay_rows or len(time))
@@ -240,11 +240,11 @@ class Sample:
             return
         if self._number_of_persons < _ENOUGH:
             return
-        alone = measures.only_one(measures.places(found), who)
+        alone = sample_measures.only_one(sample_measures.places(found), who)
         if len(alone) <= _ENOUGH or alone.mean() <= 0.5:
             return
         lo, hi = (found.min(), found.max()) if qi.geometry.learned else qi.geometry.widest()
-        step = measures.round_step(found, float(hi - lo), moments=isinstance(qi, Datetime))
+        step = sample_measures.round_step(found, float(hi - lo), moments=isinstance(qi, Datetime))
         self._warn(
             f"{name}: {np.count_nonzero(alone):,} of {len(alone):,} values belong to one person each, and a published "
             "range ends at the exact values of two of its rows. Set a step, which rounds the ends"
@@ -262,8 +262,8 @@ class Sample:
             return f"{count(distinct, 'different code')}"
         lo, hi = (found.min(), found.max()) if geometry.learned else geometry.widest()
         width = hi - lo + geometry.cell
-        core = measures.middle(found, width)
-        if measures.is_stretched(core, distinct):
+        core = sample_measures.middle(found, width)
+        if sample_measures.is_stretched(core, distinct):
             whose = "range seen" if geometry.learned else "domain"
             self._warn(
                 f"{name}: the middle 98% of the rows lie in {percent(core)} of the {whose}. Loss is measured against "
@@ -279,12 +279,12 @@ class Sample:
 
     def _as_they_are(self) -> Iterator[Line]:
         for place, name in enumerate(self.policy.sensitive):
-            codes = measures.places(self._encoded.rows.sensitive[:, place])
+            codes = sample_measures.places(self._encoded.rows.sensitive[:, place])
             yield name, self._sensitive(name, codes)
         for name in self.policy.publish:
             if name in self.table.column_names:
                 codes, _ = columns.factorize(self.table[name])
-                kept = measures.places(codes[self._encoded.kept])
+                kept = sample_measures.places(codes[self._encoded.kept])
                 yield name, f"{count(int(kept.max()) + 1, 'different value')}"
                 self._identifying(name, kept)
 
@@ -310,7 +310,7 @@ class Sample:
     def _identifying(self, name: str, codes: Ints) -> None:
         if self._number_of_persons < _ENOUGH:
             return
-        share = float(measures.only_one(codes, self._who)[codes].mean())
+        share = float(sample_measures.only_one(codes, self._who)[codes].mean())
         if share > 0.5:
             self._warn(
                 f"{name} is published as it is, and {percent(share)} of the rows have a value that only one person "
@@ -329,7 +329,7 @@ class Sample:
         yield from self._disorder(time)
         if policy.delay is not None:
             window = policy.delay + policy.disorder
-            rows = measures.held(time, window)
+            rows = sample_measures.held(time, window)
             if policy.delay_rows is not None:
                 rows = np.minimum(rows, policy.delay_rows)
             yield (
@@ -338,13 +338,13 @@ class Sample:
             )
 
     def _disorder(self, time: Ints) -> Iterator[Line]:
-        policy, late = self.policy, measures.lateness(time)
+        policy, late = self.policy, sample_measures.lateness(time)
         behind = late > policy.disorder
         if not late.any():
             yield "The rows are in the order of their event times."
             return
-        worst = measures.round_duration(float(late.max()))
-        most, is_stream = measures.usual_disorder(time)
+        worst = sample_measures.round_duration(float(late.max()))
+        most, is_stream = sample_measures.usual_disorder(time)
         nearly_all = f", and nearly all by less than {spoken(most)}" if most < worst else ""
         yield (
             f"{percent(float((late > 0).mean()))} of the rows are out of order, by less than {spoken(worst)}"
@@ -370,7 +370,7 @@ class Sample:
         if self._number_of_persons < policy.k or (policy.delay_rows is None and not by_time):
             return
         order = np.argsort(time, kind="stable") if by_time else np.arange(len(time))
-        rows, waits = measures.waits(self._who[order], time[order], policy.k)
+        rows, waits = sample_measures.waits(self._who[order], time[order], policy.k)
         if policy.delay_rows is not None:
             half, most = (int(q) for q in np.quantile(rows, [0.5, 0.9]))
             yield (
@@ -378,7 +378,7 @@ class Sample:
                 f"{most:,}; delay_rows is {policy.delay_rows:,}."
             )
         if by_time and policy.delay is not None:
-            half, most = (measures.round_duration(q) for q in np.quantile(waits, [0.5, 0.9]))
+            half, most = (sample_measures.round_duration(q) for q in np.quantile(waits, [0.5, 0.9]))
             yield (
                 f"Half of the rows see {policy.k} persons within {spoken(half)}, nine of ten within {spoken(most)}; "
                 f"delay is {spoken(policy.delay)}."
@@ -388,12 +388,12 @@ class Sample:
 
     def _deadlines(self) -> Iterator[Line]:
         """Let the engine say how many rows find a group in time, and how many would if they could wait longer."""
-        from crenel.pipelines.checking import delay_trials as delays
+        from crenel.pipelines.checking import delay_trials
 
         policy = self.policy
         if self._number_of_persons < policy.k:
             return
-        tried = list(delays.steps(policy, self._encoded, self.table, self._tick))
+        tried = list(delay_trials.steps(policy, self._encoded, self.table, self._tick))
         if not tried:
             return
         how = "reuse off, " if policy.declaration.reuses else ""

@@ -122,11 +122,11 @@ def audited(policy: Policy, arguments: argparse.Namespace) -> dict[str, Any]:
     from crenel.audit.utility import Workload
 
     with quiet():  # loads Beam
-        from crenel.pipelines.auditing import evidence_files as evidence
-        from crenel.pipelines.console import run_summary as summary
+        from crenel.pipelines.auditing import evidence_files
+        from crenel.pipelines.console import run_summary
     progress = _Progress()
-    with summary.showing(progress.line) if sys.stderr.isatty() else nullcontext():
-        given = evidence.read(
+    with run_summary.showing(progress.line) if sys.stderr.isatty() else nullcontext():
+        given = evidence_files.read(
             policy,
             published=arguments.published,
             given=arguments.input,

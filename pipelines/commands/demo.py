@@ -72,26 +72,24 @@ def _folder(keep: str | None) -> Iterator[Path]:
 
 
 def _show(folder: Path, rows: int, *, keep: str | None) -> int:
-    from crenel.pipelines.auditing import evidence_files as evidence
-    from crenel.pipelines.commands import _demo_data as demo_data
-    from crenel.pipelines.commands import audit
-    from crenel.pipelines.console import kernel_cache as compiled
-    from crenel.pipelines.console import run_summary as summary
+    from crenel.pipelines.auditing import evidence_files
+    from crenel.pipelines.commands import _demo_data, audit
+    from crenel.pipelines.console import kernel_cache, run_summary
     from crenel.policy import Policy
 
-    demo_data.write(folder, rows=rows)
+    _demo_data.write(folder, rows=rows)
     policy = Policy.from_yaml(folder / "policy.yaml")
-    _say(f"{count(rows, 'made-up card payment')} with these columns:", f"    {', '.join(demo_data.COLUMNS)}")
-    _say("", "The policy:", "", *_indented(demo_data.POLICY.splitlines()), "")
+    _say(f"{count(rows, 'made-up card payment')} with these columns:", f"    {', '.join(_demo_data.COLUMNS)}")
+    _say("", "The policy:", "", *_indented(_demo_data.POLICY.splitlines()), "")
     where = keep or "."
     _say(f"$ crenel run {where}/policy.yaml --input {where}/transactions.csv --output {where}/published.csv \\")
     _say(f"      --suppressed {where}/suppressed.csv --rejected {where}/rejected.jsonl \\")
     _say(f"      --releases {where}/releases.csv --trace {where}/trace.csv")
-    if not compiled.is_compiled():
-        _say(f"({compiled.WAIT})")
+    if not kernel_cache.is_compiled():
+        _say(f"({kernel_cache.WAIT})")
     outcome = _anonymize(policy, folder)
-    _say("", *_indented(summary.as_text(policy, outcome).splitlines()), "")
-    given = evidence.read(
+    _say("", *_indented(run_summary.as_text(policy, outcome).splitlines()), "")
+    given = evidence_files.read(
         policy,
         published=[str(folder / _PUBLISHED)],
         given=[str(folder / _INPUT)],
@@ -119,18 +117,18 @@ def _say(*lines: str) -> None:
 
 
 def _anonymize(policy: Policy, folder: Path) -> Outcome:
-    from crenel.pipelines.files import file_job as job
+    from crenel.pipelines.files import file_job
 
-    request = job.Request(
+    request = file_job.Request(
         policy=policy,
         inputs=[str(folder / _INPUT)],
-        published=job.Output.of(str(folder / _PUBLISHED)),
-        suppressed=job.Output.of(_file(folder, "suppressed")),
-        rejected=job.Output.of(str(folder / "rejected.jsonl")),
-        releases=job.Output.of(_file(folder, "releases")),
-        trace=job.Output.of(_file(folder, "trace")),
+        published=file_job.Output.of(str(folder / _PUBLISHED)),
+        suppressed=file_job.Output.of(_file(folder, "suppressed")),
+        rejected=file_job.Output.of(str(folder / "rejected.jsonl")),
+        releases=file_job.Output.of(_file(folder, "releases")),
+        trace=file_job.Output.of(_file(folder, "trace")),
     )
-    return job.run(request, launcher("local", workers=1))
+    return file_job.run(request, launcher("local", workers=1))
 
 
 def _file(folder: Path, name: str) -> str:
@@ -177,12 +175,12 @@ def _rows(path: Path, numbers: Sequence[int]) -> list[dict[str, str]]:
 
 def _singled_out(policy: Policy, given: Evidence) -> Iterator[str]:
     """Say how many customers share their quasi-identifiers with nobody in the input."""
-    from crenel.pipelines.drafting import sample_measures as measures
+    from crenel.pipelines.drafting import sample_measures
 
     if given.input is None:
         return
-    who = measures.places(given.input.rows.person)
-    alone, customers = measures.unique_persons(given.input.rows.qi, who), int(who.max()) + 1
+    who = sample_measures.places(given.input.rows.person)
+    alone, customers = sample_measures.unique_persons(given.input.rows.qi, who), int(who.max()) + 1
     known = f"{alone:,} of {count(customers, 'customer')} ({percent(alone / customers)})"
     yield f"Before, {known} could be singled out: nobody else had the same age,"
     yield f"zipcode and occupation. After, every payment looks like those of at least {policy.k} customers."

@@ -15,7 +15,7 @@ import json
 from typing import Any
 
 from crenel.pipelines.command_errors import CommandError
-from crenel.policy import sampling_privacy as differential
+from crenel.policy import sampling_privacy
 
 __all__ = ["EXAMPLE", "add_arguments", "run"]
 
@@ -74,14 +74,14 @@ def _found(arguments: argparse.Namespace) -> dict[str, Any]:
         epsilons = [arguments.epsilon]
         if arguments.epsilon is None:
             # If beta is out of bounds, any epsilon will do: `delta` then raises the error.
-            least = differential.least_epsilon(beta) if 0 < beta < 1 else 1.0
+            least = sampling_privacy.least_epsilon(beta) if 0 < beta < 1 else 1.0
             epsilons = [least * multiple for multiple in _MULTIPLES]
-        pairs = [{"epsilon": epsilon, "delta": differential.delta(k, beta, epsilon)} for epsilon in epsilons]
+        pairs = [{"epsilon": epsilon, "delta": sampling_privacy.delta(k, beta, epsilon)} for epsilon in epsilons]
         found |= {"k": k, "beta": beta, "pairs": pairs}
     if arguments.probability is not None:
         probability, within = arguments.probability, arguments.within
         try:
-            phi = differential.phi(probability, within)
+            phi = sampling_privacy.phi(probability, within)
         except ValueError as error:
             raise ValueError(str(error).replace("r must", "within must")) from None
         found |= {"probability": probability, "within": within, "phi": phi}

@@ -109,25 +109,25 @@ def run(arguments: argparse.Namespace) -> int:
     if any(place.startswith("kafka://") for place in _places(arguments)):
         return _run_kafka(arguments, policy)
     with quiet():
-        from crenel.pipelines.console import run_summary as summary
-        from crenel.pipelines.files import file_job as job
+        from crenel.pipelines.console import run_summary
+        from crenel.pipelines.files import file_job
 
         launch = launcher(arguments.runner, workers=arguments.workers, flags=_flags(arguments))
         if arguments.input[0].startswith(_PUBSUB):
             return _stream(arguments, policy, launch)
-        request = job.Request(
+        request = file_job.Request(
             policy=policy,
             inputs=arguments.input,
-            published=job.Output.of(arguments.output, arguments.output_format),
+            published=file_job.Output.of(arguments.output, arguments.output_format),
             suppressed=_owners(arguments.suppressed),
             rejected=_owners(arguments.rejected),
             releases=_owners(arguments.releases),
             trace=_owners(arguments.trace),
             input_format=arguments.input_format,
         )
-        watch = partial(summary.watching, method=policy.method) if sys.stderr.isatty() else None
+        watch = partial(run_summary.watching, method=policy.method) if sys.stderr.isatty() else None
         try:
-            outcome = job.run(request, launch, watch)
+            outcome = file_job.run(request, launch, watch)
         except (CommandError, PolicyError, runners.RunnerError, BrokenPipeError):
             raise
         except Exception as error:
@@ -137,7 +137,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _told(arguments: argparse.Namespace, policy: Policy, outcome: Outcome) -> int:
     """Print the summary; return the exit code."""
-    from crenel.pipelines.console import run_summary as summary
+    from crenel.pipelines.console import run_summary
 
     passed = list(
         limits.Limits.of(arguments).passed(
@@ -146,10 +146,10 @@ def _told(arguments: argparse.Namespace, policy: Policy, outcome: Outcome) -> in
     )
     free = sys.stdout if arguments.output != "-" else sys.stderr
     if arguments.json:
-        told = summary.as_dict(policy, outcome) | {"too_many": [one.as_dict() for one in passed]}
+        told = run_summary.as_dict(policy, outcome) | {"too_many": [one.as_dict() for one in passed]}
         print(json.dumps(told), file=free)
     else:
-        sys.stderr.write(summary.as_text(policy, outcome))
+        sys.stderr.write(run_summary.as_text(policy, outcome))
     if not (arguments.json and free is sys.stderr):  # where JSON is, nothing else may be
         for one in passed:
             print(f"crenel: {one.text}", file=sys.stderr)
@@ -193,7 +193,7 @@ def _run_kafka(arguments: argparse.Namespace, policy: Policy) -> int:
     local = arguments.runner == "local"
     _check_kafka(arguments, local=local)
     with quiet():
-        from crenel.pipelines.console import run_summary as summary
+        from crenel.pipelines.console import run_summary
         from crenel.pipelines.kafka import topic_job
 
         names = ("published", "suppressed", "rejected", "releases")
@@ -206,7 +206,7 @@ def _run_kafka(arguments: argparse.Namespace, policy: Policy) -> int:
             flags=[*_flags(arguments), *([] if local else ["--streaming"])],
             endless=True,
         )
-        watch = summary.watching if sys.stderr.isatty() else None
+        watch = run_summary.watching if sys.stderr.isatty() else None
         try:
             outcome = topic_job.run(request, launch, watch, local=local)
         except (CommandError, PolicyError, runners.RunnerError):

@@ -1,20 +1,17 @@
-"""Whether the engine's kernels have been compiled on this machine before."""
+"""Whether the compiled code of a method is on disk."""
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
-
 __all__ = ["WAIT", "is_compiled"]
 
-#: What is said when they have not.
+#: What is said when it is not.
 WAIT = "compiling the engine, once: up to a minute"
 
 
 def is_compiled(method: str = "bastion") -> bool:
-    """Whether numba would find a method's kernels in its cache; True if it cannot be told."""
-    try:
-        run: Any = import_module(f"crenel.engine.kernels.{method}").run
-        return bool(run._cache._cache_file._load_index())
-    except Exception:  # numba's insides may change, and a wait that is not announced does no harm
-        return True
+    """Return whether an engine of this method can start at once."""
+    from crenel.engine import Engine  # here, since it imports numba
+    from crenel.policy import methods
+
+    engine = methods.find(method).load_engine()
+    return engine.is_compiled() if isinstance(engine, type) and issubclass(engine, Engine) else True

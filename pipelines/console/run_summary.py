@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from crenel.audit.differential_privacy import stated
 from crenel.pipelines.checking.advice import SEED
-from crenel.pipelines.console import kernel_cache as compiled
+from crenel.pipelines.console import kernel_cache
 from crenel.pipelines.console.limits import said
 from crenel.pipelines.console.sections import count, percent
 from crenel.policy import OnSuppress, Policy
@@ -32,7 +32,7 @@ _SECOND = UNITS["s"]
 
 def watching(scratch: Scratch, method: str = "bastion") -> contextlib.AbstractContextManager[None]:
     """Show the progress of a run on standard error."""
-    note = "" if compiled.is_compiled(method) else f" ({compiled.WAIT})"
+    note = "" if kernel_cache.is_compiled(method) else f" ({kernel_cache.WAIT})"
     return showing(lambda: progress(scratch, note))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import yaml
 
 from crenel.pipelines.console.sections import count, percent, spoken
-from crenel.pipelines.drafting import sample_measures as measures
+from crenel.pipelines.drafting import sample_measures
 from crenel.pipelines.drafting.profiles import Kind, Profile
 from crenel.pipelines.drafting.roles import Choice, Roles
 from crenel.policy.durations import format_duration
@@ -159,8 +159,8 @@ def _wrapped(start: str, items: list[str], end: str) -> Iterator[str]:
 
 def _stretched(column: Profile) -> Iterator[str]:
     lo, hi = _bounds(column)
-    share = measures.middle(column.present, hi - lo)
-    if measures.is_stretched(share, column.distinct):
+    share = sample_measures.middle(column.present, hi - lo)
+    if sample_measures.is_stretched(share, column.distinct):
         yield from _comment(
             f"A few outliers stretch the domain: the middle 98% of the rows lie in {percent(share)} of it. A narrower "
             "domain rejects the outliers, and keeps more precision for the other rows.",
@@ -170,10 +170,10 @@ def _stretched(column: Profile) -> Iterator[str]:
 
 def _step(column: Profile) -> str:
     """Write the step of a column whose values mostly occur once; nothing for other columns."""
-    if 2 * column.once <= column.distinct or column.distinct <= measures.FEW_VALUES:
+    if 2 * column.once <= column.distinct or column.distinct <= sample_measures.FEW_VALUES:
         return ""
     lo, hi = _bounds(column)
-    step = measures.round_step(column.present, hi - lo, moments=column.kind is Kind.MOMENT)
+    step = sample_measures.round_step(column.present, hi - lo, moments=column.kind is Kind.MOMENT)
     return "" if step is None else f", step: {step}"
 
 
@@ -186,7 +186,7 @@ def _domain(column: Profile) -> str:
 
 def _bounds(column: Profile) -> tuple[float, float]:
     lo, hi = float(column.present.min()), float(column.present.max())
-    return measures.outward(lo, hi) if column.kind is Kind.NUMBER else _calendar(lo, hi)
+    return sample_measures.outward(lo, hi) if column.kind is Kind.NUMBER else _calendar(lo, hi)
 
 
 def _calendar(lo: float, hi: float) -> tuple[float, float]:
@@ -281,7 +281,7 @@ def _deadline(roles: Roles, k: int) -> Iterator[str]:
     when, who = roles.event_time, roles.person
     if when is not None:
         yield from _delay(when, who, k)
-    yield f"delay_rows: {measures.friendly_above(100 * k, _DELAY_ROWS)}"
+    yield f"delay_rows: {sample_measures.friendly_above(100 * k, _DELAY_ROWS)}"
 
 
 def _delay(when: Profile, who: Profile | None, k: int) -> Iterator[str]:
@@ -290,21 +290,21 @@ def _delay(when: Profile, who: Profile | None, k: int) -> Iterator[str]:
     there = ~np.isnan(when.coordinates)
     time, persons = time[there], persons[there]
     order = np.argsort(time, kind="stable")
-    _, waits = measures.waits(persons[order], time[order], k)
+    _, waits = sample_measures.waits(persons[order], time[order], k)
     if len(waits):
-        most = measures.round_duration(float(np.quantile(waits, 0.9)))
+        most = sample_measures.round_duration(float(np.quantile(waits, 0.9)))
         yield from _comment(f"In nine of ten cases, {k} persons come within {spoken(most)}.")
-        yield f"delay: {format_duration(measures.round_duration(most * 1.5))}"
+        yield f"delay: {format_duration(sample_measures.round_duration(most * 1.5))}"
     else:
         yield "delay: 1h"
     yield from _disorder(time)
 
 
 def _disorder(time: Any) -> Iterator[str]:
-    most, is_stream = measures.usual_disorder(time)
+    most, is_stream = sample_measures.usual_disorder(time)
     if not is_stream:
         yield from _comment("The file is not in the order of event time, so the disorder is not known.")
-    elif measures.lateness(time).any():
+    elif sample_measures.lateness(time).any():
         yield from _comment("How far event times may be out of order. In the data, nearly all are within this.")
         yield f"disorder: {format_duration(most)}"
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from crenel.errors import Rejected
-from crenel.pipelines.drafting import column_names as names
+from crenel.pipelines.drafting import column_names
 from crenel.policy import columns
 from crenel.policy.columns import Floats, Ints
 
@@ -127,11 +127,11 @@ def _kind(name: str, values: list[Any], rows: int) -> Kind:
 
 def _kind_of_numbers(name: str, values: list[Any]) -> Kind:
     whole = all(isinstance(value, int) for value in values)
-    if whole and names.place_code(name) and _alphabet(values) and min(values) > 99:
+    if whole and column_names.place_code(name) and _alphabet(values) and min(values) > 99:
         return Kind.CODE
-    if names.event_time(name) and min(values) > _SECONDS[0] and max(values) < _SECONDS[1]:
+    if column_names.event_time(name) and min(values) > _SECONDS[0] and max(values) < _SECONDS[1]:
         return Kind.MOMENT
-    if whole and (names.is_label(name) or len(values) == 2):
+    if whole and (column_names.is_label(name) or len(values) == 2):
         return Kind.CATEGORY if len(values) <= FEW else Kind.TEXT
     return Kind.NUMBER
 
@@ -141,9 +141,9 @@ def _kind_of_text(name: str, values: list[str], rows: int) -> Kind:
         return Kind.MOMENT
     few = len(values) <= FEW and rows >= _REPEATS * len(values)
     alphabet = _alphabet(values)
-    if alphabet and (names.place_code(name) or (alphabet == "digits" and not few)):
+    if alphabet and (column_names.place_code(name) or (alphabet == "digits" and not few)):
         return Kind.CODE
-    return Kind.CATEGORY if few and names.direct_identifier(name) is None else Kind.TEXT
+    return Kind.CATEGORY if few and column_names.direct_identifier(name) is None else Kind.TEXT
 
 
 def _is_moment(value: str) -> bool:

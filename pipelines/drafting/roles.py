@@ -12,8 +12,7 @@ import numpy as np
 
 from crenel.pipelines.checking.advice import MANY
 from crenel.pipelines.console.sections import count, percent, spoken
-from crenel.pipelines.drafting import column_names as names
-from crenel.pipelines.drafting import sample_measures as measures
+from crenel.pipelines.drafting import column_names, sample_measures
 from crenel.pipelines.drafting.profiles import FEW, Kind, Profile
 
 __all__ = ["Choice", "Roles", "choose"]
@@ -90,12 +89,12 @@ def _without(columns: list[Profile], chosen: Iterable[Choice]) -> list[Profile]:
 def _persons(columns: list[Profile]) -> list[Choice]:
     found = []
     for column in columns:
-        word = names.person(column.name)
+        word = column_names.person(column.name)
         fit = column.kind in (Kind.TEXT, Kind.CATEGORY, Kind.CODE, Kind.NUMBER)
         if word is None or not fit or not _whole(column) or column.distinct < 3:
             continue
         each = "one row each" if column.repeats == 1 else f"{column.repeats:.1f} rows each"
-        doubt = ", which may also number the rows" if names.only_an_id(column.name) else ""
+        doubt = ", which may also number the rows" if column_names.only_an_id(column.name) else ""
         reason = f"suggested by its name ({word}){doubt}; {count(column.distinct, 'person')}, {each}"
         found.append(Choice(column, reason + _missing(column)))
     found.sort(key=_doubts)
@@ -106,7 +105,7 @@ def _doubts(choice: Choice) -> tuple[bool, bool, int, int]:
     """Sort candidates: a plain id often numbers the rows, while values that repeat are more likely persons."""
     column = choice.column
     return (
-        names.only_an_id(column.name),
+        column_names.only_an_id(column.name),
         column.repeats == 1,
         column.missing,
         -column.distinct,
@@ -120,11 +119,11 @@ def _whole(column: Profile) -> bool:
 def _times(columns: list[Profile]) -> list[Choice]:
     found = []
     for column in columns:
-        quasi = names.quasi_identifier(column.name)
+        quasi = column_names.quasi_identifier(column.name)
         if column.kind is not Kind.MOMENT or (quasi is not None and quasi[1]):
             continue
         found.append((column, _out_of_order(column)))
-    found.sort(key=lambda one: (one[0].missing > 0, one[1], names.event_time(one[0].name) is None))
+    found.sort(key=lambda one: (one[0].missing > 0, one[1], column_names.event_time(one[0].name) is None))
     return [
         Choice(column, f"dates, {_order(share)}" + _missing(column), taken=place == 0)
         for place, (column, share) in enumerate(found)
@@ -132,7 +131,7 @@ def _times(columns: list[Profile]) -> list[Choice]:
 
 
 def _out_of_order(column: Profile) -> float:
-    return float((measures.lateness(column.present.astype(np.int64)) > 0).mean())
+    return float((sample_measures.lateness(column.present.astype(np.int64)) > 0).mean())
 
 
 def _order(share: float) -> str:
@@ -142,7 +141,7 @@ def _order(share: float) -> str:
 def _sensitive(columns: list[Profile]) -> list[Choice]:
     found: list[Choice] = []
     for column in columns:
-        known = names.sensitive(column.name)
+        known = column_names.sensitive(column.name)
         if known is None or column.kind not in (Kind.NUMBER, Kind.CATEGORY, Kind.CODE, Kind.TEXT):
             continue
         taken = known[1] and sum(one.taken for one in found) < _MOST_SENSITIVE
@@ -154,10 +153,10 @@ def _sensitive(columns: list[Profile]) -> list[Choice]:
 def _quasi_identifiers(columns: list[Profile]) -> list[Choice]:
     graded = []
     for column in columns:
-        known = names.quasi_identifier(column.name)
+        known = column_names.quasi_identifier(column.name)
         if known is None or column.kind not in (*_TYPED, Kind.TEXT):
             continue
-        if names.direct_identifier(column.name) is None:
+        if column_names.direct_identifier(column.name) is None:
             graded.append((not known[1], known[0], column))
     chosen: list[Choice] = []
     for _, word, column in sorted(graded, key=lambda one: one[0]):
@@ -185,7 +184,7 @@ def _against(column: Profile, taken: list[Profile]) -> str:
 def _any_quasi_identifier(columns: list[Profile]) -> list[Choice]:
     """Choose the first column that could be one, since a policy needs at least one."""
     for column in columns:
-        if column.kind in _TYPED and not _against(column, []) and not names.identifier(column.name):
+        if column.kind in _TYPED and not _against(column, []) and not column_names.identifier(column.name):
             reason = f"taken only because a policy needs one; {_values(column)}{_missing(column)}"
             return [Choice(column, reason)]
     return []
@@ -201,7 +200,7 @@ def _one_to_one(one: Profile, other: Profile) -> bool:
 def _values(column: Profile) -> str:
     if column.kind is Kind.MOMENT:
         reach = int(np.ptp(column.present))
-        return f"dates over {spoken(measures.round_duration(reach))}"
+        return f"dates over {spoken(sample_measures.round_duration(reach))}"
     if column.kind is Kind.NUMBER:
         return f"{column.distinct:,} different numbers"
     return count(column.distinct, "value")
@@ -214,12 +213,12 @@ def _missing(column: Profile) -> str:
 
 
 def _why_not(column: Profile) -> str:
-    direct = names.direct_identifier(column.name)
+    direct = column_names.direct_identifier(column.name)
     if direct is not None:
         return f"its name ({direct}) suggests that it names a person"
     if column.kind in (Kind.CONSTANT, Kind.EMPTY, Kind.OTHER):
         return str(column.kind.value)
-    if column.kind is Kind.NUMBER and names.event_time(column.name) and _is_milliseconds(column):
+    if column.kind is Kind.NUMBER and column_names.event_time(column.name) and _is_milliseconds(column):
         return "looks like milliseconds since the epoch, but crenel takes seconds"
     if column.distinct > 0.5 * column.rows and column.kind is not Kind.NUMBER:
         return "nearly every row has a value of its own: it may identify a person"

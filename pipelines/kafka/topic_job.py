@@ -22,7 +22,7 @@ from apache_beam import typehints
 from crenel.pipelines.command_errors import CommandError
 from crenel.pipelines.files.file_job import Launch, Outcome
 from crenel.pipelines.files.scratch import Scratch
-from crenel.pipelines.kafka import topics as kafka_topics
+from crenel.pipelines.kafka import topics
 from crenel.pipelines.kafka.sink import EncodeRows, WriteRecords
 from crenel.pipelines.kafka.source import ReadPartition, elements
 from crenel.pipelines.kafka.topics import Topic, is_topic
@@ -136,10 +136,10 @@ def run(
         JobFailed: the run failed.
     """
     began = time.monotonic()
-    bounds = kafka_topics.bounds(request.source)
+    bounds = topics.bounds(request.source)
     for place in request.outputs.values():
         if isinstance(place, Topic):
-            kafka_topics.partitions(place)
+            topics.partitions(place)
             values(place)
     values(request.source)
     if not local:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from crenel.pipelines.command_errors import CommandError
-from crenel.pipelines.files import writers as sinks
+from crenel.pipelines.files import writers
 from crenel.pipelines.kafka.topics import Topic
 from crenel.policy import Policy
 from crenel.runners import JobFailed
@@ -66,7 +66,7 @@ class JsonValues(Values):
 
     # Made once: `json.loads` and `json.dumps` would make one for each row, which costs as much as their work.
     _decode = json.JSONDecoder(parse_constant=_refused).decode
-    _encode = json.JSONEncoder(default=sinks._plain, ensure_ascii=False, allow_nan=False).encode
+    _encode = json.JSONEncoder(default=writers._plain, ensure_ascii=False, allow_nan=False).encode
 
     def read(self, value: bytes) -> dict[str, Any]:
         """Read a JSON object."""
@@ -189,7 +189,7 @@ def _check_resolved(topic: Topic, path: str, written: Any, wanted: Any) -> None:
 def derived(policy: Policy, source: Topic) -> str:
     """The Avro schema of published rows, for rows that are Avro. Columns published unchanged keep their types."""
     fields = [
-        {"name": name, "type": ["null", sinks._avro_type(name, kind)]} for name, kind in Publisher(policy).fields()
+        {"name": name, "type": ["null", writers._avro_type(name, kind)]} for name, kind in Publisher(policy).fields()
     ]
     kept = (*policy.sensitive, *policy.publish)
     fields += [{"name": f["name"], "type": f["type"]} for f in _load(source)["fields"] if f["name"] in kept]

@@ -19,10 +19,14 @@ from benchmarks import (
     castleguard_paper,
     continuous_paper,
     engine,
+    first_use,
+    formats,
+    held,
     partition_paper,
     scale,
     static,
 )
+from benchmarks.children import copies
 from benchmarks.tables import table
 
 
@@ -175,6 +179,9 @@ def test_an_unknown_part_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
         partition_paper.main(["--only", "everything"])
     with pytest.raises(SystemExit):
         bastion.main(["--only", "everything"])
+    for benchmark in (first_use, formats, held):
+        with pytest.raises(SystemExit):
+            benchmark.main(["--only", "everything"])
     assert "must be some of" in capsys.readouterr().err
 
 
@@ -211,3 +218,63 @@ def test_the_audit(capsys: pytest.CaptureFixture[str]) -> None:
     figures = last_line(capsys)
     assert {"published", "input"} <= set(figures)
     assert figures["trace"]["verdict"] == "no crowd"
+
+
+@pytest.mark.slow
+def test_what_held_rows_cost(capsys: pytest.CaptureFixture[str]) -> None:
+    assert held.main(["--quick", "--most-held", "100"]) == 0
+    figures = last_line(capsys)
+    for case in ("k = 2, castle", "k = 2, bastion"):
+        measured = figures["by_k"][case]["this"]
+        assert measured["whole"]
+        assert 0 < measured["held"] <= 100
+        assert measured["worst_ms"] > 0
+    assert figures["by_held"]["100 held, bastion"]["this"]["to castle"] > 0
+    assert figures["event_time"]["100 held, k = 10, bastion, delay"]["this"]["to rows"] > 0
+
+
+def test_a_case_that_takes_too_long_stops_and_says_so() -> None:
+    stopped = held.measure(held.Case("castle", k=2, delta=100, rows=2_000, limit=0.0))
+    assert not stopped["whole"]
+    assert stopped["flush_ms"] is None
+
+
+@pytest.mark.slow
+def test_formats(capsys: pytest.CaptureFixture[str]) -> None:
+    assert formats.main(["--quick", "--only", "inputs"]) == 0
+    found = last_line(capsys)["inputs"]
+    assert set(found) == {f"{source}, int" for source in formats.FORMATS}
+    assert all(one["this"]["peak MB"] > 0 for one in found.values())
+
+
+@pytest.mark.parametrize("kind", formats.FORMATS)
+def test_files_of_every_format_hold_the_same_rows(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / f"rows.{kind}"
+    formats.FORMATS[kind](path, formats.chunks(3, "text"))
+    assert path.stat().st_size > 0
+    if kind in ("csv", "jsonl"):
+        written = path.read_text(encoding="utf-8")
+        assert all(person in written for table in formats.chunks(3, "text") for person in table["person"].to_pylist())
+
+
+@pytest.mark.slow
+def test_the_first_use(capsys: pytest.CaptureFixture[str]) -> None:
+    """With kernels that may be compiled already: what compiling costs is not tried here."""
+    assert first_use.main(["--quick", "--only", "methods"]) == 0
+    figures = last_line(capsys)
+    assert figures["methods"]["mondrian"]["this"]["modules"] > 100
+
+
+@pytest.mark.slow
+def test_another_copy_is_measured_in_turns(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        copies(tmp_path)
+    assert [copy.name for copy in copies(_site(tmp_path))] == ["this", "other"]
+    assert held.main(["--quick", "--only", "by_held", "--most-held", "100", "--against", str(tmp_path)]) == 0
+    assert set(last_line(capsys)["by_held"]["100 held, castle"]) == {"this", "other"}
+
+
+def _site(folder: Path) -> Path:
+    """A folder with a copy of the package."""
+    first_use.install(copies(None)[0], folder, cold=False)
+    return folder

@@ -21,7 +21,7 @@ from apache_beam.transforms.window import SlidingWindows
 
 from crenel.pipelines.cli import main
 from crenel.runners import Job, RunnerError, prism
-from crenel.transforms._hold import hold_step as hold
+from crenel.transforms._hold import hold_step
 from tests.transforms import streams
 from tests.transforms.streams import Stamped, anonymize, check, policy, rows, run, stream
 
@@ -141,13 +141,13 @@ def _alive(pid: int) -> bool:
 @pytest.mark.prism
 def test_slow_bundles_are_not_split(on_prism: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prism would split a slow bundle, and run both parts at once on the state of one key."""
-    take, slow = hold.HoldRows._take, [1.0]
+    take, slow = hold_step.HoldRows._take, [1.0]
 
     def slowly(self: Any, *arguments: Any) -> Any:
         time.sleep(slow.pop() if slow else 0.0)  # as when the engine is compiled
         return take(self, *arguments)
 
-    monkeypatch.setattr(hold.HoldRows, "_take", slowly)
+    monkeypatch.setattr(hold_step.HoldRows, "_take", slowly)
     out = run(Stamped(GIVEN), anonymize(overlapping_windows=True), window=SlidingWindows(1200, 600))
     assert len(out.published) == 2 * len(GIVEN)
     assert sum(left.value["rows"] for left in out.releases) == 2 * len(GIVEN)

@@ -12,7 +12,7 @@ from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import Timestamp
 
 from crenel.policy import Policy
-from crenel.transforms._hold import hold_step as hold
+from crenel.transforms._hold import hold_step
 from crenel.transforms._hold.engine_cache import CACHE
 from crenel.transforms._hold.hold_step import HoldRows
 from crenel.transforms._pack.row_pack import Packer
@@ -132,8 +132,8 @@ def rolled_back(state: State) -> State:
 @contextmanager
 def short_logs(size: int) -> Iterator[None]:
     """Let a log become a snapshot when it has more bytes than this."""
-    before, hold._SHORTEST_LOG = hold._SHORTEST_LOG, size
+    before, hold_step._SHORTEST_LOG = hold_step._SHORTEST_LOG, size
     try:
         yield
     finally:
-        hold._SHORTEST_LOG = before
+        hold_step._SHORTEST_LOG = before

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from crenel.transforms._hold import hold_step as hold
+from crenel.transforms._hold import hold_step
 from tests.transforms.streams import SECOND, UNNAMED, Outcome, anonymize, check, policy, rows, run, stream
 
 HOUR = 3600
@@ -40,13 +40,13 @@ def streamed(parts: list[Any], **changes: Any) -> Outcome:
 def firings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The times at which timers fired."""
     fired: list[int] = []
-    wake = hold.HoldRows._wake
+    wake = hold_step.HoldRows._wake
 
     def counted(self: Any, key: Any, now: int, *rest: Any) -> Any:
         fired.append(now)
         return wake(self, key, now, *rest)
 
-    monkeypatch.setattr(hold.HoldRows, "_wake", counted)
+    monkeypatch.setattr(hold_step.HoldRows, "_wake", counted)
     return fired
 
 

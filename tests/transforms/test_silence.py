@@ -11,11 +11,11 @@ import apache_beam as beam
 import pyarrow as pa
 import pytest
 
-from crenel.transforms._hold import hold_step as hold
+from crenel.transforms._hold import hold_step
 from crenel.transforms._hold.engine_cache import CACHE
 from crenel.transforms._hold.hold_step import HoldRows
 from crenel.transforms._hold.shard_holder import ShardHolder
-from crenel.transforms._pack import pack_step as pack
+from crenel.transforms._pack import pack_step
 from crenel.transforms._pack.row_pack import Packer, RowPack
 from tests.transforms.cells import State, Worker, forget, packs
 from tests.transforms.streams import anonymize, policy, rows, run
@@ -70,7 +70,9 @@ def test_an_exception_says_nothing_of_anybody(
         message = "out of memory"
         raise MemoryError(message)
 
-    target = {"push": (ShardHolder, "push"), "encode": (Packer, "_pack"), "emit": (hold.Emitter, "_one_by_one")}[where]
+    target = {"push": (ShardHolder, "push"), "encode": (Packer, "_pack"), "emit": (hold_step.Emitter, "_one_by_one")}[
+        where
+    ]
     monkeypatch.setattr(*target, broken)
     with caplog.at_level(logging.INFO), pytest.raises(Exception, match="out of memory") as caught:
         run(telling(), anonymize())
@@ -147,7 +149,7 @@ def test_reprs_say_how_much_and_never_what() -> None:
         *(made.payload for made in (*packed.packs, *batch.packs)),
         *(departure.payload for departure in departures),
         *(part for held in cached.shards._holders.values() for part in held._parts),
-        *(pack.PackRows(of, b"secret"), HoldRows(of, b"secret", "uid")),
+        *(pack_step.PackRows(of, b"secret"), HoldRows(of, b"secret", "uid")),
     ]
     for thing in things:
         silent(repr(thing) + str(thing))

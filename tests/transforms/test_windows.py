@@ -19,7 +19,7 @@ from apache_beam.transforms.window import (
 )
 
 from crenel.transforms import Anonymize, AnonymizeBounded
-from crenel.transforms._hold import hold_step as hold
+from crenel.transforms._hold import hold_step
 from tests.transforms.streams import SECOND, Left, Stamped, anonymize, check, policy, rows, run, span, stream
 
 HOUR = 3600
@@ -36,14 +36,14 @@ def name(windows: Any) -> str:
 def firings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The times at which timers fired; a timer that re-arms for ever fails instead of hanging."""
     fired: list[int] = []
-    wake = hold.HoldRows._wake
+    wake = hold_step.HoldRows._wake
 
     def counted(self: Any, key: Any, now: int, *rest: Any) -> Any:
         fired.append(now)
         assert len(fired) < 2_000, "the timer re-arms for ever"
         return wake(self, key, now, *rest)
 
-    monkeypatch.setattr(hold.HoldRows, "_wake", counted)
+    monkeypatch.setattr(hold_step.HoldRows, "_wake", counted)
     return fired
 
 
@@ -191,9 +191,9 @@ def test_streams_in_windows(windows: Any, changes: dict[str, Any]) -> None:
 
 
 def test_an_engine_of_each_window_draws_its_own() -> None:
-    assert hold.shard_name(3, GlobalWindow()) == b"3"
+    assert hold_step.shard_name(3, GlobalWindow()) == b"3"
     one, two = IntervalWindow(0, 10), IntervalWindow(10, 20)
-    assert len({hold.shard_name(shard, window) for shard in (0, 1) for window in (one, two)}) == 4
+    assert len({hold_step.shard_name(shard, window) for shard in (0, 1) for window in (one, two)}) == 4
 
 
 # --- A key that goes idle is woken by its timer ---

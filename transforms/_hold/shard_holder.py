@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crenel import avro
-from crenel import engine as engines
+from crenel import avro, engine
 from crenel.engine import Kind, Releases
 from crenel.errors import SnapshotError
 from crenel.policy import OnSuppress, Policy
@@ -119,7 +118,7 @@ class ShardHolder:
 
     def __init__(self, policy: Policy, secret: bytes, shard: bytes) -> None:
         self._policy = policy
-        self._engine = engines.create_engine(policy, secret=secret, shard=shard)
+        self._engine = engine.create_engine(policy, secret=secret, shard=shard)
         self._persons = b""
         self._arrivals = 0
         self._releases = 0

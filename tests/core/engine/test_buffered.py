@@ -21,7 +21,7 @@ BUFFERED = ["mondrian", "adaptive-window", "faanst-passive", "faanst-proactive"]
 
 
 def of(method: str, changes: dict[str, Any]) -> dict[str, Any] | None:
-    """The changes with the parameters that the method needs; None if it promises nothing of the kind."""
+    """The changes with the parameters that the method needs; None if the method does not support them."""
     timed, counted = changes.get("delay", "") is not None, changes.get("delay_rows", 1) is not None
     if "t" in changes or (method == "adaptive-window" and not timed):
         return None
@@ -42,7 +42,7 @@ def test_long_stream(changes: dict[str, Any]):
     case = long_case(**changes)
     report = audited(case, run(case))
     assert report.ok, str(report)
-    # Had all been suppressed, every promise were kept too. FAANST suppresses what its clusters are too small for.
+    # If all rows were suppressed, every promise would hold as well. FAANST suppresses rows of small clusters.
     assert report.published > (0.8 if "faanst" in changes["method"] else 0.95) * report.rows
     assert report.loss is not None
     assert report.loss < 0.4
@@ -86,7 +86,7 @@ def test_one_by_one_is_the_same_as_all_at_once_of_many_rows():
 
 @pytest.mark.parametrize("method", ["mondrian", "adaptive-window"])
 def test_no_moment_tells_when_a_row_came(method: str):
-    """Whatever leaves in time leaves at a tick, and no row came at one."""
+    """Every release in time is at a tick, and no row arrived at one."""
     case = long_case(2000, method=method, parameters=None, delay_rows=None, disorder=0, delay="3200us")
     rows = replace(case.rows, time=np.cumsum(np.full(2000, 7)) * 200 + 1)
     case = replace(case, rows=rows)
@@ -126,8 +126,8 @@ def test_a_stronger_guarantee_forgets_what_was_published_under_the_weaker(change
     again, stronger = case.engine(), long_case(1, method="faanst-passive", parameters=None, **changes).engine()
     again.restore(engine.snapshot())
     stronger.restore(engine.snapshot())
-    assert len(again._pool._boxes) > 0
-    assert len(stronger._pool._boxes) == 0
+    assert again._numbers["reusable"][0] > 0
+    assert stronger._numbers["reusable"][0] == 0
     assert stronger.held == engine.held
 
 
@@ -135,7 +135,7 @@ def test_a_stronger_guarantee_forgets_what_was_published_under_the_weaker(change
 
 
 def ages(*values: float, at: list[int] | None = None, person: int = 0) -> Rows:
-    """Rows of persons of their own, at these seconds."""
+    """Rows of distinct persons, at these seconds."""
     n = len(values)
     return Rows(
         qi=np.array(values, np.float64)[:, None],
@@ -194,7 +194,7 @@ def faanst(kind: str, **parameters: Any) -> Engine:
 
 def test_faanst_publishes_good_clusters_and_recycles_the_rest():
     held = faanst("passive")
-    # Two clusters: ages 1 to 4, and 60 and 90, of which there are too few.
+    # Two clusters: ages 1 to 4; and 60 and 90, which are too few.
     assert len(held.push(ages(1, 2, 3, 60, 90))) == 0
     (group,) = held.push(ages(4, at=[1], person=5))
     assert (group.kind, sorted(group.rows.tolist())) == (Kind.CLUSTER, [0, 1, 2, 5])

@@ -9,16 +9,18 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crenel.engine.kernels import common
+from crenel.engine.kernels import distinct_counts
 
 #: A table so small that entries of different values lie in each other's way, and around its end.
 SIZE = 16
 
 
 @numba.njit
-def count(table: common.Array, up: bool, group: int, value: int) -> int:
+def count(table: np.ndarray, up: bool, group: int, value: int) -> int:
     """Only kernels can call them."""
-    return common.count_up_in(table, group, value) if up else common.count_down_in(table, group, value)
+    return (
+        distinct_counts.count_up_in(table, group, value) if up else distinct_counts.count_down_in(table, group, value)
+    )
 
 
 moves = st.lists(st.tuples(st.booleans(), st.integers(0, 2), st.integers(-2, 3)), max_size=60)
@@ -26,14 +28,14 @@ moves = st.lists(st.tuples(st.booleans(), st.integers(0, 2), st.integers(-2, 3))
 
 def meaning(counts: Counter[tuple[int, int]], group: int, value: int) -> int:
     if counts[group, value]:
-        return common.SAME
+        return distinct_counts.SAME
     elsewhere = any(count and other == value for (_, other), count in counts.items())
-    return common.IN_GROUP if elsewhere else common.ANYWHERE
+    return distinct_counts.IN_GROUP if elsewhere else distinct_counts.ANYWHERE
 
 
 @given(moves)
 def test_counting_in_groups(moves: list[tuple[bool, int, int]]) -> None:
-    table = np.zeros(SIZE, dtype=common.GROUPED)
+    table = np.zeros(SIZE, dtype=distinct_counts.GROUPED)
     counts: Counter[tuple[int, int]] = Counter()
     for up, group, value in moves:
         if up and sum(count > 0 for count in counts.values()) < SIZE // 2:

@@ -16,8 +16,7 @@ from crenel.engine.methods.bastion import BastionParameters
 from crenel.engine.methods.castle import CastleParameters
 from crenel.policy import Method, OnSuppress, Policy, Reuse, Sensitive, methods
 from crenel.policy.quasi_identifiers import Numeric
-from crenel.testing import check_engine, engine_streams
-from crenel.testing import engine_checks as checks
+from crenel.testing import check_engine, engine_checks, engine_streams
 from crenel.testing.engine_checks import Check
 from crenel.testing.engine_streams import Case, run
 
@@ -190,56 +189,56 @@ def under(**changes: Any) -> Callable[..., Engine]:
 
 
 FAULTS: dict[str, tuple[Any, Check]] = {
-    "a row leaves for another": (with_column("rows", other_row), checks.check_nothing_lost),
-    "held is wrong": (HoldsNothing, checks.check_held),
-    "k is smaller": (under(k=2), checks.check_groups),
-    "l is forgotten": (under(l=None, t=None), checks.check_groups),
-    "t is forgotten": (under(t=None), checks.check_groups),
-    "a crowd is too small": (under(k=2, l=None, t=None), checks.check_crowd),
-    "rows leave alone": (under(parameters=BastionParameters(reuse=Reuse.WEIGHTED)), checks.check_crowd),
-    "a person is twice in a crowd": (with_column("rows", other_row), checks.check_crowd),
-    "a box is too narrow": (with_column("hi", lambda r: r.lo), checks.check_true),
-    "a star shows something": (with_column("lo", narrow_star), checks.check_boxes),
-    "a loss is wrong": (with_column("loss", lambda r: r.loss / 2), checks.check_boxes),
-    "delay is longer": (under(delay=1600, delay_rows=None), checks.check_on_time),
-    "delay_rows is longer": (under(delay=None, delay_rows=13), checks.check_on_time),
-    "a moment is wrong": (with_column("moment", lambda r: r.moment + 999), checks.check_clock),
-    "arrivals are wrong": (with_column("arrivals", lambda r: r.arrivals + 1), checks.check_clock),
-    "a repr shows persons": (Talks, checks.check_silent),
+    "a row leaves for another": (with_column("rows", other_row), engine_checks.check_nothing_lost),
+    "held is wrong": (HoldsNothing, engine_checks.check_held),
+    "k is smaller": (under(k=2), engine_checks.check_groups),
+    "l is forgotten": (under(l=None, t=None), engine_checks.check_groups),
+    "t is forgotten": (under(t=None), engine_checks.check_groups),
+    "a crowd is too small": (under(k=2, l=None, t=None), engine_checks.check_crowd),
+    "rows leave alone": (under(parameters=BastionParameters(reuse=Reuse.WEIGHTED)), engine_checks.check_crowd),
+    "a person is twice in a crowd": (with_column("rows", other_row), engine_checks.check_crowd),
+    "a box is too narrow": (with_column("hi", lambda r: r.lo), engine_checks.check_true),
+    "a star shows something": (with_column("lo", narrow_star), engine_checks.check_boxes),
+    "a loss is wrong": (with_column("loss", lambda r: r.loss / 2), engine_checks.check_boxes),
+    "delay is longer": (under(delay=1600, delay_rows=None), engine_checks.check_on_time),
+    "delay_rows is longer": (under(delay=None, delay_rows=13), engine_checks.check_on_time),
+    "a moment is wrong": (with_column("moment", lambda r: r.moment + 999), engine_checks.check_clock),
+    "arrivals are wrong": (with_column("arrivals", lambda r: r.arrivals + 1), engine_checks.check_clock),
+    "a repr shows persons": (Talks, engine_checks.check_silent),
     "a column shows persons": (
-        with_column("group", lambda r: r.group * 0 + checks.PERSON + 1),
-        checks.check_no_person_in_releases,
+        with_column("group", lambda r: r.group * 0 + engine_checks.PERSON + 1),
+        engine_checks.check_no_person_in_releases,
     ),
-    "the cut matters": (CountsPushes, checks.check_cuts),
-    "a watermark matters": (Hurries, checks.check_watermarks),
-    "an old watermark matters": (Hurries, checks.check_old_watermarks),
-    "a snapshot lacks something": (CountsPushes, checks.check_snapshots),
-    "restore does nothing": (Forgets, checks.check_snapshots),
-    "a replay differs": (Forgets, checks.check_replay),
-    "all share one key": (one_key, checks.check_key),
-    "the order of a release is no secret": (SortsItsRows, checks.check_secret_order),
-    "arrays are kept": (KeepsTheArrays, checks.check_no_aliasing),
-    "releases change later": (ReusesItsArrays, checks.check_releases_stay),
-    "rows are kept too long": (under(delay=1600, delay_rows=None), checks.check_bounded),
-    "there is no next deadline": (NoDeadline, checks.check_bounded),
-    "the next deadline is early": (EarlyDeadline, checks.check_next_deadline),
+    "the cut matters": (CountsPushes, engine_checks.check_cuts),
+    "a watermark matters": (Hurries, engine_checks.check_watermarks),
+    "an old watermark matters": (Hurries, engine_checks.check_old_watermarks),
+    "a snapshot lacks something": (CountsPushes, engine_checks.check_snapshots),
+    "restore does nothing": (Forgets, engine_checks.check_snapshots),
+    "a replay differs": (Forgets, engine_checks.check_replay),
+    "all share one key": (one_key, engine_checks.check_key),
+    "the order of a release is no secret": (SortsItsRows, engine_checks.check_secret_order),
+    "arrays are kept": (KeepsTheArrays, engine_checks.check_no_aliasing),
+    "releases change later": (ReusesItsArrays, engine_checks.check_releases_stay),
+    "rows are kept too long": (under(delay=1600, delay_rows=None), engine_checks.check_bounded),
+    "there is no next deadline": (NoDeadline, engine_checks.check_bounded),
+    "the next deadline is early": (EarlyDeadline, engine_checks.check_next_deadline),
     "a dtype is wrong": (
         with_column("kind", lambda r: r.kind.astype(np.int64)),
-        checks.check_columns,
+        engine_checks.check_columns,
     ),
-    "persons are wrong": (with_column("persons", lambda r: r.persons + 1), checks.check_columns),
-    "the order is not kept": (under(), checks.check_order),
+    "persons are wrong": (with_column("persons", lambda r: r.persons + 1), engine_checks.check_columns),
+    "the order is not kept": (under(), engine_checks.check_order),
 }
 
 
 #: These look at policies that promise a crowd.
-CROWD_CHECKS = (checks.check_crowd, checks.check_secret_order)
+CROWD_CHECKS = (engine_checks.check_crowd, engine_checks.check_secret_order)
 
 
 @pytest.mark.parametrize(("fault", "check"), FAULTS.values(), ids=FAULTS)
 def test_a_check_finds_its_fault(fault: Any, check: Check, monkeypatch: pytest.MonkeyPatch):
     case = crowded_case() if check in CROWD_CHECKS else busy_case()
-    if check is not checks.check_order:
+    if check is not engine_checks.check_order:
         check(case)
 
     def broken(policy: Policy, **given: Any) -> Any:
@@ -259,7 +258,7 @@ def test_the_busy_case_is_busy():
 def test_every_check_has_a_fault():
     """Except those that compare two engines, or the columns with themselves."""
     found = {check for _, check in FAULTS.values()}
-    assert set(checks.ALL_CHECKS) - found == {checks.check_iteration, checks.check_order_alone}
+    assert set(engine_checks.ALL_CHECKS) - found == {engine_checks.check_iteration, engine_checks.check_order_alone}
 
 
 # --- The suite as the author of a method calls it ---

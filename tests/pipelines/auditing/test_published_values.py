@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crenel.pipelines.auditing.published_values import Boxes, NotReadableError, Spans, box
-from crenel.pipelines.files import writers as sinks
+from crenel.pipelines.files import writers
 from crenel.policy.hierarchy import Hierarchy
 from crenel.policy.quasi_identifiers import Categorical, Datetime, Numeric, Prefix, QuasiIdentifier, Range
 
@@ -53,7 +53,7 @@ def columns_of(qi: QuasiIdentifier, lo: float, hi: float) -> list[pa.Array]:
     if not isinstance(value, Range):
         return [pa.array([value])]
     record = pa.array([{"lo": value.lo, "hi": value.hi}])
-    return [record, pa.array([json.dumps({"lo": value.lo, "hi": value.hi})]), sinks._flat(record)]
+    return [record, pa.array([json.dumps({"lo": value.lo, "hi": value.hi})]), writers._flat(record)]
 
 
 @given(spans())

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from crenel.pipelines.auditing import evidence_files as evidence
+from crenel.pipelines.auditing import evidence_files
 from crenel.pipelines.cli import main
 from crenel.pipelines.commands import audit
 
@@ -279,7 +279,7 @@ def test_columns_published_as_they_are_compare_equal_in_every_format() -> None:
         ["Flu"],
         ["{not JSON"],
     ]
-    texts = [{evidence._canonical(value) for value in values} for values in same]
+    texts = [{evidence_files._canonical(value) for value in values} for values in same]
     assert all(len(found) == 1 for found in texts)
     assert len(set.union(*texts)) == len(same)
 
@@ -392,7 +392,7 @@ def test_a_crowd_that_is_not_promised_is_never_called_kept(files: Files, capsys:
     assert (crowd["promised"], crowd["state"]) == (False, "not promised")
     said = f"{expected} of 395 rows left with fewer than 24 persons at one moment"
     assert crowd["text"].startswith(f"A crowd at one moment is not promised: {said}")
-    assert "an attacker who knows the time can single them out" in crowd["text"]
+    assert "an attacker who knows when a row arrived can single these rows out" in crowd["text"]
     # Without the trace, the audit knows only that stars left alone.
     for document in (alone, with_input):
         assert document["crowd"]["exact"] is False
@@ -416,7 +416,7 @@ def test_a_crowd_is_kept(files: Files, capsys: pytest.CaptureFixture[str]) -> No
     for document in (alone, with_input):
         assert states(document)["crowd"] == "unknown"
         assert document["crowd"]["alone"] is None
-        assert "it is not known how many of" in document["crowd"]["text"]
+        assert "it is unknown how many of" in document["crowd"]["text"]
         assert document["verdict"] == "not proven"
 
 

@@ -19,7 +19,7 @@ from crenel.pipelines.checking.explain import example
 from crenel.pipelines.checking.sample import Sample
 from crenel.pipelines.cli import main
 from crenel.pipelines.console.sections import count, listed, percent, spoken
-from crenel.pipelines.drafting import sample_measures as measures
+from crenel.pipelines.drafting import sample_measures
 from crenel.pipelines.files.whole_file import read_for
 from crenel.policy import methods
 from crenel.policy.geometry import Radix
@@ -427,7 +427,7 @@ def test_ranges_that_end_at_the_value_of_one_person(check: Check) -> None:
     ],
 )
 def test_steps_are_round(values: Any, width: float, moments: bool, expected: str | None) -> None:
-    assert measures.round_step(values, width, moments=moments) == expected
+    assert sample_measures.round_step(values, width, moments=moments) == expected
 
 
 def test_a_domain_stretched_by_outliers(check: Check) -> None:
@@ -518,19 +518,19 @@ def test_measures_agree_with_counting(seed: int) -> None:
     draw = np.random.default_rng(seed)
     persons = draw.integers(0, 6, 40)
     k = int(draw.integers(2, 6))
-    assert measures.rows_until(persons, k).tolist() == brute_rows_until(persons.tolist(), k)
+    assert sample_measures.rows_until(persons, k).tolist() == brute_rows_until(persons.tolist(), k)
 
     qi = draw.integers(0, 3, (40, 3)).astype(np.float64)
     boxes: dict[tuple[float, ...], set[int]] = {}
     for box, person in zip(map(tuple, qi.tolist()), persons.tolist(), strict=True):
         boxes.setdefault(box, set()).add(person)
     alone = {min(who) for who in boxes.values() if len(who) == 1}
-    assert measures.unique_persons(qi, measures.places(persons)) == len(alone)
+    assert sample_measures.unique_persons(qi, sample_measures.places(persons)) == len(alone)
 
     time = draw.integers(0, 100, 40)
     window = int(draw.integers(1, 50))
     expected = [sum(t - window < u <= t for u in time) for t in sorted(time)]
-    held = measures.held(time, window).tolist()
+    held = sample_measures.held(time, window).tolist()
     # Of several rows at one moment, the last one counts all of them.
     assert max(held) == max(expected)
     assert all(found <= wanted for found, wanted in zip(held, expected, strict=True))
@@ -549,7 +549,7 @@ def test_measures_agree_with_counting(seed: int) -> None:
     ],
 )
 def test_ranges_are_rounded_outward(given: tuple[float, float], expected: tuple[float, float]) -> None:
-    lo, hi = measures.outward(*given)
+    lo, hi = sample_measures.outward(*given)
     assert (lo, hi) == expected
     assert lo <= given[0] and given[1] <= hi and lo < hi
 
@@ -566,7 +566,7 @@ def test_words() -> None:
     ]
     assert spoken(600_000_000) == "10 minutes"
     assert spoken(1_500) == "1,500 microseconds"
-    assert [measures.round_duration(x * 1e6) for x in (0.5, 61, 86_401 * 30)] == [
+    assert [sample_measures.round_duration(x * 1e6) for x in (0.5, 61, 86_401 * 30)] == [
         1_000_000,
         120_000_000,
         60 * 86_400 * 1_000_000,

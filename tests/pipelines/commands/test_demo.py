@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from crenel.pipelines.cli import main
-from crenel.pipelines.commands import _demo_data as demo_data
-from crenel.pipelines.commands import run
-from crenel.pipelines.console import kernel_cache as compiled
+from crenel.pipelines.commands import _demo_data, run
+from crenel.pipelines.console import kernel_cache
 from crenel.policy import Policy
 
 
@@ -34,7 +33,7 @@ def test_its_files_can_be_kept_and_run_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The demo draws a secret; with one that is named, the same is published again.
-    monkeypatch.setattr(demo_data, "POLICY", demo_data.POLICY + "secret: env:CRENEL_TEST_SECRET\n")
+    monkeypatch.setattr(_demo_data, "POLICY", _demo_data.POLICY + "secret: env:CRENEL_TEST_SECRET\n")
     monkeypatch.setenv("CRENEL_TEST_SECRET", bytes(range(100, 132)).hex())
     folder = tmp_path / "new" / "demo"
     assert main(["demo", "--rows", "500", "--keep", str(folder)]) == 0
@@ -51,7 +50,7 @@ def test_its_files_can_be_kept_and_run_again(
     # 500 payments are a thin stream.
     assert main([*map(str, argv), "--most-suppressed", "100%"]) == 0
     assert again.read_bytes() == (folder / "published.csv").read_bytes()
-    assert json.loads(capsys.readouterr().out)["rejected"] == demo_data.BROKEN
+    assert json.loads(capsys.readouterr().out)["rejected"] == _demo_data.BROKEN
 
 
 def test_a_folder_that_is_there_is_not_touched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,7 +61,7 @@ def test_a_folder_that_is_there_is_not_touched(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_the_stream_is_as_it_says(tmp_path: Path) -> None:
-    demo_data.write(tmp_path, rows=4000)
+    _demo_data.write(tmp_path, rows=4000)
     with open(tmp_path / "transactions.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     times = [row["paid_at"] for row in rows if row["paid_at"] != "yesterday"]
@@ -74,21 +73,21 @@ def test_the_stream_is_as_it_says(tmp_path: Path) -> None:
     assert of.crowd and of.seed is None
     copy = tmp_path / "copy"
     copy.mkdir()
-    demo_data.write(copy, rows=4000)
+    _demo_data.write(copy, rows=4000)
     assert (copy / "transactions.csv").read_bytes() == (tmp_path / "transactions.csv").read_bytes()
 
 
 def test_a_wait_for_the_compiler_is_announced(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(compiled, "is_compiled", lambda: False)
+    monkeypatch.setattr(kernel_cache, "is_compiled", lambda: False)
     assert main(["demo", "--rows", "300"]) == 0
-    assert f"({compiled.WAIT})" in capsys.readouterr().out
+    assert f"({kernel_cache.WAIT})" in capsys.readouterr().out
 
 
 def test_a_broken_promise_is_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     # An audit for a stronger policy than the engine had.
-    monkeypatch.setattr(demo_data, "POLICY", demo_data.POLICY.replace("k: 10 ", "k: 3  "))
+    monkeypatch.setattr(_demo_data, "POLICY", _demo_data.POLICY.replace("k: 10 ", "k: 3  "))
     from crenel.audit import exact, guarantees
 
     judge = guarantees.audit
@@ -104,5 +103,5 @@ def test_a_broken_promise_is_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 
 def test_whether_it_is_compiled_can_be_told() -> None:
     # Other tests have compiled it, or it could not be told.
-    assert compiled.is_compiled() in (True, False)
+    assert kernel_cache.is_compiled() in (True, False)
     assert run.EXAMPLE.startswith("  crenel run ")

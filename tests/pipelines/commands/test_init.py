@@ -14,7 +14,7 @@ from pyarrow import parquet
 
 from crenel import Policy, PolicyError
 from crenel.pipelines.cli import main
-from crenel.pipelines.drafting import column_names as names
+from crenel.pipelines.drafting import column_names
 from crenel.pipelines.drafting.draft import draft
 from crenel.pipelines.drafting.profiles import Kind, profile
 from crenel.pipelines.drafting.roles import choose
@@ -256,13 +256,13 @@ def test_kinds(name: str, values: list[Any], kind: Kind) -> None:
     ],
 )
 def test_names_of_persons(name: str, word: str | None) -> None:
-    assert names.person(name) == word
+    assert column_names.person(name) == word
 
 
 def test_names_are_cut_into_words() -> None:
-    assert names.words("PickupLocationID") == ("pickup", "location", "id")
-    assert names.words("HTTPServer-name_2 zip5") == ("http", "server", "name", "2", "zip")
-    assert names.words("") == ()
+    assert column_names.words("PickupLocationID") == ("pickup", "location", "id")
+    assert column_names.words("HTTPServer-name_2 zip5") == ("http", "server", "name", "2", "zip")
+    assert column_names.words("") == ()
 
 
 def test_a_plain_id_is_a_person_only_if_nothing_better_is_there() -> None:

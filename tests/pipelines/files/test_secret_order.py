@@ -17,8 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from crenel.pipelines.cli import main
-from crenel.pipelines.files import secret_order as shuffle
-from crenel.pipelines.files import writers as sinks
+from crenel.pipelines.files import secret_order, writers
 
 POLICY = """\
 person: who
@@ -143,7 +142,7 @@ def test_without_an_event_time_the_place_does_not_tell_the_arrival(here: Path) -
 
 
 def test_neither_row_groups_nor_runs_tell_the_shard(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sinks, "ROWS", 100)
+    monkeypatch.setattr(writers, "ROWS", 100)
     given = make_rows()
     crenel(SHARDED + WAYS["reuse"], given, "--output", "out.parquet")
     found = notes(here / "out.parquet")
@@ -163,7 +162,7 @@ def test_neither_row_groups_nor_runs_tell_the_shard(here: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize("form", [".parquet", ".avro"])
 def test_blocks_do_not_depend_on_the_shards(here: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sinks, "ROWS", 64)
+    monkeypatch.setattr(writers, "ROWS", 64)
     sizes = []
     for policy in (SHARDED, SHARDED.replace("shards: 8", "shards: 3"), POLICY):
         crenel(policy + WAYS["reuse"], make_rows(), "--output", f"out{form}")
@@ -178,7 +177,7 @@ def test_blocks_do_not_depend_on_the_shards(here: Path, form: str, monkeypatch: 
 
 
 def test_the_dictionary_of_a_row_group_is_of_its_own_rows(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sinks, "ROWS", 50)
+    monkeypatch.setattr(writers, "ROWS", 50)
     given = [{**row, "ill": f"illness-{row['note'] // 10}"} for row in make_rows(1000)]
     table = pa.Table.from_pylist(given)
     table = table.set_column(table.schema.get_field_index("ill"), "ill", table["ill"].dictionary_encode())
@@ -192,7 +191,7 @@ def test_the_dictionary_of_a_row_group_is_of_its_own_rows(here: Path, monkeypatc
 
 
 def test_nested_dictionaries_are_written_out(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sinks, "ROWS", 50)
+    monkeypatch.setattr(writers, "ROWS", 50)
     given = make_rows(600)
     words = pa.dictionary(pa.int32(), pa.string())
     kind = pa.struct([("all", pa.list_(words)), ("one", words)])
@@ -217,7 +216,7 @@ def test_a_shuffle_through_files_is_the_same(here: Path, policy: str, monkeypatc
     files = ("out.csv", "trace.csv", "suppressed.csv")
     crenel(policy + WAYS["reuse"], make_rows(), *argv)
     whole = [(here / name).read_bytes() for name in files]
-    monkeypatch.setattr(shuffle, "_BYTES", 10_000)
+    monkeypatch.setattr(secret_order, "_BYTES", 10_000)
     crenel(policy + WAYS["reuse"], make_rows(), *argv)
     assert [(here / name).read_bytes() for name in files] == whole
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crenel.transforms import AnonymizeBounded
-from crenel.transforms._hold import local_runners as local
+from crenel.transforms._hold import local_runners
 from crenel.transforms._hold.shard_holder import Departure, ShardHolder
 from crenel.transforms._hold.shard_set import Left, ShardSet
 from crenel.transforms._pack.row_pack import Packer, RowPack
@@ -254,7 +254,7 @@ def test_what_leaves_is_the_same_under_one_key_and_many(runner: str, monkeypatch
         return run(source, anonymize(shards=3), runner=runner)
 
     one = left()
-    monkeypatch.setattr(local, "is_local", lambda _: False)
+    monkeypatch.setattr(local_runners, "is_local", lambda _: False)
     assert built(anonymize(shards=3)) == {False}
     many = left()
     by_number = [{left.value["number"]: left.value for left in out.published} for out in (one, many)]

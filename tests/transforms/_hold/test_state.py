@@ -10,8 +10,7 @@ import pytest
 from apache_beam.transforms.window import GlobalWindow, IntervalWindow
 
 from crenel.errors import SnapshotError
-from crenel.transforms._hold import engine_cache as live
-from crenel.transforms._hold import hold_step as hold
+from crenel.transforms._hold import engine_cache, hold_step
 from crenel.transforms._hold.engine_cache import CACHE, CachedShards, EngineCache
 from crenel.transforms._hold.shard_set import ShardSet
 from crenel.transforms._pack.row_pack import RowPack
@@ -137,7 +136,7 @@ def test_a_key_moves_between_processes(expected: list[Any], monkeypatch: pytest.
     memories = [EngineCache(), EngineCache()]
     state, out = State(), []
     for i, pack in enumerate(PACKS):
-        monkeypatch.setattr(hold, "CACHE", memories[i // 2 % 2])
+        monkeypatch.setattr(hold_step, "CACHE", memories[i // 2 % 2])
         out += Worker(POLICY).push(state, pack)
     out += Worker(POLICY).fire(state, at=END)
     assert published(out) == expected
@@ -147,7 +146,7 @@ def test_memory_is_used_if_it_is_of_this_state(monkeypatch: pytest.MonkeyPatch) 
     state, worker = State(), Worker(POLICY)
     through(state, [worker], PACKS[:3], end=False)
     before = state.token.value
-    monkeypatch.setattr(hold.HoldRows, "_rebuilt", None)  # to rebuild would fail
+    monkeypatch.setattr(hold_step.HoldRows, "_rebuilt", None)  # to rebuild would fail
     worker.push(state, PACKS[3])
     assert state.token.value != before
 
@@ -185,7 +184,7 @@ def test_tokens_are_never_the_same() -> None:
 
 
 def test_memory_forgets_the_least_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "_MOST", 2)
+    monkeypatch.setattr(engine_cache, "_MOST", 2)
     memory = EngineCache()
     first, second, third = [("uid", key, GlobalWindow()) for key in range(3)]
     for key in (first, second, third):
@@ -199,7 +198,7 @@ def test_memory_forgets_the_least_used(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_was_forgotten_is_rebuilt(expected: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "_MOST", 0)
+    monkeypatch.setattr(engine_cache, "_MOST", 0)
     assert published(through(State(), [Worker(POLICY)])) == expected
 
 
@@ -229,7 +228,7 @@ def test_many_threads_share_the_memory() -> None:
 def test_a_long_log_becomes_a_snapshot(
     expected: list[Any], shortest: int, remembered: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hold, "_SHORTEST_LOG", shortest)
+    monkeypatch.setattr(hold_step, "_SHORTEST_LOG", shortest)
     state, worker, out, snapshots = State(), Worker(POLICY), [], []
     for pack in PACKS:
         if not remembered:

@@ -12,7 +12,7 @@ from apache_beam.pvalue import TaggedOutput
 from apache_beam.transforms.window import GlobalWindow, IntervalWindow
 from apache_beam.utils.windowed_value import WindowedValue
 
-from crenel.transforms._pack import pack_step as pack
+from crenel.transforms._pack import pack_step
 from crenel.transforms._pack.payloads import shared
 from crenel.transforms._pack.row_pack import RowPack, handed_over
 from crenel.transforms._publish.counts import Counts
@@ -23,8 +23,8 @@ GLOBAL = (GlobalWindow(),)
 WINDOWS = ([IntervalWindow(0, 10)], [IntervalWindow(10, 20)], [IntervalWindow(0, 10), IntervalWindow(5, 15)])
 
 
-def made(*, overlapping: bool = False, **changes: Any) -> pack.PackRows:
-    step = pack.PackRows(policy(**changes), b"secret", overlapping=overlapping)
+def made(*, overlapping: bool = False, **changes: Any) -> pack_step.PackRows:
+    step = pack_step.PackRows(policy(**changes), b"secret", overlapping=overlapping)
     step.setup()
     step.start_bundle()
     return step
@@ -127,8 +127,8 @@ def test_what_can_be_changed_is_not_handed_over() -> None:
 def test_sizes_of_packs_change_nothing(sizes: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     batches = [pa.RecordBatch.from_pylist(GIVEN[:64]), pa.RecordBatch.from_pylist(GIVEN[64:])]
     expected = [left.value for left in run(GIVEN, anonymize(shards=2)).published]
-    monkeypatch.setattr(pack, "_ROWS", sizes[0])
-    monkeypatch.setattr(pack, "_MOST_ROWS", sizes[1])
+    monkeypatch.setattr(pack_step, "_ROWS", sizes[0])
+    monkeypatch.setattr(pack_step, "_MOST_ROWS", sizes[1])
     key = "number"
     for given in (GIVEN, batches):
         found = [left.value for left in run(given, anonymize(shards=2)).published]

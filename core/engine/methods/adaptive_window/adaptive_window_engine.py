@@ -1,4 +1,4 @@
-"""Adaptive window: windows of event time whose life is set by the rows that the last one left over.
+"""Adaptive window: windows of event time; the rows that a window leaves over set the length of the next one.
 
 Sakpere, Kayem: *Adaptive Buffer Resizing for Efficient Anonymization of Streaming Data with Minimal Information Loss*,
 ICISSP 2015. How each of its six phases is done, and what was chosen where the paper is silent, is in
@@ -15,52 +15,51 @@ import numpy as np
 
 from crenel.engine.buffered import Buffered
 from crenel.engine.groups import Ints
-from crenel.engine.kernels import common
+from crenel.engine.kernels.deadlines import EARLIEST, LATEST, deadline_after, rounded_down
 from crenel.engine.methods.adaptive_window import AdaptiveWindowParameters
-from crenel.engine.methods.mondrian.mondrian_engine import partition
+from crenel.engine.methods.mondrian.mondrian_engine import Mondrian, partition
 
-_CLOSED = (common.LATEST, common.LATEST, 0)
+_CLOSED = (LATEST, LATEST, 0)
 
 
 class LeftOver(NamedTuple):
-    """A row that no group of its window took, and what there is of its kind."""
+    """A row that no group of its window took, and its cluster: the rows it was left over with."""
 
-    #: T_E: how long it can still wait.
+    #: T_E: how long the row can still wait.
     remaining: int
-    #: |u|: persons of its cluster that came while the window was open.
+    #: |u|: persons of its cluster that arrived while the window was open.
     came: int
     #: n: persons, or sensitive values, that its cluster lacks.
     lacks: int
 
 
 def remaining_life(life: int, waited: int, processing: int) -> int:
-    """Phase 3, equation 1: T_E of a row that has waited in a window of this life."""
+    """Return T_E of a row that has waited in a window of this life: phase 3, equation 1."""
     return life - waited - processing
 
 
 def expected_arrivals(came: int, life: int, remaining: int) -> float:
-    """Phase 4, equation 2: lambda, the rows of a cluster to be expected in the remaining life of one."""
+    """Return lambda, the rows of a cluster to expect in the remaining life of one of its rows: phase 4, equation 2."""
     return came / life * remaining
 
 
 def chance_of(least: int, expected: float) -> float:
-    """Phase 5, equations 3 and 4: the probability of at least so many arrivals, by Poisson."""
+    """Return the probability of at least `least` arrivals (Poisson): phase 5, equations 3 and 4."""
     if expected == 0.0:
         return 1.0 if least <= 0 else 0.0
-    # By logarithms: e to the power of -expected may be too small for a number.
+    # With logarithms, since e to the power of -expected may be too small for a float.
     fewer = (math.exp(i * math.log(expected) - expected - math.lgamma(i + 1)) for i in range(least))
     return max(0.0, 1.0 - sum(fewer))
 
 
 def first_to_wait(left_over: Sequence[LeftOver], life: int, min_delay: int, threshold: float) -> int | None:
-    """Phase 6: the first row whose remaining life the next window is to have; None if no row is worth it.
+    """Return the first row whose remaining life becomes the life of the next window, or None: phase 6.
 
-    Parameters
-    ----------
-    left_over
-        In the order of their remaining lives.
-    life
-        Of the window that has ended.
+    Args:
+        left_over: The rows that are left over, in the order of their remaining lives.
+        life: The life of the window that has ended.
+        min_delay: The shortest life of a window.
+        threshold: The probability that enough rows arrive for the row's cluster must be at least this.
     """
     for i, row in enumerate(left_over):
         if row.remaining < min_delay:
@@ -71,11 +70,12 @@ def first_to_wait(left_over: Sequence[LeftOver], life: int, min_delay: int, thre
 
 
 class AdaptiveWindow(Buffered[AdaptiveWindowParameters]):
-    """Windows that size themselves, on one shard's rows."""
+    """Adaptive windows, on one shard's rows."""
 
     parameters_of = AdaptiveWindowParameters
+    kernel = Mondrian.kernel
 
-    #: When the window began and is to end, and the number of the first row that could come in it.
+    #: When the window began and is to end, and the number of the first row that could arrive in it.
     _begin: int
     _end: int
     _first: int
@@ -85,13 +85,12 @@ class AdaptiveWindow(Buffered[AdaptiveWindowParameters]):
 
     @property
     def _open(self) -> bool:
-        return self._begin != common.LATEST
+        return self._begin != LATEST
 
     def _open_window(self, life: int) -> None:
-        # As deadlines are rounded: who sees when a window ends must not learn when a row came.
-        tick, end = self._policy.tick, min(self._clock + life, common.LATEST)
-        self._begin = max(self._clock - self._clock % tick, common.EARLIEST)
-        self._end = end - end % tick
+        # Rounded as deadlines are: an attacker who sees when a window ends must not learn when a row arrived.
+        self._begin = rounded_down(self._clock, self._policy.tick)
+        self._end = deadline_after(self._clock, life, self._policy.tick)
         self._first = self._arrivals
 
     def _close_window(self) -> None:
@@ -101,7 +100,7 @@ class AdaptiveWindow(Buffered[AdaptiveWindowParameters]):
         return not self._open
 
     def _arrived(self) -> None:
-        """Phase 1: a window begins with a row, and lives as long as it may."""
+        """Open a window with the first row, with the longest life: phase 1."""
         self._open_window(self._lives[1])
         self._first -= 1
 
@@ -120,16 +119,16 @@ class AdaptiveWindow(Buffered[AdaptiveWindowParameters]):
         return min(self._end, self._first_deadline) if self._end > self._clock else self._first_deadline
 
     def next_deadline(self) -> int | None:
-        """Return the moment at which `advance` is next needed, if there is one."""
+        """Return the moment at which `advance` must be called next, or None."""
         # At the end of a window in which no group can be made, nothing leaves.
         if self.held and self._clock < self._end < self._first_deadline and self._all_enough():
             return self._end
         return super().next_deadline()
 
     def _until_full(self) -> int:
-        return (self._policy.delay_rows or common.LATEST) - self.held
+        return (self._policy.delay_rows or LATEST) - self.held
 
-    # --- What leaves ---
+    # --- Releases ---
 
     def _decide(self) -> None:
         if self._ends():
@@ -144,7 +143,7 @@ class AdaptiveWindow(Buffered[AdaptiveWindowParameters]):
             self._close_window()
 
     def _ends(self) -> bool:
-        """Whether the window ends now: at its end, or if a row that waits for it cannot, or there is no more room."""
+        """Return whether the window ends now: its time is up, a row that waits for it is due, or the buffer is full."""
         if not self._open:
             return False
         full = self._policy.delay_rows is not None and self.held >= self._policy.delay_rows
@@ -153,16 +152,16 @@ class AdaptiveWindow(Buffered[AdaptiveWindowParameters]):
         return self._clock >= self._end or full or waiting
 
     def _end_window(self) -> None:
-        """Phases 1 and 2: anonymize what was collected; then see to what is left over."""
+        """Anonymize the collected rows, then decide on those that are left over: phases 1 and 2."""
         group = self._partition(self._parameters.spare)
         self._release_groups(group, reusable=True)
-        self._see_to(group[group < 0], life=max(self._clock - self._begin, 1))
+        self._decide_on_left_over(group[group < 0], life=max(self._clock - self._begin, 1))
 
     def _partition(self, spare: int) -> Ints:
         return partition(self._space, self._held.rows, self._policy.k, self._policy.l, spare=spare)
 
-    def _see_to(self, clusters: Ints, life: int) -> None:
-        """Phases 3 to 6: rows that are left over wait for the next window, or leave as another did before."""
+    def _decide_on_left_over(self, clusters: Ints, life: int) -> None:
+        """Let rows that are left over wait for the next window, or release them under a reusable box: phases 3 to 6."""
         held = self._held
         remaining = self._remaining()
         order = np.lexsort((held.number, remaining))
@@ -177,12 +176,12 @@ class AdaptiveWindow(Buffered[AdaptiveWindowParameters]):
         self._reuse(order[:decides].tolist())
 
     def _remaining(self) -> Ints:
-        """T_E of each held row: equation 1, for a window of whatever life, and a row of any window."""
+        """Return T_E of each held row: equation 1, for rows of any window, whatever its life."""
         remaining = [
             remaining_life(self._delay, self._clock - time, self._parameters.processing)
             for time in self._held.time.tolist()
         ]
-        return np.array([min(max(life, common.EARLIEST), common.LATEST) for life in remaining], dtype=np.int64)
+        return np.array([min(max(life, EARLIEST), LATEST) for life in remaining], dtype=np.int64)
 
     def _left_over(self, clusters: Ints, remaining: int, cluster: int) -> LeftOver:
         held, policy = self._held, self._policy
@@ -195,7 +194,7 @@ class AdaptiveWindow(Buffered[AdaptiveWindowParameters]):
         return LeftOver(remaining, came, lacks)
 
     def _go_on(self) -> None:
-        """No group can be made: all wait, in a window that ends when the first of those that can wait must leave."""
+        """Let all rows wait, since they make no group: the next window ends when the first that can wait must leave."""
         held = self._held
         remaining = self._remaining()
         can_wait = remaining >= self._lives[0]
@@ -214,8 +213,8 @@ class AdaptiveWindow(Buffered[AdaptiveWindowParameters]):
 
     # --- Snapshots ---
 
-    def _marks(self) -> list[int]:
+    def _own_numbers(self) -> list[int]:
         return [self._begin, self._end, self._first]
 
-    def _restore_marks(self, marks: list[int]) -> None:
-        self._begin, self._end, self._first = marks
+    def _restore_own_numbers(self, numbers: list[int]) -> None:
+        self._begin, self._end, self._first = numbers

@@ -1,6 +1,6 @@
-"""Bastion: nothing is clustered on arrival; a row at its deadline gathers the company that costs the stream least.
+"""Bastion: rows are not clustered on arrival; a row that is due forms the group that costs the stream least.
 
-`docs/bastion.md` has each step, and why.
+`docs/bastion.md` explains each step.
 """
 
 from __future__ import annotations
@@ -18,25 +18,27 @@ from crenel.engine.codes import Codes
 from crenel.engine.compiled import Compiled, numbers_of
 from crenel.engine.contract import Releases
 from crenel.engine.draws import generator
-from crenel.engine.kernels import common
-from crenel.engine.methods.bastion import BastionParameters
-from crenel.engine.methods.bastion import bastion_kernel as kernels
-from crenel.engine.methods.mondrian import mondrian_engine as mondrian
-from crenel.engine.output_buffer import room, taken
+from crenel.engine.kernels.arrays import NONE
+from crenel.engine.kernels.closeness import Closeness
+from crenel.engine.kernels.deadlines import EARLIEST, LATEST
+from crenel.engine.kernels.output import Output
+from crenel.engine.methods.bastion import BastionParameters, bastion_kernel, bastion_plan, bastion_rows, bastion_state
+from crenel.engine.methods.bastion.bastion_losses import in_lanes
+from crenel.engine.methods.mondrian import mondrian_engine
+from crenel.engine.output_buffer import empty_output, take_releases
+from crenel.engine.reusable import count_stored, empty_boxes, grown_boxes, is_weaker, restore_boxes, stored_boxes
 from crenel.engine.space import own, set_domains
 from crenel.policy import Policy, Reuse
 from crenel.policy.geometry import Tree
 
-#: Releases that one call of the kernel writes: what bounds memory beside the rows held.
+#: Releases that one call of the kernel writes. It bounds the memory beside the held rows.
 _RELEASES = 128
-#: Boxes that there is room for at first.
-_FEW_BOXES = 16
-#: Persons that a part of a large set has at least: a group is not looked for among more than twice as many rows.
+#: Persons in a part of a large set, at least: the search for a group covers at most twice as many rows.
 _PART = 4096
-#: Rows in the sample that a row's loneliness is estimated by.
+#: Rows in the sample that the loneliness of a row is estimated with.
 _SAMPLE = 192
 _SCHEMAS = Schemas("crenel.engine.methods.bastion", ("bastion.1.avsc",))
-#: Numbers that change from row to row, and are kept.
+#: Numbers that change from row to row, and that a snapshot has.
 _COUNTS = ("draws", "arrivals", "released", "clock", "sampled", "until_sample")
 _AVERAGES = ("average", "ratio", "guess", "caution", "waited")
 _HELD = ("number", "person", "deadline", "lonely", "sensitive")
@@ -45,25 +47,23 @@ _HELD = ("number", "person", "deadline", "lonely", "sensitive")
 class Bastion(Compiled):
     """Bastion on one shard's rows.
 
-    Parameters
-    ----------
-    policy
-        What is to be guaranteed; its `parameters` are `BastionParameters`.
-    key
-        32 bytes for the generator. Whoever knows them can undo its choices.
+    Args:
+        policy: What is to be guaranteed. Its `parameters` are `BastionParameters`.
+        key: 32 bytes for the generator. An attacker who knows them can undo its choices.
     """
 
     chunk = 512
-    _state: kernels.Kept
+    kernel = bastion_kernel.run
+    _state: bastion_state.Kept
 
     def __init__(self, policy: Policy, key: bytes) -> None:
         super().__init__(policy)
         self._codes = Codes(policy)
-        self._terrain = kernels.Terrain(self._space, growth=np.empty((2, _most_leaves(policy))))
-        self._state = self._empty_state(key, capacity=self.chunk)
+        self._terrain = bastion_state.Terrain(self._space, growth=np.empty((2, _most_leaves(policy))))
+        self._state = self._empty_state(key, capacity=self.chunk, closeness=self._codes.closeness())
 
     def next_deadline(self) -> int | None:
-        """Return the moment at which `advance` is next needed, if there is one."""
+        """Return the moment at which `advance` must be called next, or None."""
         if self._policy.delay is None or self.held == 0:
             return None
         return int(self._state.held.deadline[self._places()].min())
@@ -71,78 +71,81 @@ class Bastion(Compiled):
     @property
     def _parameters(self) -> BastionParameters:
         if not isinstance(self._policy.parameters, BastionParameters):
-            message = f"Bastion: policy.method must be 'bastion', not {self._policy.method!r}."
+            message = f"Bastion: policy.parameters must be BastionParameters, not those of {self._policy.method!r}."
             raise TypeError(message)
         return self._policy.parameters
 
     # --- Rows in, releases out ---
 
     def _counted(self, rows: Rows) -> Rows:
+        if not self._codes.counted:
+            return rows
         sensitive = self._codes.dense(rows.sensitive)
-        self._widen_histograms()
+        closeness, boxes = self._codes.widened(self._state.closeness, self._state.reusable)
+        self._state = self._state._replace(closeness=closeness, reusable=boxes)
         return replace(rows, sensitive=sensitive)
 
-    def _run(self, rows: Rows, *, now: int = common.EARLIEST, over: bool = False) -> Releases:
-        """Run the kernel until all is done, taking what it wrote whenever it has no room left."""
+    def _run(self, rows: Rows, *, now: int = EARLIEST, over: bool = False) -> Releases:
+        """Run the kernel until everything is done. It stops whenever its output buffer is full."""
         columns = own(rows.qi), own(rows.person), own(rows.sensitive), own(rows.time)
         parts, start = [], 0
-        while start != common.NONE:
-            self._reserve_reusable()
+        while start != NONE:
+            self._reserve_boxes(int(self._state.numbers["reusable"][0]) + 1)
             workspace = _WORKSPACE.of(self._dimensions, len(self._state.held.number), self._policy.k)
-            state = kernels.State(*self._state, *workspace)
-            start = kernels.run(state, *columns, start, now, over)
-            parts.append(taken(state.out, state.numbers))
-            if state.numbers["dividing"][0]:
-                self._divide(state)
+            s = bastion_state.State(*self._state, *workspace)
+            start = bastion_kernel.run(s, *columns, start, now, over)
+            parts.append(take_releases(s.out, s.numbers))
+            if s.numbers["dividing"][0]:
+                self._divide(s)
         return Releases.concat(parts)
 
     def _places(self) -> NDArray[np.int64]:
-        """Where held rows lie, in order of arrival."""
-        return np.flatnonzero(self._state.held.number[: self._state.numbers["places"][0]] != common.NONE)
+        """Return the places of the held rows, in order of arrival."""
+        return np.flatnonzero(self._state.held.number[: self._state.numbers["places"][0]] != NONE)
 
-    def _divide(self, state: kernels.State) -> None:
+    def _divide(self, s: bastion_state.State) -> None:
         """Plan groups for the held rows, all of which are due at one moment.
 
-        They are cut into parts as Mondrian does, and anchors gather groups in each part. Of several sizes of parts the
-        one of the least loss is taken: the smaller they are, the more is decided by a view of all rows.
+        They are cut into parts as Mondrian does, and groups form within each part. Several sizes of parts are tried,
+        and the one with the least loss is kept: with small parts more is decided by a view of all rows.
         """
-        kernels.close_gaps(state.numbers, state.held)
-        kernels.estimate_again(state)
+        bastion_rows.close_gaps(s.numbers, s.held)
+        bastion_rows.estimate_again(s)
         best: _Division | None = None
         for least in _least_parts(self._policy.k, self.held):
-            made = self._divided(state, least)
+            made = self._divided(s, least)
             if best is None or made.loss < best.loss:
                 best = made
-            kernels.hold_again(state)
+            bastion_plan.hold_again(s)
         if best is not None:
-            _rearrange(state.held, np.argsort(state.held.number[: self.held]))
-            best.plan_again(state)
-        kernels.begin_writing(state)
-        state.numbers["dividing"] = 0
+            _rearrange(s.held, np.argsort(s.held.number[: self.held]))
+            best.plan_again(s)
+        bastion_plan.begin_writing(s)
+        s.numbers["dividing"] = 0
 
-    def _divided(self, state: kernels.State, least: int) -> _Division:
-        """Plan groups in parts of at least so many persons."""
-        held, rows = state.held, slice(0, self.held)
+    def _divided(self, s: bastion_state.State, least: int) -> _Division:
+        """Plan groups in parts of at least `least` persons."""
+        held, rows = s.held, slice(0, self.held)
         _rearrange(held, np.argsort(held.number[rows]))
         qi = np.ascontiguousarray(held.columns[:, rows].T)
         sensitive, time = held.sensitive[rows], np.zeros(self.held, dtype=np.int64)
-        part = mondrian.partition(state.terrain.space, Rows(qi, held.person[rows], sensitive, time), least)
+        part = mondrian_engine.partition(s.terrain.space, Rows(qi, held.person[rows], sensitive, time), least)
         order = np.lexsort((held.number[rows], part))
         _rearrange(held, order)
         offsets = np.flatnonzero(np.diff(part[order], prepend=-2, append=-2))
-        return _Division.of(state, kernels.plan_parts(state, offsets))
+        return _Division.of(s, bastion_plan.plan_parts(s, offsets))
 
     # --- Snapshots ---
 
     def snapshot(self) -> bytes:
-        """Return all of the engine, its random generator included."""
+        """Return the complete state of the engine, including its random generator."""
         s, n = self._state, self._state.numbers[0]
         there = self._places()
         held = {name: packed(getattr(s.held, name)[there]) for name in ("number", "person", "sensitive")}
         held["qi"] = packed(s.held.columns[:, there])
         held["lonely"] = packed(s.held.lonely[there].astype(np.float64))
         timed = self._policy.delay is not None
-        held["deadline"] = packed(s.held.deadline[there] if timed else np.full(len(there), common.LATEST))
+        held["deadline"] = packed(s.held.deadline[there] if timed else np.full(len(there), LATEST))
         record = {
             "space": self._fingerprint,
             "k": int(n["k"]),
@@ -155,31 +158,35 @@ class Bastion(Compiled):
             "domain_hi": packed(s.terrain.space.dimensions["domain_hi"]),
             "held": held,
             "sample": packed(s.sample[:, : min(int(n["sampled"]), _SAMPLE)]),
-            "reusable": {name: packed(column) for name, column in self._reusable().items()},
+            "reusable": stored_boxes(s.reusable, s.numbers),
             "histogram": packed(s.closeness.stream),
             "values": self._codes.packed(),
         }
         return _SCHEMAS.encode(record)
 
     def restore(self, data: bytes) -> None:
-        """Become the engine that `snapshot` was called on.
+        """Take over the state of the engine that `snapshot` was called on.
 
-        Published generalizations that were kept for reuse are forgotten if the policy now asks for a stronger
-        guarantee.
+        Reusable boxes are forgotten if the policy now asks for a stronger guarantee.
         """
         record = _SCHEMAS.decode(data)
         self._check_space(record["space"])
         self._codes.restore(record["values"])
         number = unpacked(record["held"]["number"], "<i8")
-        width = len(record["histogram"]) // (8 * max(len(self._codes.sizes), 1))
-        self._state = s = self._empty_state(record["key"], capacity=len(number) + self.chunk, values=width)
+        self._state = s = self._empty_state(
+            record["key"],
+            draws=record["draws"],
+            capacity=len(number) + self.chunk,
+            closeness=self._codes.closeness(record["histogram"]),
+        )
         set_domains(s.terrain.space, unpacked(record["domain_lo"]), unpacked(record["domain_hi"]))
-        s.closeness.stream[:] = unpacked(record["histogram"], "<i8").reshape(s.closeness.stream.shape)
         self._restore_held(record["held"], number)
         self._resume(record, (*_COUNTS, *_AVERAGES))
         known = min(record["sampled"], _SAMPLE)
         s.sample[:, :known] = unpacked(record["sample"]).reshape(self._dimensions, known)
-        self._restore_reusable(record)
+        if not is_weaker(record, self._policy):
+            self._reserve_boxes(count_stored(record["reusable"]))
+            restore_boxes(self._state.reusable, s.numbers, record["reusable"])
 
     def _restore_held(self, held: dict[str, bytes], number: NDArray[np.int64]) -> None:
         s, count = self._state, len(number)
@@ -192,121 +199,63 @@ class Bastion(Compiled):
             s.held.deadline[:count] = unpacked(held["deadline"], "<i8")
         s.numbers["held"] = s.numbers["places"] = count
 
-    def _reusable(self) -> dict[str, NDArray[Any]]:
-        """The reusable generalizations, oldest first."""
-        reusable, n = self._state.reusable, self._state.numbers[0]
-        size = max(len(reusable.table), 1)
-        at = (int(n["reusable_oldest"]) + np.arange(int(n["reusable"]))) % size
-        return {
-            "lo": reusable.lo[at],
-            "hi": reusable.hi[at],
-            "group": reusable.table["group"][at],
-            "persons": reusable.table["persons"][at],
-            "loss": reusable.table["loss"][at],
-            "histogram": reusable.histogram[at],
-        }
-
-    def _restore_reusable(self, record: dict[str, Any]) -> None:
-        s, n = self._state, self._state.numbers[0]
-        weaker = record["k"] < n["k"] or record["l"] < n["l"] or record["t"] > n["t"] >= 0.0
-        if weaker:
-            return
-        stored = record["reusable"]
-        group = unpacked(stored["group"], "<i8")
-        count = min(len(group), int(n["max_reusable"]))
-        self._make_room_for_boxes(count)
-        s = self._state
-        newest = slice(len(group) - count, None)
-        boxes = (len(group), self._dimensions)
-        s.reusable.lo[:count] = unpacked(stored["lo"]).reshape(boxes)[newest]
-        s.reusable.hi[:count] = unpacked(stored["hi"]).reshape(boxes)[newest]
-        s.reusable.table["group"][:count] = group[newest]
-        s.reusable.table["persons"][:count] = unpacked(stored["persons"], "<i8")[newest]
-        s.reusable.table["loss"][:count] = unpacked(stored["loss"])[newest]
-        histogram = unpacked(stored["histogram"], "<i8")
-        s.reusable.histogram[:count] = histogram.reshape(len(group), *s.closeness.stream.shape)[newest]
-        s.numbers["reusable"] = count
-
     # --- State ---
 
     def _reserve(self, arriving: int) -> None:
-        """Make room for rows that arrive beside those held, of which there are never more than `delay_rows` lets be."""
+        """Reserve space for rows that arrive beside the held ones, which `delay_rows` limits."""
         s, held = self._state, self.held
         rows = held + arriving
         if self._policy.delay_rows is not None:
             rows = max(held, min(rows, self._policy.delay_rows + 1))
         capacity = len(s.held.number)
-        # Room for gaps, too: rows are moved together when there is none left.
+        # With space for gaps: rows are moved together when there is none left.
         needed = rows + rows // 16
         if needed <= capacity:
             return
-        kernels.close_gaps(s.numbers, s.held)
+        bastion_rows.close_gaps(s.numbers, s.held)
         grown = _held(self._policy, needed)
         for name in _HELD:
             getattr(grown, name)[:held] = getattr(s.held, name)[:held]
         grown.columns[:, :held] = s.held.columns[:, :held]
         self._state = s._replace(held=grown)
 
-    def _reserve_reusable(self) -> None:
-        """Make room for another box, if there may be one."""
-        boxes = int(self._state.numbers["reusable"][0])
-        if boxes == len(self._state.reusable.table):
-            self._make_room_for_boxes(max(2 * boxes, _FEW_BOXES))
+    def _reserve_boxes(self, wanted: int) -> None:
+        """Reserve space for reusable boxes."""
+        boxes = self._state.reusable
+        grown = grown_boxes(boxes, wanted, int(self._state.numbers["max_reusable"][0]))
+        if grown is not boxes:
+            self._state = self._state._replace(reusable=grown, index=_index(len(grown.table), self._dimensions))
 
-    def _make_room_for_boxes(self, boxes: int) -> None:
-        """Make room for boxes. While there are fewer than may be kept, none has made way, and the oldest is first."""
-        s = self._state
-        size, wanted = len(s.reusable.table), min(boxes, int(s.numbers["max_reusable"][0]))
-        if size >= wanted:
-            return
-        grown = _reusable(wanted, self._dimensions, s.closeness.stream.shape)
-        for name in ("table", "lo", "hi", "histogram"):
-            getattr(grown, name)[:size] = getattr(s.reusable, name)
-        self._state = s._replace(reusable=grown)
+    def _empty_state(self, key: bytes, *, capacity: int, closeness: Closeness, draws: int = 0) -> bastion_state.Kept:
+        """Return a state without rows.
 
-    def _widen_histograms(self) -> None:
-        """Make room for the values seen so far; doubling keeps this rare."""
-        s, sizes = self._state, self._codes.sizes
-        s.closeness.values[:] = sizes
-        needed, width = int(sizes.max(initial=0)), s.closeness.stream.shape[1]
-        if needed <= width:
-            return
-        more = max(needed, 2 * width) - width
-        self._state = s._replace(
-            closeness=s.closeness._replace(stream=np.pad(s.closeness.stream, ((0, 0), (0, more)))),
-            scratch=s.scratch._replace(histogram=np.pad(s.scratch.histogram, ((0, 0), (0, more)))),
-            reusable=s.reusable._replace(histogram=np.pad(s.reusable.histogram, ((0, 0), (0, 0), (0, more)))),
-        )
-
-    def _empty_state(self, key: bytes, *, capacity: int, values: int = 0) -> kernels.Kept:
-        """Make a state without rows, and room for so many; and for so many values of a sensitive column, at least."""
-        sizes = self._codes.sizes
-        closeness = common.Closeness(
-            values=sizes,
-            ordered=self._codes.ordered,
-            stream=np.zeros((len(sizes), int(sizes.max(initial=values))), dtype=np.int64),
-        )
-        return kernels.Kept(
+        Args:
+            key: The generator's key.
+            capacity: Rows that can be held.
+            closeness: The histograms of the stream.
+            draws: Words of the keystream that were used.
+        """
+        return bastion_state.Kept(
             numbers=_numbers(self._policy, self._parameters),
             terrain=self._terrain._replace(space=self._space._replace(dimensions=self._space.dimensions.copy())),
             held=_held(self._policy, capacity),
             sample=np.empty((self._dimensions, _SAMPLE)),
             box=np.zeros((3, self._dimensions)),
-            scratch=kernels.Scratch(
+            scratch=bastion_state.Scratch(
                 row=np.empty(self._dimensions),
                 box=np.empty((3, self._dimensions)),
                 values=np.empty(max(self._policy.l or 0, 1), dtype=np.int64),
-                histogram=np.zeros_like(closeness.stream),
             ),
-            reusable=_reusable(0, self._dimensions, closeness.stream.shape),
+            reusable=empty_boxes(0, self._dimensions, closeness.stream.shape),
+            index=_index(0, self._dimensions),
             closeness=closeness,
-            random=generator(key),
+            random=generator(key, draws),
         )
 
 
 @dataclass(frozen=True, eq=False)
 class _Division:
-    """A plan for all held rows, kept while another is tried."""
+    """A plan for all held rows, kept while another one is tried."""
 
     loss: float
     groups: int
@@ -316,9 +265,9 @@ class _Division:
     box: NDArray[np.float64]
 
     @classmethod
-    def of(cls, state: kernels.State, loss: float) -> _Division:
-        rows, groups = int(state.numbers["planned_rows"][0]), int(state.numbers["planned"][0])
-        plan = state.plan
+    def of(cls, s: bastion_state.State, loss: float) -> _Division:
+        rows, groups = int(s.numbers["planned_rows"][0]), int(s.numbers["planned"][0])
+        plan = s.plan
         return cls(
             loss,
             groups,
@@ -328,19 +277,19 @@ class _Division:
             plan.box[:groups].copy(),
         )
 
-    def plan_again(self, state: kernels.State) -> None:
-        """Let the plan be the state's, and its rows be held no more."""
-        plan, numbers, rows = state.plan, state.numbers, len(self.number)
+    def plan_again(self, s: bastion_state.State) -> None:
+        """Make this the plan of the state. Its rows are no longer held."""
+        plan, numbers, rows = s.plan, s.numbers, len(self.number)
         plan.number[:rows], plan.group[:rows] = self.number, self.group
         plan.size[: self.groups], plan.box[: self.groups] = self.size, self.box
-        held = state.held.number[: int(numbers["places"][0])]
-        held[np.isin(held, self.number)] = common.NONE
+        held = s.held.number[: int(numbers["places"][0])]
+        held[np.isin(held, self.number)] = NONE
         numbers["planned"], numbers["planned_rows"] = self.groups, rows
         numbers["held"] -= rows
 
 
-def _rearrange(held: kernels.Held, order: NDArray[np.int64]) -> None:
-    """Let all held rows, which have no gaps between them, lie in another order."""
+def _rearrange(held: bastion_state.Held, order: NDArray[np.int64]) -> None:
+    """Put all held rows, which have no gaps between them, into another order."""
     rows = slice(0, len(order))
     for name in _HELD:
         column = getattr(held, name)
@@ -350,23 +299,23 @@ def _rearrange(held: kernels.Held, order: NDArray[np.int64]) -> None:
 
 
 def _least_parts(k: int, rows: int) -> list[int]:
-    """How many persons a part has at least, in the divisions that are tried."""
+    """Return how many persons a part must have, for each of the divisions that are tried."""
     return sorted({k, min(3 * k, rows), min(max(_PART, k), rows)})
 
 
 class _Workspace(threading.local):
-    """Scratch space and output buffers, shared by all engines of a thread: a shard costs little but its rows."""
+    """Scratch space and output buffers that the engines of a thread share, so that a shard costs only its rows."""
 
     def __init__(self) -> None:
-        self._shared: dict[int, tuple[kernels.Search, kernels.Plan, common.Out]] = {}
+        self._shared: dict[int, tuple[bastion_state.Search, bastion_state.Plan, Output]] = {}
 
-    def of(self, dimensions: int, places: int, k: int) -> tuple[kernels.Search, kernels.Plan, common.Out]:
-        """Scratch space for `places` held rows and groups of k, with output room to release them all."""
+    def of(self, dimensions: int, places: int, k: int) -> tuple[bastion_state.Search, bastion_state.Plan, Output]:
+        """Return scratch space for `places` held rows and groups of k, and an output buffer to release them all."""
         needed, groups = max(places, _SAMPLE), places // k + 1
         search, plan, out = self._shared.get(dimensions, (None, None, None))
         if search is None or out is None or len(search.cost) < needed:
             search = _search(dimensions, needed)
-            out = room(_RELEASES, dimensions)._replace(rows=np.empty(needed, dtype=np.int64))
+            out = empty_output(_RELEASES, dimensions)._replace(rows=np.empty(needed, dtype=np.int64))
             plan = None
         if plan is None or len(plan.size) < groups:
             plan = _plan(dimensions, len(search.cost), groups)
@@ -377,22 +326,22 @@ class _Workspace(threading.local):
 _WORKSPACE = _Workspace()
 
 
-def _search(dimensions: int, places: int) -> kernels.Search:
-    return kernels.Search(
+def _search(dimensions: int, places: int) -> bastion_state.Search:
+    return bastion_state.Search(
         cost=np.empty(places),
         order=np.empty(places),
         place=np.empty(places, dtype=np.int64),
         offset=np.empty((dimensions, places), dtype=np.float32),
-        score=np.empty(kernels.in_lanes(places), dtype=np.float32),
-        least=np.empty(kernels.LANES, dtype=np.float32),
+        score=np.empty(in_lanes(places), dtype=np.float32),
+        least=np.empty(bastion_state.LANES, dtype=np.float32),
         members=np.empty(places + 1, dtype=np.int64),
         company=np.empty(places, dtype=np.int64),
     )
 
 
-def _plan(dimensions: int, places: int, groups: int) -> kernels.Plan:
+def _plan(dimensions: int, places: int, groups: int) -> bastion_state.Plan:
     rows = {name: np.empty(places, dtype=np.int64) for name in ("place", "number", "group", "order")}
-    return kernels.Plan(
+    return bastion_state.Plan(
         **rows,
         size=np.empty(groups, dtype=np.int64),
         box=np.empty((groups, 3, dimensions)),
@@ -401,15 +350,15 @@ def _plan(dimensions: int, places: int, groups: int) -> kernels.Plan:
 
 
 def _numbers(policy: Policy, parameters: BastionParameters) -> NDArray[Any]:
-    numbers = numbers_of(policy, kernels.NUMBERS)
+    numbers = numbers_of(policy, bastion_state.NUMBERS)
     numbers["max_reusable"] = parameters.max_reusable if parameters.reuse is not Reuse.OFF else 0
     numbers["eta"] = parameters.eta if parameters.reuse is Reuse.WEIGHTED else 0.0
     numbers["lonely"] = parameters.lonely
     numbers["search"] = parameters.search
-    numbers["soonest"] = common.EARLIEST
+    numbers["soonest"] = EARLIEST
     numbers["average"] = -1.0
     numbers["ratio"] = numbers["guess"] = 1.0
-    numbers["caution"] = kernels.LEAST_CAUTION
+    numbers["caution"] = bastion_kernel.LEAST_CAUTION
     return numbers
 
 
@@ -418,8 +367,8 @@ def _most_leaves(policy: Policy) -> int:
     return max((len(geometry.leaf) for geometry in geometries if isinstance(geometry, Tree)), default=0)
 
 
-def _held(policy: Policy, capacity: int) -> kernels.Held:
-    return kernels.Held(
+def _held(policy: Policy, capacity: int) -> bastion_state.Held:
+    return bastion_state.Held(
         number=np.empty(capacity, dtype=np.int64),
         person=np.empty(capacity, dtype=np.int64),
         deadline=np.empty(0 if policy.delay is None else capacity, dtype=np.int64),
@@ -429,15 +378,9 @@ def _held(policy: Policy, capacity: int) -> kernels.Held:
     )
 
 
-def _reusable(size: int, dimensions: int, histogram: tuple[int, ...]) -> kernels.Reusable:
-    return kernels.Reusable(
-        table=np.empty(size, dtype=kernels.REUSABLE),
-        lo=np.empty((size, dimensions)),
-        hi=np.empty((size, dimensions)),
-        histogram=np.zeros((size, *histogram), dtype=np.int64),
-        marks=np.zeros((dimensions, kernels.BINS, -(-size // 64)), dtype=np.uint64),
-        frame=np.full((3, dimensions), np.nan),  # of nothing yet: boxes are marked when they are first looked for
+def _index(size: int, dimensions: int) -> bastion_state.BoxIndex:
+    return bastion_state.BoxIndex(
+        boxes=np.zeros((dimensions, bastion_state.BINS, -(-size // 64)), dtype=np.uint64),
+        bounds=np.full((3, dimensions), np.nan),  # of no domain, so that the first search indexes all boxes
         bins=np.empty(dimensions, dtype=np.int64),
-        candidates=np.empty(size, dtype=np.int64),
-        weight=np.empty(size),
     )

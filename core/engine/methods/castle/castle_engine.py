@@ -14,100 +14,77 @@ from numpy.typing import NDArray
 
 from crenel.avro import Schemas, packed, unpacked
 from crenel.encoding.rows import Rows
+from crenel.engine.codes import Codes
 from crenel.engine.compiled import Compiled, numbers_of
 from crenel.engine.contract import Releases
 from crenel.engine.draws import generator
-from crenel.engine.kernels import common
-from crenel.engine.methods.castle import CastleParameters
-from crenel.engine.methods.castle import castle_kernel as kernels
-from crenel.engine.output_buffer import room, taken
+from crenel.engine.kernels.arrays import NONE
+from crenel.engine.kernels.box_geometry import Boxes
+from crenel.engine.kernels.closeness import Closeness
+from crenel.engine.kernels.deadlines import EARLIEST
+from crenel.engine.kernels.distinct_counts import ENTRY, GROUPED, move_counts
+from crenel.engine.kernels.held_rows import empty_slots, first_deadline, held_slots
+from crenel.engine.methods.castle import CastleParameters, castle_kernel
+from crenel.engine.methods.castle.castle_state import CLUSTERS, NUMBERS, SLOT, Buffer, Clusters, State
+from crenel.engine.output_buffer import empty_output, take_releases
+from crenel.engine.reusable import empty_boxes, is_weaker, restore_boxes, stored_boxes
 from crenel.engine.space import own, set_domains
 from crenel.policy import Policy
 from crenel.policy.parameters import Reuse
 
-#: Rows that there is room for before any came. Many engines hold few rows each: shards times windows.
-_ROOM = 256
+#: Rows that there is space for at first. There may be many engines that hold few rows: shards times windows.
+_FIRST_ROWS = 256
 _SCHEMAS = Schemas("crenel.engine.methods.castle", ("castle.1.avsc",))
 
 
 class Castle(Compiled):
     """CASTLE with l-diversity, on one shard's rows.
 
-    Parameters
-    ----------
-    policy
-        What is to be guaranteed; its `parameters` are `CastleParameters`.
-    key
-        32 bytes for the generator. Whoever knows them can undo its choices.
+    Args:
+        policy: What is to be guaranteed. Its `parameters` are `CastleParameters`.
+        key: 32 bytes for the generator. An attacker who knows them can undo its choices.
     """
 
-    _state: kernels.State
+    kernel = castle_kernel.run
+    _state: State
 
     def __init__(self, policy: Policy, key: bytes) -> None:
         super().__init__(policy)
-        #: With t, per sensitive column whose values are not declared: value -> code, in order of appearance.
-        self._codes: list[dict[int, int] | None] = [
-            {} if policy.t is not None and column.size is None else None for column in policy.sensitive.values()
-        ]
-        self._state = self._empty_state(key, capacity=_ROOM)
+        self._codes = Codes(policy)
+        self._state = self._empty_state(key, capacity=_FIRST_ROWS, closeness=self._codes.closeness())
 
     def next_deadline(self) -> int | None:
-        """Return the moment at which `advance` is next needed, if there is one."""
-        if self._state.numbers["timed"][0] == 0:
-            return None
-        buffer = self._state.buffer
-        return int(buffer.slots["deadline"][buffer.heap[0]])
+        """Return the moment at which `advance` must be called next, or None."""
+        return first_deadline(self._state.buffer, self._state.numbers)
 
     # --- Rows in, releases out ---
 
     def _counted(self, rows: Rows) -> Rows:
-        """With t, number the values of columns that were not declared, in order of appearance."""
-        sensitive = rows.sensitive
-        if all(known is None for known in self._codes) or len(sensitive) == 0:
+        if not self._codes.counted:
             return rows
-        dense = sensitive.copy()
-        for j, known in enumerate(self._codes):
-            if known is None:
-                continue
-            values, first, inverse = np.unique(sensitive[:, j], return_index=True, return_inverse=True)
-            codes = np.empty(len(values), dtype=np.int64)
-            for i in np.argsort(first):
-                codes[i] = known.setdefault(int(values[i]), len(known))
-            dense[:, j] = codes[inverse]
-            self._state.closeness.values[j] = len(known)
-        self._widen_histograms()
-        return replace(rows, sensitive=dense)
-
-    def _widen_histograms(self) -> None:
-        """Make room for the values seen so far; doubling keeps this rare."""
-        s = self._state
-        needed, width = int(s.closeness.values.max()), s.closeness.stream.shape[1]
-        if needed <= width:
-            return
-        more = max(needed, 2 * width) - width
-        self._state = s._replace(
-            closeness=s.closeness._replace(stream=np.pad(s.closeness.stream, ((0, 0), (0, more)))),
-            reusable=s.reusable._replace(histogram=np.pad(s.reusable.histogram, ((0, 0), (0, 0), (0, more)))),
-        )
+        sensitive = self._codes.dense(rows.sensitive)
+        closeness, boxes = self._codes.widened(self._state.closeness, self._state.reusable)
+        self._state = self._state._replace(closeness=closeness, reusable=boxes)
+        return replace(rows, sensitive=sensitive)
 
     def _run(
         self,
         rows: Rows,
         *,
         left_out: NDArray[np.bool_] | None = None,
-        now: int = common.EARLIEST,
+        now: int = EARLIEST,
         over: bool = False,
     ) -> Releases:
-        """Run the kernel, and take what it wrote."""
+        """Run the kernel, and return the releases that it wrote."""
         out = np.zeros(len(rows), dtype=np.bool_) if left_out is None else left_out
         columns = (own(rows.qi), own(rows.person), own(rows.sensitive), own(rows.time), own(out))
-        kernels.run(self._state, *columns, now, over)
-        return taken(self._state.out, self._state.numbers)
+        castle_kernel.run(self._state, *columns, now, over)
+        return take_releases(self._state.out, self._state.numbers)
 
     # --- Snapshots ---
 
     def snapshot(self) -> bytes:
-        """Return all of the engine, its random generator included."""
+        """Return the complete state of the engine, including its random generator."""
         s, n = self._state, self._state.numbers[0]
         count = min(int(n["recent"]), int(n["mu"]))
         newest = np.arange(int(n["recent"]) - count, int(n["recent"])) % n["mu"]
@@ -125,40 +102,39 @@ class Castle(Compiled):
             "domain_hi": packed(s.space.dimensions["domain_hi"]),
             "recent": packed(s.recent[newest]),
             "held": {name: packed(column) for name, column in self._held().items()},
-            "reusable": {name: packed(column) for name, column in self._reusable().items()},
+            "reusable": stored_boxes(s.reusable, s.numbers),
             "histogram": packed(s.closeness.stream),
-            "values": [packed(np.array(list(known))) for known in self._codes if known is not None],
+            "values": self._codes.packed(),
         }
         return _SCHEMAS.encode(record)
 
     def restore(self, data: bytes) -> None:
-        """Become the engine that `snapshot` was called on.
+        """Take over the state of the engine that `snapshot` was called on.
 
-        Published generalizations that were kept for reuse are forgotten if the policy now asks for a stronger
-        guarantee.
+        Reusable boxes are forgotten if the policy now asks for a stronger guarantee.
         """
         record = _SCHEMAS.decode(data)
         self._check_space(record["space"])
-        self._restore_codes(record["values"])
+        self._codes.restore(record["values"])
         held = self._unpacked_held(record["held"])
-        width = len(record["histogram"]) // (8 * max(len(self._codes), 1))
         self._state = s = self._empty_state(
             record["key"],
-            capacity=len(held["number"]) + _ROOM,
+            draws=record["draws"],
+            capacity=len(held["number"]) + _FIRST_ROWS,
             clusters=int(held["cluster"].max(initial=-1)) + 1,
-            values=width,
+            closeness=self._codes.closeness(record["histogram"]),
         )
         set_domains(s.space, unpacked(record["domain_lo"]), unpacked(record["domain_hi"]))
-        s.closeness.stream[:] = unpacked(record["histogram"], "<i8").reshape(s.closeness.stream.shape)
-        kernels.rebuild(s, **held)
+        castle_kernel.rebuild(s, **held)
         self._resume(record, ("draws", "arrivals", "released", "clock"))
         self._restore_recent(unpacked(record["recent"]))
-        self._restore_reusable(record)
+        if not is_weaker(record, self._policy):
+            restore_boxes(s.reusable, s.numbers, record["reusable"])
 
     def _held(self) -> dict[str, NDArray[Any]]:
-        """The held rows in order of arrival, with their clusters numbered by age."""
+        """Return the held rows in order of arrival, with their clusters numbered by age."""
         buffer, clusters = self._state.buffer, self._state.clusters
-        at = kernels.held_slots(self._state)
+        at = held_slots(buffer, self._state.numbers)
         slots = buffer.slots[at]
         active = clusters.active[: self._state.numbers["clusters"][0]]
         by_age = active[np.argsort(clusters.table["born"][active])]
@@ -178,29 +154,9 @@ class Castle(Compiled):
             name: unpacked(held[name], "<i8") for name in ("number", "person", "sensitive", "deadline", "cluster")
         }
         rows = len(columns["number"])
-        columns["sensitive"] = columns["sensitive"].reshape(rows, len(self._codes))
+        columns["sensitive"] = columns["sensitive"].reshape(rows, len(self._policy.sensitive))
         columns["qi"] = unpacked(held["qi"]).reshape(rows, self._dimensions)
         return columns
-
-    def _reusable(self) -> dict[str, NDArray[Any]]:
-        """The reusable generalizations, oldest first."""
-        reusable, n = self._state.reusable, self._state.numbers[0]
-        size = max(len(reusable.table), 1)
-        at = (int(n["reusable_oldest"]) + np.arange(int(n["reusable"]))) % size
-        return {
-            "lo": reusable.lo[at],
-            "hi": reusable.hi[at],
-            "group": reusable.table["group"][at],
-            "persons": reusable.table["persons"][at],
-            "histogram": reusable.histogram[at],
-        }
-
-    def _restore_codes(self, values: list[bytes]) -> None:
-        learned = iter(values)
-        for j, known in enumerate(self._codes):
-            if known is not None:
-                seen = unpacked(next(learned), "<i8").tolist()
-                self._codes[j] = {value: code for code, value in enumerate(seen)}
 
     def _restore_recent(self, losses: NDArray[np.float64]) -> None:
         s = self._state
@@ -212,27 +168,10 @@ class Castle(Compiled):
             total += loss
         s.numbers["tau"] = total / len(kept) if len(kept) else 0.0
 
-    def _restore_reusable(self, record: dict[str, Any]) -> None:
-        s, n = self._state, self._state.numbers[0]
-        weaker = record["k"] < n["k"] or record["l"] < n["l"] or record["t"] > n["t"] >= 0.0
-        if weaker:
-            return
-        group = unpacked(record["reusable"]["group"], "<i8")
-        count = min(len(group), len(s.reusable.table))
-        newest = slice(len(group) - count, None)
-        boxes = (len(group), self._dimensions)
-        s.reusable.lo[:count] = unpacked(record["reusable"]["lo"]).reshape(boxes)[newest]
-        s.reusable.hi[:count] = unpacked(record["reusable"]["hi"]).reshape(boxes)[newest]
-        s.reusable.table["group"][:count] = group[newest]
-        s.reusable.table["persons"][:count] = unpacked(record["reusable"]["persons"], "<i8")[newest]
-        histogram = unpacked(record["reusable"]["histogram"], "<i8")
-        s.reusable.histogram[:count] = histogram.reshape(len(group), *s.closeness.stream.shape)[newest]
-        s.numbers["reusable"] = count
-
     # --- State ---
 
     def _reserve(self, arriving: int) -> None:
-        """Make room for rows that arrive, and for some after them; doubling keeps this rare."""
+        """Reserve space for rows that arrive, and for some after them. It at least doubles, so that this is rare."""
         capacity, needed = len(self._state.buffer.slots), self.held + arriving
         if needed <= capacity:
             return
@@ -240,63 +179,44 @@ class Castle(Compiled):
         s = self._state
         counts, scratch = _tables(larger, len(s.counts))
         for old, new in zip(s.counts, counts, strict=True):
-            common.move_counts(old, new)
+            move_counts(old, new)
         self._state = s._replace(
             counts=counts,
             scratch=scratch,
             buffer=_grown(s.buffer, int(s.numbers["free"][0]), larger),
-            out=room(larger, self._dimensions),
+            out=empty_output(larger, self._dimensions),
         )
         s.numbers["free"] += larger - capacity
 
-    def _empty_state(self, key: bytes, *, capacity: int, clusters: int = 0, values: int = 0) -> kernels.State:
-        """Make a state without rows.
+    def _empty_state(
+        self, key: bytes, *, capacity: int, closeness: Closeness, draws: int = 0, clusters: int = 0
+    ) -> State:
+        """Return a state without rows.
 
-        Parameters
-        ----------
-        key
-            The generator's.
-        capacity
-            Rows that can be held.
-        clusters
-            Clusters that there are, if more than the policy has now.
-        values
-            Values of a sensitive column there is room for, at least.
+        Args:
+            key: The generator's key.
+            capacity: Rows that can be held.
+            closeness: The histograms of the stream.
+            draws: Words of the keystream that were used.
+            clusters: Clusters that there are, if these are more than the policy allows now.
         """
         numbers = _numbers(self._policy)
         numbers["free"] = capacity
         tracked = int(numbers["tracked"][0])
-        space = self._space._replace(dimensions=self._space.dimensions.copy())
-        closeness = self._closeness(values)
         counts, scratch = _tables(capacity, tracked)
-        return kernels.State(
+        max_reusable = _castle_parameters(self._policy).max_reusable
+        return State(
             numbers=numbers,
-            space=space,
+            space=self._space._replace(dimensions=self._space.dimensions.copy()),
             counts=counts,
             scratch=scratch,
-            buffer=_buffer(capacity, self._dimensions, len(self._codes)),
+            buffer=_buffer(capacity, self._dimensions, len(self._policy.sensitive)),
             clusters=_clusters(max(clusters, int(numbers["beta"][0])), self._dimensions, tracked),
-            reusable=_reusable(self._parameters.max_reusable, self._dimensions, closeness.stream.shape),
+            reusable=empty_boxes(max_reusable, self._dimensions, closeness.stream.shape),
             recent=np.zeros(int(numbers["mu"][0])),
             closeness=closeness,
-            random=generator(key),
-            out=room(capacity, self._dimensions),
-        )
-
-    @property
-    def _parameters(self) -> CastleParameters:
-        return _castle_parameters(self._policy)
-
-    def _closeness(self, width: int) -> common.Closeness:
-        columns = list(self._policy.sensitive.values()) if self._policy.t is not None else []
-        sizes = [
-            column.size or 0 if known is None else len(known)
-            for known, column in zip(self._codes, columns, strict=False)
-        ]
-        return common.Closeness(
-            values=np.array(sizes, dtype=np.int64),
-            ordered=np.array([column.ordered for column in columns], dtype=np.bool_),
-            stream=np.zeros((len(columns), max([width, *sizes]) if sizes else 0), dtype=np.int64),
+            random=generator(key, draws),
+            out=empty_output(capacity, self._dimensions),
         )
 
 
@@ -309,27 +229,26 @@ def _castle_parameters(policy: Policy) -> CastleParameters:
 
 def _numbers(policy: Policy) -> NDArray[Any]:
     parameters = _castle_parameters(policy)
-    numbers = numbers_of(policy, kernels.NUMBERS)
+    numbers = numbers_of(policy, NUMBERS)
     numbers["beta"] = parameters.beta
     numbers["mu"] = parameters.mu
     numbers["reuse"] = parameters.reuse is Reuse.UNIFORM
     numbers["tracked"] = 1 + (len(policy.sensitive) if policy.l else 0)
-    numbers["oldest"] = numbers["newest"] = common.NONE
+    numbers["oldest"] = numbers["newest"] = NONE
     return numbers
 
 
-def _buffer(capacity: int, dimensions: int, columns: int) -> kernels.Buffer:
-    return kernels.Buffer(
-        slots=np.empty(capacity, dtype=kernels.SLOT),
-        qi=np.empty((capacity, dimensions)),
+def _buffer(capacity: int, dimensions: int, columns: int) -> Buffer:
+    return Buffer(
+        slots=np.empty(capacity, dtype=SLOT),
         sensitive=np.empty((capacity, columns), dtype=np.int64),
-        heap=np.empty(capacity, dtype=np.int64),
-        free=np.arange(capacity, dtype=np.int64)[::-1].copy(),
+        qi=np.empty((capacity, dimensions)),
+        **empty_slots(capacity),
     )
 
 
-def _grown(buffer: kernels.Buffer, free: int, capacity: int) -> kernels.Buffer:
-    """The same buffer, of which so many slots are free, with room for more."""
+def _grown(buffer: Buffer, free: int, capacity: int) -> Buffer:
+    """Return the same buffer, which has `free` free slots, with space for more rows."""
     rows, columns = len(buffer.slots), buffer.sensitive.shape[1]
     grown = _buffer(capacity, buffer.qi.shape[1], columns)
     for name in ("slots", "qi", "sensitive", "heap"):
@@ -340,28 +259,18 @@ def _grown(buffer: kernels.Buffer, free: int, capacity: int) -> kernels.Buffer:
 
 
 def _tables(capacity: int, tracked: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Tables to count so many rows with: each has its values in one once, and at most half of it is used."""
+    """Return hash tables for `capacity` rows, load factor at most 0.5: those of the clusters, and one for scratch."""
     size = 1 << (2 * capacity - 1).bit_length()
-    return np.zeros((tracked, size), dtype=common.GROUPED), np.zeros(size, dtype=common.ENTRY)
+    return np.zeros((tracked, size), dtype=GROUPED), np.zeros(size, dtype=ENTRY)
 
 
-def _clusters(beta: int, dimensions: int, tracked: int) -> kernels.Clusters:
+def _clusters(beta: int, dimensions: int, tracked: int) -> Clusters:
     shape = (dimensions, beta)
-    return kernels.Clusters(
-        table=np.empty(beta, dtype=kernels.CLUSTERS),
-        boxes=common.Boxes(np.empty(shape), np.empty(shape), np.zeros(shape, dtype=np.int64)),
+    return Clusters(
+        table=np.empty(beta, dtype=CLUSTERS),
+        boxes=Boxes(np.empty(shape), np.empty(shape), np.zeros(shape, dtype=np.int64)),
         distinct=np.zeros((beta, tracked), dtype=np.int64),
         held_distinct=np.zeros(tracked, dtype=np.int64),
         active=np.arange(beta, dtype=np.int64),
         enlargement=np.empty(beta),
-    )
-
-
-def _reusable(size: int, dimensions: int, histogram: tuple[int, ...]) -> kernels.Reusable:
-    return kernels.Reusable(
-        table=np.empty(size, dtype=kernels.REUSABLE),
-        lo=np.empty((size, dimensions)),
-        hi=np.empty((size, dimensions)),
-        histogram=np.zeros((size, *histogram), dtype=np.int64),
-        candidates=np.empty(size, dtype=np.int64),
     )

@@ -1,7 +1,7 @@
-"""CASTLEGUARD: CASTLE on rows that are sampled, and whose quasi-identifiers are perturbed.
+"""CASTLEGUARD: CASTLE on a sample of the rows, with perturbed quasi-identifiers.
 
 Robinson, Brown, Hall, Jackson, Kemp, Leeke: *CASTLEGUARD: Anonymised Data Streams with Guaranteed Differential
-Privacy*, DASC 2020. How each step is done, what of the title is proven and what is not: `docs/castleguard.md`.
+Privacy*, DASC 2020. How each step is done, and how much of the title is proven, is in `docs/castleguard.md`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from crenel.encoding import noise
 from crenel.encoding.rows import Rows
 from crenel.engine.contract import Releases, SnapshotError
 from crenel.engine.draws import Draws
-from crenel.engine.kernels import common
+from crenel.engine.kernels.box_geometry import INTERVAL
 from crenel.engine.methods.castle.castle_engine import Castle
 from crenel.engine.methods.castleguard import CastleGuardParameters
 from crenel.policy import Policy
@@ -26,19 +26,16 @@ from crenel.policy.geometry import EXACT
 from crenel.policy.quasi_identifiers import Datetime
 
 _SCHEMAS = Schemas("crenel.engine.methods.castleguard", ("castleguard.1.avsc",))
-#: Where a perturbed value of a learned domain ends: what is twice as much is still a number.
+#: Perturbed values of a learned domain are clamped here: twice as much is still a finite number.
 _MOST = 1e300
 
 
 class CastleGuard(Castle):
     """CASTLEGUARD with l-diversity, on one shard's rows.
 
-    Parameters
-    ----------
-    policy
-        What is to be guaranteed; its `parameters` are `CastleGuardParameters`.
-    key
-        32 bytes for the generators. Whoever knows them can take the noise off again.
+    Args:
+        policy: What is to be guaranteed. Its `parameters` are `CastleGuardParameters`.
+        key: 32 bytes for the generators. An attacker who knows them can remove the noise.
     """
 
     def __init__(self, policy: Policy, key: bytes) -> None:
@@ -48,17 +45,17 @@ class CastleGuard(Castle):
             raise TypeError(message)
         self._guard = policy.parameters
         dimensions = self._space.dimensions
-        #: The quasi-identifiers whose coordinates are whole numbers: leaves, codes, cells.
-        self._whole = (dimensions["kind"] != common.INTERVAL) | (dimensions["cell"] > 0.0)
-        #: Per quasi-identifier the range that noise is scaled to: the domain, or what was seen of it.
+        #: Quasi-identifiers whose coordinates are whole numbers: leaves, codes, cells.
+        self._whole = (dimensions["kind"] != INTERVAL) | (dimensions["cell"] > 0.0)
+        #: The range of each quasi-identifier that noise is scaled to: the domain, or what was seen of it.
         self._seen_lo, self._seen_hi = dimensions["domain_lo"].copy(), dimensions["domain_hi"].copy()
         self._clamp_lo, self._clamp_hi = _limits(policy, dimensions["widest_lo"], dimensions["widest_hi"])
         self._draws = Draws(key, 1 + self._dimensions)
-        #: What rows of this engine have in their sensitive columns; they are perturbed before they come here.
-        self._noise_mark = json.dumps(dict(self._guard.perturb_sensitive), sort_keys=True)
+        #: The noise in the sensitive columns: rows are perturbed there before they reach the engine.
+        self._sensitive_noise = json.dumps(dict(self._guard.perturb_sensitive), sort_keys=True)
 
     def _take(self, rows: Rows) -> Releases:
-        """Algorithm 1, lines 3 to 6; `best_selection` and what follows are CASTLE's."""
+        """Sample and perturb the rows: algorithm 1, lines 3 to 6. `best_selection` and what follows are CASTLE's."""
         bits = self._draws.of(int(self._state.numbers["arrivals"][0]), len(rows))
         kept = noise.sampled(bits[:, 0], self._guard.beta_sample)
         qi = rows.qi.copy()
@@ -66,7 +63,7 @@ class CastleGuard(Castle):
         return self._run(replace(rows, qi=qi), left_out=~kept)
 
     def _perturbed(self, qi: NDArray[np.float64], bits: NDArray[np.uint64]) -> NDArray[np.float64]:
-        """Algorithm 2: noise by the range as it is when a row arrives, the row included."""
+        """Add noise that is scaled to the range when a row arrives, including the row: algorithm 2."""
         lo = np.minimum.accumulate(np.vstack([self._seen_lo, qi]))
         hi = np.maximum.accumulate(np.vstack([self._seen_hi, qi]))
         self._seen_lo, self._seen_hi = lo[-1], hi[-1]
@@ -76,21 +73,21 @@ class CastleGuard(Castle):
         return np.clip(moved, self._clamp_lo, self._clamp_hi)
 
     def snapshot(self) -> bytes:
-        """Return all of the engine, its random generators included."""
+        """Return the complete state of the engine, including its random generators."""
         record = {
             "castle": super().snapshot(),
-            "noise": self._noise_mark,
+            "noise": self._sensitive_noise,
             "seen_lo": packed(self._seen_lo),
             "seen_hi": packed(self._seen_hi),
         }
         return _SCHEMAS.encode(record)
 
     def restore(self, data: bytes) -> None:
-        """Become the engine that `snapshot` was called on."""
+        """Take over the state of the engine that `snapshot` was called on."""
         record = _SCHEMAS.decode(data)
-        if record["noise"] != self._noise_mark:
+        if record["noise"] != self._sensitive_noise:
             message = (
-                "CastleGuard: a snapshot can be restored only under the noise its rows came with: "
+                "CastleGuard: a snapshot can be restored only under the noise that its rows have: "
                 "policy.parameters.perturb_sensitive has changed."
             )
             raise SnapshotError(message)
@@ -102,9 +99,10 @@ class CastleGuard(Castle):
 def _limits(
     policy: Policy, lo: NDArray[np.float64], hi: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """What perturbed values stay inside of.
+    """Return the limits that perturbed values are clamped to.
 
-    Of a learned domain that is not the range seen: its ends are two persons' values, and would be published.
+    For a learned domain these are not the ends of what was seen: those are two persons' values, and clamping would
+    publish them.
     """
     least, most = np.full(len(lo), -_MOST), np.full(len(hi), _MOST)
     for d, qi in enumerate(policy.quasi_identifiers.values()):

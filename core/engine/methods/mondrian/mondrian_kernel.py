@@ -1,10 +1,10 @@
-"""Mondrian's hot loops: a set of rows, cut in two or more until no part can be cut again.
+"""Mondrian's loops: a set of rows is cut into two or more parts, again and again, until no part can be cut.
 
 A *part* is a run of each line of `orders`: line `d` has the numbers of all rows, those of a part in the order of
 quasi-identifier `d`. So nothing is sorted here: cutting a part moves its rows, line by line, and keeps their order.
 
-What is asked of a part (k persons, l values) is `needed`: how many distinct codes, for each line of `codes`, where the
-first line is the persons.
+What a part must have (k persons, l values) is `needed`: how many distinct codes in each line of `codes`, whose first
+line is the persons.
 """
 
 from __future__ import annotations
@@ -13,49 +13,50 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from crenel.engine.kernels.common import INTERVAL, TREE, Array, Space, inner, kernel
-from crenel.engine.kernels.group_boxes import span_of
+from crenel.engine.kernels.arrays import Array
+from crenel.engine.kernels.box_geometry import INTERVAL, TREE, Space, span_of
+from crenel.engine.kernels.compiler import inner, kernel
 
 
 class Runs(NamedTuple):
-    """The children of a span that have rows: where these begin and end, and whether they are enough by themselves."""
+    """The children of a span that have rows: where the rows begin and end, and whether they are enough for a part."""
 
     begin: Any
     end: Any
-    alone: Any
+    enough: Any
 
 
 class Scratch(NamedTuple):
-    """Room to compute with."""
+    """Scratch space."""
 
     runs: Runs
-    part: Any  # per row of the part that is being cut: where it would go
+    part: Any  # for each row of the part that is being cut: which new part it would be in
     buffer: Any
     ends: Any  # per part
     los: Any  # per part
     his: Any
 
 
-class Wanted(NamedTuple):
+class Needs(NamedTuple):
     """What a part must have."""
 
-    needed: Any  # per line of codes: how many distinct ones
+    needed: Any  # for each line of codes: how many distinct ones
     codes: Any  # [line, row]: 0, 1, ...
-    seen: Any  # [line, code]: the last question in which it was met
-    asked: Any  # one number: how many questions there were
+    seen: Any  # [line, code]: the last check in which it was seen
+    checks: Any  # one number: how many checks there were
 
 
 @inner
-def _ready(wanted: Wanted, rows: Array) -> bool:
-    """Whether the rows have as many distinct persons and values as are needed."""
-    wanted.asked[0] += 1
-    question = wanted.asked[0]
-    for line in range(wanted.needed.size):
-        missing = wanted.needed[line]
+def _is_enough(needs: Needs, rows: Array) -> bool:
+    """Return whether the rows have enough distinct persons and values for a part."""
+    needs.checks[0] += 1
+    check = needs.checks[0]
+    for line in range(needs.needed.size):
+        missing = needs.needed[line]
         for i in range(rows.size):
-            code = wanted.codes[line, rows[i]]
-            if wanted.seen[line, code] != question:
-                wanted.seen[line, code] = question
+            code = needs.codes[line, rows[i]]
+            if needs.seen[line, code] != check:
+                needs.seen[line, code] = check
                 missing -= 1
                 if missing == 0:
                     break
@@ -66,7 +67,7 @@ def _ready(wanted: Wanted, rows: Array) -> bool:
 
 @inner
 def _child_end(space: Space, d: int, lo: float, hi: float, node: int, x: float) -> float:
-    """The last coordinate of the child of the span [lo, hi] (of tree node `node`) that has `x` in it."""
+    """Return the last coordinate of the child of span [lo, hi] (of tree node `node`) that contains `x`."""
     dimension = space.dimensions[d]
     if dimension.kind == TREE:
         child = space.leaf[dimension.leaf_offset + np.int64(x)]
@@ -78,8 +79,8 @@ def _child_end(space: Space, d: int, lo: float, hi: float, node: int, x: float) 
 
 
 @inner
-def _cut_in_two(wanted: Wanted, column: Array, rows: Array, relaxed: bool, part: Array) -> int:
-    """Cut rows, which are in the order of their values, at the median; the number of parts, 0 if there is no cut."""
+def _cut_in_two(needs: Needs, column: Array, rows: Array, relaxed: bool, part: Array) -> int:
+    """Cut rows, sorted by value, at the median. Return the number of parts, 0 if there is no cut."""
     n = rows.size
     half = n // 2
     median = column[rows[half]]
@@ -91,9 +92,9 @@ def _cut_in_two(wanted: Wanted, column: Array, rows: Array, relaxed: bool, part:
     near, far = below_median, above_median
     if above_median - half < half - below_median:
         near, far = above_median, below_median
-    # Equal values are cut apart only if nothing else is allowed.
+    # Rows with equal values are separated only if there is no other cut.
     for cut in (near, far, half if relaxed else 0):
-        if 0 < cut < n and _ready(wanted, rows[:cut]) and _ready(wanted, rows[cut:]):
+        if 0 < cut < n and _is_enough(needs, rows[:cut]) and _is_enough(needs, rows[cut:]):
             for i in range(n):
                 part[rows[i]] = i >= cut
             return 2
@@ -102,9 +103,9 @@ def _cut_in_two(wanted: Wanted, column: Array, rows: Array, relaxed: bool, part:
 
 @inner
 def _children(
-    space: Space, d: int, span: tuple[float, float, int], wanted: Wanted, column: Array, rows: Array, runs: Runs
+    space: Space, d: int, span: tuple[float, float, int], needs: Needs, column: Array, rows: Array, runs: Runs
 ) -> int:
-    """Find the children of the span among rows in the order of their values; the number of children."""
+    """Find the children of the span among rows in the order of their values, and return how many there are."""
     lo, hi, node = span
     count, start = 0, 0
     while start < rows.size:
@@ -113,18 +114,18 @@ def _children(
         while stop < rows.size and column[rows[stop]] <= last:
             stop += 1
         runs.begin[count], runs.end[count] = start, stop
-        runs.alone[count] = _ready(wanted, rows[start:stop])
+        runs.enough[count] = _is_enough(needs, rows[start:stop])
         count += 1
         start = stop
     return count
 
 
 @inner
-def _pooled(rows: Array, runs: Runs, count: int, buffer: Array) -> int:
-    """Write the rows of the children that are not alone; their number."""
+def _write_small(rows: Array, runs: Runs, count: int, buffer: Array) -> int:
+    """Write the rows of the children that are not enough for a part, and return how many there are."""
     at = 0
     for run in range(count):
-        if not runs.alone[run]:
+        if not runs.enough[run]:
             for i in range(runs.begin[run], runs.end[run]):
                 buffer[at] = rows[i]
                 at += 1
@@ -132,47 +133,47 @@ def _pooled(rows: Array, runs: Runs, count: int, buffer: Array) -> int:
 
 
 @inner
-def _pool(wanted: Wanted, rows: Array, runs: Runs, count: int, buffer: Array) -> None:
-    """Take the smallest of the children that are alone to those that are not, until these are enough together."""
+def _join_small(needs: Needs, rows: Array, runs: Runs, count: int, buffer: Array) -> None:
+    """Add the smallest child that is enough to those that are not, until they are enough together."""
     while True:
-        pooled = _pooled(rows, runs, count, buffer)
-        if pooled == 0 or _ready(wanted, buffer[:pooled]):
+        joined = _write_small(rows, runs, count, buffer)
+        if joined == 0 or _is_enough(needs, buffer[:joined]):
             return
         smallest = -1
         for run in range(count):
-            if runs.alone[run] and (
+            if runs.enough[run] and (
                 smallest < 0 or runs.end[run] - runs.begin[run] < runs.end[smallest] - runs.begin[smallest]
             ):
                 smallest = run
-        runs.alone[smallest] = False  # there is one: all rows together are enough
+        runs.enough[smallest] = False  # there is one, since all rows together are enough
 
 
 @inner
 def _cut_by_children(
-    wanted: Wanted, rows: Array, runs: Runs, count: int, spare: int, part: Array, buffer: Array
+    needs: Needs, rows: Array, runs: Runs, count: int, spare: int, part: Array, buffer: Array
 ) -> tuple[int, int]:
-    """Cut rows into those of each child.
+    """Cut rows into the children of their span.
 
-    Children that are too small stay together under the span itself, if need be with others. If at most `spare` rows are
-    in such, and not all are, each is left over instead. Returns the number of parts, 0 if there is no cut, and how many
-    of them, the last ones, are left over.
+    Children that are too small for a part are joined, with a larger child if necessary. But if they have at most
+    `spare` rows, and are not all, each of them is left over instead. Returns the number of parts, 0 if there is no cut,
+    and how many of them (the last ones) are left over.
     """
-    small = _pooled(rows, runs, count, buffer)
+    small = _write_small(rows, runs, count, buffer)
     leave = 0 < small <= spare and small < rows.size
     if not leave:
-        _pool(wanted, rows, runs, count, buffer)
-    parts, left, pooled = 0, 0, False
-    for alone in (True, False):
+        _join_small(needs, rows, runs, count, buffer)
+    parts, left, joined = 0, 0, False
+    for enough in (True, False):
         for run in range(count):
-            if runs.alone[run] == alone:
+            if runs.enough[run] == enough:
                 for i in range(runs.begin[run], runs.end[run]):
                     part[rows[i]] = parts
-                if alone or leave:
+                if enough or leave:
                     parts += 1
-                    left += not alone
+                    left += not enough
                 else:
-                    pooled = True
-    parts += pooled
+                    joined = True
+    parts += joined
     if parts < 2:
         return 0, 0
     return parts, left
@@ -180,25 +181,25 @@ def _cut_by_children(
 
 @inner
 def _cut(
-    space: Space, columns: Array, wanted: Wanted, lines: Array, d: int, relaxed: bool, spare: int, scratch: Scratch
+    space: Space, columns: Array, needs: Needs, lines: Array, d: int, relaxed: bool, spare: int, scratch: Scratch
 ) -> tuple[int, int]:
     """Cut a part along one quasi-identifier.
 
-    Returns the number of parts, 0 if there is no cut, and how many of them, the last ones, are left over.
+    Returns the number of parts, 0 if there is no cut, and how many of them (the last ones) are left over.
     """
     column, rows = columns[d], lines[d]
     span = span_of(space, d, column[rows[0]], column[rows[rows.size - 1]])
     if space.dimensions[d].scale * (span[1] - span[0]) <= 0.0:
         return 0, 0
     if space.dimensions[d].kind == INTERVAL:
-        return _cut_in_two(wanted, column, rows, relaxed, scratch.part), 0
-    count = _children(space, d, span, wanted, column, rows, scratch.runs)
-    return _cut_by_children(wanted, rows, scratch.runs, count, spare, scratch.part, scratch.buffer)
+        return _cut_in_two(needs, column, rows, relaxed, scratch.part), 0
+    count = _children(space, d, span, needs, column, rows, scratch.runs)
+    return _cut_by_children(needs, rows, scratch.runs, count, spare, scratch.part, scratch.buffer)
 
 
 @inner
 def _ends_of_parts(column: Array, rows: Array, parts: int, part: Array, los: Array, his: Array) -> None:
-    """Write the least and the greatest value of each part, of rows that are in the order of their values."""
+    """Write the least and the greatest value of each part. The rows are in the order of their values."""
     for p in range(parts):
         los[p], his[p] = np.inf, -np.inf
     met, i = 0, 0
@@ -219,7 +220,7 @@ def _ends_of_parts(column: Array, rows: Array, parts: int, part: Array, los: Arr
 
 @inner
 def _loss_after(space: Space, columns: Array, lines: Array, parts: int, left: int, scratch: Scratch) -> float:
-    """The losses of the rows, if these are the parts; a row of those that are left over may lose everything."""
+    """Return the total loss of the rows with these parts; a row that is left over may lose everything."""
     part, sizes, los, his = scratch.part, scratch.ends, scratch.los, scratch.his
     for p in range(parts):
         sizes[p] = 0
@@ -238,7 +239,7 @@ def _loss_after(space: Space, columns: Array, lines: Array, parts: int, left: in
 
 @inner
 def _move(lines: Array, parts: int, scratch: Scratch) -> None:
-    """Put the rows of each part together, in every line; `scratch.ends` are where the parts end."""
+    """Move the rows of each part together, in every line, and write the parts' ends to `scratch.ends`."""
     part, ends, places, buffer = scratch.part, scratch.ends, scratch.runs.begin, scratch.buffer
     for d in range(lines.shape[0]):
         for p in range(parts):
@@ -260,16 +261,16 @@ def _move(lines: Array, parts: int, scratch: Scratch) -> None:
 
 @inner
 def _split(
-    space: Space, columns: Array, wanted: Wanted, lines: Array, relaxed: bool, spare: int, scratch: Scratch
+    space: Space, columns: Array, needs: Needs, lines: Array, relaxed: bool, spare: int, scratch: Scratch
 ) -> tuple[int, int]:
-    """Cut a part along the quasi-identifier after which its rows lose the least (then the first).
+    """Cut a part along the quasi-identifier after which its rows lose the least; of equal ones, the first.
 
-    Returns the number of parts, 0 if there is no cut, and how many of them, the last ones, are left over.
+    Returns the number of parts, 0 if there is no cut, and how many of them (the last ones) are left over.
     """
     best, best_spare, least = -1, 0, np.inf
     for d in range(lines.shape[0]):
         for may_spare in (0, spare):
-            parts, left = _cut(space, columns, wanted, lines, d, relaxed, may_spare, scratch)
+            parts, left = _cut(space, columns, needs, lines, d, relaxed, may_spare, scratch)
             if parts > 0:
                 loss = _loss_after(space, columns, lines, parts, left, scratch)
                 if loss < least:
@@ -278,28 +279,28 @@ def _split(
                 break
     if best < 0:
         return 0, 0
-    parts, left = _cut(space, columns, wanted, lines, best, relaxed, best_spare, scratch)
+    parts, left = _cut(space, columns, needs, lines, best, relaxed, best_spare, scratch)
     _move(lines, parts, scratch)
     return parts, left
 
 
 @kernel
 def partition(
-    space: Space, columns: Array, orders: Array, wanted: Wanted, relaxed: bool, spare: int, group: Array
+    space: Space, columns: Array, orders: Array, needs: Needs, relaxed: bool, spare: int, group: Array
 ) -> None:
-    """Write the number of each row's group; -1, -2, ... of those that are left over together.
+    """Write the number of each row's group; -1, -2, ... for the sets of rows that are left over.
 
-    `columns` has a quasi-identifier in each line; `orders` the rows in the order of that. The latter is overwritten.
+    `columns` has one quasi-identifier per line, `orders` the rows in the order of each; `orders` is overwritten.
     """
     n = group.size
-    if not _ready(wanted, orders[0]):
+    if not _is_enough(needs, orders[0]):
         for row in range(n):
             group[row] = -1
         return
     numbers = np.empty((7, n), dtype=np.int64)
     runs = Runs(numbers[0], numbers[1], np.empty(n, dtype=np.bool_))
     scratch = Scratch(runs, part=numbers[2], buffer=numbers[3], ends=numbers[4], los=np.empty(n), his=np.empty(n))
-    # Parts that are still to be looked at, the next one last.
+    # The parts that wait to be cut, the next one last.
     begin, end = numbers[5], numbers[6]
     begin[0], end[0] = 0, n
     waiting, groups, left_over = 1, 0, 0
@@ -308,8 +309,8 @@ def partition(
         start, stop = begin[waiting], end[waiting]
         lines = orders[:, start:stop]
         parts, left = 0, 0
-        if stop - start >= 2 * wanted.needed[0]:
-            parts, left = _split(space, columns, wanted, lines, relaxed, spare, scratch)
+        if stop - start >= 2 * needs.needed[0]:
+            parts, left = _split(space, columns, needs, lines, relaxed, spare, scratch)
         if parts == 0:
             for i in range(stop - start):
                 group[lines[0, i]] = groups

@@ -1,10 +1,10 @@
-"""Chain sampling: a uniform sample of the last rows of a stream, without a memory of them all.
+"""Chain sampling: a uniform sample of the last rows of a stream that does not keep all of them.
 
-Babcock, Datar, Motwani: *Sampling from a moving window over streaming data*, SODA 2002. Each chain is a sample of one
-row: its head. The row that will take over when the head leaves the window is chosen when the head is, and waits in the
-chain once it has come, with a successor of its own. Chains are independent, so that they sample with replacement.
+Babcock, Datar, Motwani: *Sampling from a moving window over streaming data*, SODA 2002. Each chain samples one row: its
+head. When a head is chosen, so is the row that will replace it when it leaves the window; once that row has arrived, it
+waits in the chain, with a successor of its own. Chains are independent: they sample with replacement.
 
-A chain is asked about only when something happens to it: it lies in the bucket of the next such row's number.
+A chain costs something only when something happens to it: it lies in the bucket of the number of that row.
 """
 
 from __future__ import annotations
@@ -13,41 +13,49 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from crenel.engine.kernels.common import NONE, Array, Random, below, copy_into, inner, kernel
+from crenel.engine.kernels.arrays import NONE, Array, copy_into
+from crenel.engine.kernels.compiler import inner, kernel
+from crenel.engine.kernels.generator import Random, below
 
 META = np.dtype([("free", "i8"), ("changes", "i8")])
+
+
 CHAIN = np.dtype(
     [
-        ("head", "i8"),  # entries
+        ("head", "i8"),  # links
         ("tail", "i8"),
-        ("successor", "i8"),  # number of the row that follows the tail
-        ("event", "i8"),  # number of the row at which something happens next
-        ("previous", "i8"),  # chains of the same bucket
+        ("successor", "i8"),  # number of the row that will follow the tail
+        ("event", "i8"),  # number of the row at which something happens to the chain next
+        ("previous", "i8"),  # chains in the same bucket
         ("next", "i8"),
     ]
 )
+
+
 LINK = np.dtype([("number", "i8"), ("next", "i8")])
-#: A trial that hardly ever succeeds is not waited for longer than this.
+
+
+#: How long to wait for a trial that hardly ever succeeds, at most.
 _MOST_TRIALS = 1 << 60
 
 
 class Chains(NamedTuple):
-    """The chains."""
+    """The sample chains."""
 
     meta: Any  # META, one
     table: Any  # CHAIN
-    links: Any  # LINK: the rows that wait in chains
+    links: Any  # LINK: the rows in chains
     points: Any  # [link, quasi-identifier]
-    free: Any  # links that are not used
-    buckets: Any  # the first chain of each, by row number modulo the window
+    free: Any  # unused links
+    buckets: Any  # the first chain of each bucket, by row number modulo the window
     heads: Any  # [quasi-identifier, chain]
-    changed: Any  # chains whose head the last row changed
-    gone: Any  # [change, quasi-identifier]: the heads that they had; NaN if none
+    changed: Any  # chains whose heads the last row changed
+    gone: Any  # [change, quasi-identifier]: their former heads; NaN if there were none
 
 
 @inner
 def trials(random: Random, numbers: Array, chance: float) -> int:
-    """How many trials it takes until one succeeds, at least 1."""
+    """Draw how many trials it takes until one succeeds, at least 1."""
     # 53 bits: from 2**-53 to 1.
     high = below(random, numbers, 1 << 26)
     uniform = ((high << 27) + below(random, numbers, 1 << 27) + 1) / 9007199254740992.0
@@ -72,7 +80,7 @@ def _unlink(chains: Chains, chain: int) -> None:
 
 @inner
 def _link(chains: Chains, chain: int) -> None:
-    """Put a chain into the bucket of what happens to it next; buckets are in the order of the chains."""
+    """Put a chain into the bucket of its next event. Buckets are in the order of the chains."""
     table = chains.table
     window = chains.buckets.size
     table[chain].event = min(chains.links[table[chain].head].number + window, table[chain].successor)
@@ -92,7 +100,7 @@ def _link(chains: Chains, chain: int) -> None:
 
 @inner
 def _append(chains: Chains, chain: int, point: Array, number: int, successor: int) -> None:
-    """Let a row wait in a chain."""
+    """Add a row to the end of a chain."""
     meta = chains.meta[0]
     meta.free -= 1
     link = chains.free[meta.free]
@@ -110,6 +118,7 @@ def _append(chains: Chains, chain: int, point: Array, number: int, successor: in
 
 @inner
 def _drop_head(chains: Chains, chain: int) -> None:
+    """Remove the head of a chain."""
     meta, entry = chains.meta[0], chains.table[chain]
     chains.free[meta.free] = entry.head
     meta.free += 1
@@ -120,7 +129,7 @@ def _drop_head(chains: Chains, chain: int) -> None:
 
 @inner
 def _note_change(chains: Chains, chain: int) -> None:
-    """Keep what the head was, before it changes."""
+    """Keep the head of a chain before it changes."""
     meta = chains.meta[0]
     chains.changed[meta.changes] = chain
     copy_into(chains.heads[:, chain], chains.gone[meta.changes])
@@ -129,17 +138,17 @@ def _note_change(chains: Chains, chain: int) -> None:
 
 @inner
 def _successor(chains: Chains, random: Random, numbers: Array, number: int) -> int:
-    """The row that follows this one in its chain: any that comes before this one leaves the window.
+    """Draw the row that follows this one in its chain: any that arrives before this one leaves the window.
 
-    The row that comes as this one leaves is not among them: it has its chance already, as every new one, and a second
-    would make the sample prefer it.
+    The row that arrives when this one leaves is not included: like every new row it can replace the head anyway, and a
+    second chance would make the sample prefer it.
     """
     return number + 1 + below(random, numbers, max(chains.buckets.size - 1, 1))
 
 
 @inner
 def _begin(chains: Chains, random: Random, numbers: Array, chain: int, point: Array, number: int) -> None:
-    """Make a row the only one of a chain, which is in no bucket."""
+    """Make a row the only one of a chain. The chain is in no bucket."""
     _note_change(chains, chain)
     while chains.table[chain].head != NONE:
         _drop_head(chains, chain)
@@ -149,11 +158,11 @@ def _begin(chains: Chains, random: Random, numbers: Array, chain: int, point: Ar
 
 @inner
 def _happen(chains: Chains, random: Random, numbers: Array, chain: int, point: Array, number: int) -> None:
-    """Do what this row brings to a chain, which is in no bucket: the successor comes, the head goes, or both."""
+    """Update a chain for this row: the successor arrives, the head leaves, or both. The chain is in no bucket."""
     entry = chains.table[chain]
     window = chains.buckets.size
     if entry.successor == number:
-        if chains.meta[0].free == 0:  # as good as never
+        if chains.meta[0].free == 0:  # practically never
             _begin(chains, random, numbers, chain, point, number)
             return
         _append(chains, chain, point, number, _successor(chains, random, numbers, number))
@@ -165,7 +174,7 @@ def _happen(chains: Chains, random: Random, numbers: Array, chain: int, point: A
 
 @inner
 def sample_row(chains: Chains, random: Random, numbers: Array, point: Array, number: int) -> None:
-    """Take a row, whose number is one more than the last one's; the first is 0. `changed` has what changed."""
+    """Take a row, whose number is one more than the last one's; the first is 0. Write what changed to `changed`."""
     meta = chains.meta[0]
     meta.changes = 0
     size, window = chains.table.size, chains.buckets.size
@@ -189,7 +198,7 @@ def sample_row(chains: Chains, random: Random, numbers: Array, point: Array, num
 
 @inner
 def samples_inside(chains: Chains, lo: Array, hi: Array, inside: Array) -> int:
-    """How many heads are in a box; `inside` has which."""
+    """Return how many heads are in a box, and write which to `inside`."""
     size = inside.size
     for i in range(size):
         inside[i] = 1
@@ -204,12 +213,12 @@ def samples_inside(chains: Chains, lo: Array, hi: Array, inside: Array) -> int:
     return total
 
 
-# --- Snapshots -------------------------------------------------------------------------------------------------------
+# --- Snapshots ---
 
 
 @kernel
 def stored_links(chains: Chains, lengths: Array) -> Array:
-    """The links of all chains, from head to tail, chain after chain; `lengths` gets how many each has."""
+    """Return the links of all chains, chain by chain, from head to tail, and write how many each chain has."""
     found = np.empty(chains.links.size, dtype=np.int64)
     count = 0
     for chain in range(chains.table.size):
@@ -225,7 +234,7 @@ def stored_links(chains: Chains, lengths: Array) -> Array:
 
 @kernel
 def restore_chains(chains: Chains, lengths: Array, successors: Array, numbers: Array, points: Array) -> None:
-    """Fill empty chains with what was stored."""
+    """Fill empty chains with stored ones."""
     at = 0
     for chain in range(lengths.size):
         if lengths[chain] == 0:

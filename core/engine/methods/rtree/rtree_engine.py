@@ -1,4 +1,4 @@
-"""Continuous publishing: leaves of an R-tree that leave at times drawn by chance, the poor ones later.
+"""Continuous publishing: leaves of an R-tree that leave at random times, leaves with a high loss later.
 
 Zhou, Han, Pei, Jiang, Tao, Jia: *Continuous privacy preserving publishing of data streams*, EDBT 2009: the methods
 `min-delay`, `rtree`, `rtree-density` and `rtree-full`. How each step is done, and what was chosen where the paper is
@@ -18,17 +18,23 @@ from crenel.encoding.rows import Rows
 from crenel.engine.compiled import Compiled, numbers_of
 from crenel.engine.contract import Releases, SnapshotError
 from crenel.engine.draws import generator
-from crenel.engine.kernels import common
-from crenel.engine.methods.rtree import MinDelayParameters, RTreeDensityParameters, RTreeParameters
-from crenel.engine.methods.rtree import chain_sampling as chain
-from crenel.engine.methods.rtree import rtree_kernel as kernels
-from crenel.engine.methods.rtree.rtree_index import room_for
-from crenel.engine.output_buffer import room, taken
+from crenel.engine.kernels.arrays import NONE
+from crenel.engine.kernels.deadlines import EARLIEST, LATEST
+from crenel.engine.methods.rtree import (
+    MinDelayParameters,
+    RTreeDensityParameters,
+    RTreeParameters,
+    chain_sampling,
+    rtree_kernel,
+    rtree_state,
+)
+from crenel.engine.methods.rtree.rtree_index import empty_tree
+from crenel.engine.output_buffer import empty_output, take_releases
 from crenel.engine.space import own, set_domains
 from crenel.policy import Policy
 from crenel.policy.durations import parse_duration
 
-#: Rows to hold where the policy does not say, as a multiple of k.
+#: Rows to hold if the policy does not say, as a multiple of k.
 ACTIVE_ROWS = 30
 _SCHEMAS = Schemas("crenel.engine.methods.rtree", ("rtree.1.avsc",))
 _NUMBERS = ("draws", "arrivals", "released", "clock", "rate_rows", "rate_since")
@@ -37,41 +43,39 @@ _NUMBERS = ("draws", "arrivals", "released", "clock", "rate_rows", "rate_since")
 class Continuous(Compiled):
     """The methods of continuous publishing, on one shard's rows.
 
-    Parameters
-    ----------
-    policy
-        What is to be guaranteed, and by which of the four.
-    key
-        32 bytes for the generator. Whoever knows them can undo its choices.
+    Args:
+        policy: What is to be guaranteed, and by which of the four methods.
+        key: 32 bytes for the generator. An attacker who knows them can undo its choices.
     """
 
-    _state: kernels.State
+    kernel = rtree_kernel.run
+    _state: rtree_state.State
 
     def __init__(self, policy: Policy, key: bytes) -> None:
         super().__init__(policy)
         sample, window = _sampling(policy)
         self._state = self._empty_state(
-            key, capacity=2 * self.chunk, chains=room_for_chains(sample, window, self._dimensions)
+            key, capacity=2 * self.chunk, chains=empty_chains(sample, window, self._dimensions)
         )
 
     def __repr__(self) -> str:
-        """Say how much, never what."""
+        """Tell how many rows are held, but nothing about them."""
         return f"Continuous({self._policy.method}, held={self.held})"
 
     def next_deadline(self) -> int | None:
-        """Return the moment at which `advance` is next needed, if there is one."""
+        """Return the moment at which `advance` must be called next, or None."""
         n = self._state.numbers[0]
-        return int(n["next_time"]) if n["next_time_leaf"] != common.NONE else None
+        return int(n["next_time"]) if n["next_time_leaf"] != NONE else None
 
-    def _run(self, rows: Rows, *, now: int = common.EARLIEST, over: bool = False) -> Releases:
-        """Run the kernel, and take what it wrote."""
-        kernels.run(self._state, own(rows.qi), own(rows.person), own(rows.sensitive), own(rows.time), now, over)
-        return taken(self._state.out, self._state.numbers)
+    def _run(self, rows: Rows, *, now: int = EARLIEST, over: bool = False) -> Releases:
+        """Run the kernel, and return the releases that it wrote."""
+        rtree_kernel.run(self._state, own(rows.qi), own(rows.person), own(rows.sensitive), own(rows.time), now, over)
+        return take_releases(self._state.out, self._state.numbers)
 
     # --- Snapshots ---
 
     def snapshot(self) -> bytes:
-        """Return all of the engine, its random generator included."""
+        """Return the complete state of the engine, including its random generator."""
         s, n = self._state, self._state.numbers[0]
         record = {
             "method": self._policy.method,
@@ -89,7 +93,10 @@ class Continuous(Compiled):
         return _SCHEMAS.encode(record)
 
     def restore(self, data: bytes) -> None:
-        """Become the engine that `snapshot` was called on. What was sampled stays so, though the policy has changed."""
+        """Take over the state of the engine that `snapshot` was called on.
+
+        The sample keeps its size, even if the policy has another one now.
+        """
         record = _SCHEMAS.decode(data)
         if record["method"] != self._policy.method:
             message = (
@@ -110,19 +117,20 @@ class Continuous(Compiled):
         stored = {name: unpacked(chains[name], "<i8") for name in ("length", "successor", "number")}
         self._state = s = self._empty_state(
             record["key"],
+            draws=record["draws"],
             capacity=count + 2 * self.chunk,
-            chains=room_for_chains(len(stored["length"]), record["window"], self._dimensions),
+            chains=empty_chains(len(stored["length"]), record["window"], self._dimensions),
         )
         set_domains(s.space, unpacked(record["domain_lo"]), unpacked(record["domain_hi"]))
         points = unpacked(chains["qi"]).reshape(-1, self._dimensions)
-        chain.restore_chains(s.chains, stored["length"], stored["successor"], stored["number"], points)
+        chain_sampling.restore_chains(s.chains, stored["length"], stored["successor"], stored["number"], points)
         qi = unpacked(rows["qi"]).reshape(count, self._dimensions)
         leaves = {name: unpacked(column, "<i8") for name, column in record["leaves"].items()}
         self._rebuild({**held, "qi": qi}, leaves)
         self._resume(record, _NUMBERS)
 
     def _rebuild(self, rows: dict[str, NDArray[Any]], leaves: dict[str, NDArray[np.int64]]) -> None:
-        kernels.rebuild(
+        rtree_kernel.rebuild(
             self._state,
             rows["number"],
             rows["qi"],
@@ -136,9 +144,9 @@ class Continuous(Compiled):
         )
 
     def _held_rows(self) -> dict[str, NDArray[Any]]:
-        """The held rows, leaf after leaf."""
+        """Return the held rows, leaf after leaf."""
         s = self._state
-        at = kernels.held_slots(s)
+        at = rtree_kernel.held_slots(s)
         return {
             "number": s.slots["number"][at],
             "qi": s.tree.points[at],
@@ -149,7 +157,7 @@ class Continuous(Compiled):
         }
 
     def _leaves(self) -> dict[str, NDArray[np.int64]]:
-        """The leaves, the oldest first."""
+        """Return the leaves, the oldest first."""
         s = self._state
         at = s.tree.leaves[: s.tree.meta["leaves"][0]]
         nodes = s.tree.nodes
@@ -158,7 +166,7 @@ class Continuous(Compiled):
     def _stored_chains(self) -> dict[str, NDArray[Any]]:
         chains = self._state.chains
         length = np.zeros(len(chains.table), dtype=np.int64)
-        links = chain.stored_links(chains, length)
+        links = chain_sampling.stored_links(chains, length)
         successor = np.where(length > 0, chains.table["successor"], 0)
         number = chains.links["number"][links]
         return {"length": length, "successor": successor, "number": number, "qi": chains.points[links]}
@@ -166,7 +174,7 @@ class Continuous(Compiled):
     # --- State ---
 
     def _reserve(self, arriving: int) -> None:
-        """Make room for rows that arrive; doubling keeps this rare."""
+        """Reserve space for rows that arrive. It at least doubles, so that this is rare."""
         capacity = len(self._state.slots)
         if self.held + arriving <= capacity:
             return
@@ -178,32 +186,34 @@ class Continuous(Compiled):
         for name in _NUMBERS:
             self._state.numbers[name] = old.numbers[name]
 
-    def _empty_state(self, key: bytes, *, capacity: int, chains: chain.Chains) -> kernels.State:
-        """Make a state without rows, with room for so many."""
+    def _empty_state(
+        self, key: bytes, *, capacity: int, chains: chain_sampling.Chains, draws: int = 0
+    ) -> rtree_state.State:
+        """Return a state without rows, with space for `capacity` rows."""
         policy = self._policy
         numbers = _numbers(policy)
         numbers["free"] = capacity
         columns = len(policy.sensitive)
         least = np.array([policy.k] + [policy.l or 0] * (columns if policy.l else 0), dtype=np.int64)
-        tree = room_for(capacity, self._dimensions, least, 1 + columns)
-        return kernels.State(
+        tree = empty_tree(capacity, self._dimensions, least, 1 + columns)
+        return rtree_state.State(
             numbers=numbers,
             space=self._space._replace(dimensions=self._space.dimensions.copy()),
             tree=tree,
-            slots=np.empty(capacity, dtype=kernels.SLOT),
+            slots=np.empty(capacity, dtype=rtree_state.SLOT),
             free=np.arange(capacity, dtype=np.int64)[::-1].copy(),
-            leaves=np.zeros(len(tree.nodes), dtype=kernels.LEAF),
+            leaves=np.zeros(len(tree.nodes), dtype=rtree_state.LEAF),
             held_distinct=np.zeros(len(least), dtype=np.int64),
             chains=chains,
             inside=np.zeros(len(chains.table), dtype=np.uint8),
             found=np.empty(len(tree.nodes), dtype=np.int64),
-            random=generator(key),
-            out=room(capacity, self._dimensions),
+            random=generator(key, draws),
+            out=empty_output(capacity, self._dimensions),
         )
 
 
 def _sampling(policy: Policy) -> tuple[int, int]:
-    """How many chains sample how many rows; (0, 0) if the method does not."""
+    """Return the number of chains and of the rows that they sample; (0, 0) if the method does not sample."""
     parameters = policy.parameters
     if isinstance(parameters, RTreeDensityParameters):
         return parameters.sample, parameters.window_rows
@@ -213,9 +223,11 @@ def _sampling(policy: Policy) -> tuple[int, int]:
 def _numbers(policy: Policy) -> NDArray[Any]:
     parameters = policy.parameters
     if not isinstance(parameters, (MinDelayParameters, RTreeParameters)):
-        message = f"Continuous: policy.method must be one of its four, not {policy.method!r}."
+        message = (
+            f"Continuous: policy.method must be min-delay, rtree, rtree-density or rtree-full, not {policy.method!r}."
+        )
         raise TypeError(message)
-    numbers = numbers_of(policy, kernels.NUMBERS)
+    numbers = numbers_of(policy, rtree_state.NUMBERS)
     numbers["first_fit"] = isinstance(parameters, MinDelayParameters)
     if isinstance(parameters, RTreeParameters):
         numbers["instant"] = parse_duration(parameters.instant or "") or 0
@@ -225,27 +237,27 @@ def _numbers(policy: Policy) -> NDArray[Any]:
         numbers["dense"] = 1
         numbers["patience"] = numbers["active_rows"]
         numbers["holds"] = policy.method == "rtree-full"
-    numbers["next_time"] = numbers["next_row"] = common.LATEST
-    numbers["next_time_leaf"] = numbers["next_row_leaf"] = common.NONE
+    numbers["next_time"] = numbers["next_row"] = LATEST
+    numbers["next_time_leaf"] = numbers["next_row_leaf"] = NONE
     return numbers
 
 
-def room_for_chains(count: int, window: int, dimensions: int) -> chain.Chains:
-    """Chains that have seen no row yet."""
-    # Chains are of three rows on average, and hardly ever of more than ten.
+def empty_chains(count: int, window: int, dimensions: int) -> chain_sampling.Chains:
+    """Return chains that have seen no row yet."""
+    # A chain has three rows on average, and hardly ever more than ten.
     links = 4 * count + 64
-    meta = np.zeros(1, dtype=chain.META)
+    meta = np.zeros(1, dtype=chain_sampling.META)
     meta["free"] = links
-    table = np.zeros(count, dtype=chain.CHAIN)
+    table = np.zeros(count, dtype=chain_sampling.CHAIN)
     for name in ("head", "tail", "previous", "next"):
-        table[name] = common.NONE
-    return chain.Chains(
+        table[name] = NONE
+    return chain_sampling.Chains(
         meta=meta,
         table=table,
-        links=np.empty(links, dtype=chain.LINK),
+        links=np.empty(links, dtype=chain_sampling.LINK),
         points=np.empty((links, dimensions)),
         free=np.arange(links, dtype=np.int64)[::-1].copy(),
-        buckets=np.full(window, common.NONE, dtype=np.int64),
+        buckets=np.full(window, NONE, dtype=np.int64),
         heads=np.full((dimensions, count), np.nan),
         changed=np.empty(count, dtype=np.int64),
         gone=np.empty((count, dimensions)),

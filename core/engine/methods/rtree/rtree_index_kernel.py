@@ -1,8 +1,8 @@
-"""An R-tree whose leaves are groups of rows that might be published: plain loops over the arrays of one `Tree`.
+"""An R-tree whose leaves are groups of rows that might be published.
 
-A *slot* is a place where a row lies, a *node* a place in the table of nodes, a leaf among them. The first label of a
-row is its person: no two rows of a leaf share it. The tree is an index and no more: which leaf a row joins, and how a
-leaf is cut, depends on the leaves alone, so that a tree of the same leaves may have another shape.
+A *slot* is where a row lies; a *node* is an entry of the table of nodes; leaves are nodes. The first label of a row is
+its person: no two rows of a leaf have the same. The tree is only an index: which leaf a row joins, and how a leaf is
+cut, depends only on the leaves, so that a tree with the same leaves may have another shape.
 """
 
 from __future__ import annotations
@@ -11,42 +11,43 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from crenel.engine.kernels.common import (
-    NONE,
-    Array,
+from crenel.engine.kernels.arrays import NONE, Array
+from crenel.engine.kernels.box_geometry import (
     Boxes,
     Space,
-    count_down,
-    count_up,
     enlargement_by_box,
-    find_entry,
     grow_box,
-    inner,
     inside,
     join_boxes,
-    kernel,
     move_box,
     point_box,
     widen,
 )
+from crenel.engine.kernels.compiler import inner, kernel
+from crenel.engine.kernels.distinct_counts import count_down, count_up, find_entry
 
-#: Children of an inner node: at most, and (but for the root, which has two) at least.
+#: Children of an inner node, at most and at least; the root has at least two.
 FAN_OUT, LEAST_CHILDREN = 12, 4
-#: More than losses can be wrong by: they are sums of shares of 1. A branch is left out only if it is worse by more.
+#: More than the rounding error of losses, sums of shares of 1. A branch is skipped only if it is worse by more.
 _SLACK = 1e-12
 
+
 META = np.dtype([("root", "i8"), ("free", "i8"), ("leaves", "i8"), ("born", "i8")])
+
+
 NODE = np.dtype(
     [
         ("parent", "i8"),
         ("level", "i8"),  # 0: a leaf
-        ("count", "i8"),  # children, or rows
-        ("born", "i8"),  # of leaves: how many had been made before
+        ("count", "i8"),  # children, or rows of a leaf
+        ("born", "i8"),  # of a leaf: how many leaves had been made before
         ("head", "i8"),
         ("tail", "i8"),
-        ("split_at", "i8"),  # rows at which a cut is tried
+        ("split_at", "i8"),  # number of rows at which a cut is tried
     ]
 )
+
+
 ROW = np.dtype([("leaf", "i8"), ("previous", "i8"), ("next", "i8")])
 
 
@@ -57,24 +58,24 @@ class Tree(NamedTuple):
     nodes: Any  # NODE
     children: Any  # [node, FAN_OUT + 1]
     boxes: Boxes  # by node
-    free: Any  # nodes that are not used
-    leaves: Any  # the oldest first
-    stack: Any  # nodes, to search with
-    bound: Any
+    free: Any  # unused nodes
+    leaves: Any  # nodes, the oldest leaf first
+    stack: Any  # scratch space: nodes of a search
+    bound: Any  # scratch space: how much each must grow at least
     rows: Any  # ROW, by slot
     points: Any  # [slot, quasi-identifier]
-    labels: Any  # [slot, label]: the person, then whatever else must be diverse
-    least: Any  # how many different labels of each kind a group must have
+    labels: Any  # [slot, label]: the person, then the values that must be diverse
+    least: Any  # for each kind of label, how many distinct ones a group must have
     counts: Any  # ENTRY: how often each label is in each leaf
-    distinct: Any  # [node, label]
+    distinct: Any  # [node, label]: how many distinct ones each leaf has
 
 
-# --- Boxes -----------------------------------------------------------------------------------------------------------
+# --- Boxes ---
 
 
 @inner
 def box_loss(space: Space, boxes: Boxes, at: int) -> float:
-    """The loss of a box, from 0 to 1."""
+    """Return the loss of a box, from 0 to 1."""
     total = 0.0
     for d in range(boxes.lo.shape[0]):
         total += space.dimensions[d].scale * (boxes.hi[d, at] - boxes.lo[d, at] + space.dimensions[d].cell)
@@ -83,7 +84,7 @@ def box_loss(space: Space, boxes: Boxes, at: int) -> float:
 
 @inner
 def _enlargement(space: Space, boxes: Boxes, at: int, point: Array, limit: float) -> float:
-    """How much the loss of a box grows if it takes the point; beyond the limit, any number beyond it."""
+    """Return how much the loss of a box grows if it takes the point; any number above `limit` if it is above."""
     total = 0.0
     for d in range(point.size):
         lo, hi = boxes.lo[d, at], boxes.hi[d, at]
@@ -97,7 +98,7 @@ def _enlargement(space: Space, boxes: Boxes, at: int, point: Array, limit: float
 
 @inner
 def _tighten(tree: Tree, space: Space, node: int) -> None:
-    """Make a node's box the smallest that holds what is in it."""
+    """Make the box of a node the smallest that contains its children or rows."""
     if tree.nodes[node].level > 0:
         move_box(tree.boxes, tree.children[node, 0], node)
         for i in range(1, tree.nodes[node].count):
@@ -112,13 +113,13 @@ def _tighten(tree: Tree, space: Space, node: int) -> None:
 
 @inner
 def _tighten_up(tree: Tree, space: Space, node: int) -> None:
-    """The same, and for all nodes above."""
+    """Do the same for a node and all nodes above it."""
     while node != NONE:
         _tighten(tree, space, node)
         node = tree.nodes[node].parent
 
 
-# --- Nodes -----------------------------------------------------------------------------------------------------------
+# --- Nodes ---
 
 
 @inner
@@ -169,7 +170,7 @@ def _new_root(tree: Tree, space: Space, one: int, other: int) -> int:
 
 @inner
 def _add_beside(tree: Tree, space: Space, node: int, other: int) -> None:
-    """Give a node a sibling, cutting the nodes above that become too large."""
+    """Give a node a sibling, and cut the nodes above that become too large."""
     while True:
         parent = tree.nodes[node].parent
         if parent == NONE:
@@ -183,7 +184,7 @@ def _add_beside(tree: Tree, space: Space, node: int, other: int) -> None:
 
 @inner
 def _attach(tree: Tree, space: Space, node: int) -> None:
-    """Put a node, and all that is below, where the boxes above grow the least."""
+    """Add a node, with everything below it, where the boxes above grow the least."""
     root, level = tree.meta[0].root, tree.nodes[node].level
     if root == NONE:
         tree.meta[0].root = node
@@ -203,7 +204,7 @@ def _attach(tree: Tree, space: Space, node: int) -> None:
 
 @inner
 def _detach(tree: Tree, space: Space, node: int) -> None:
-    """Take a node out. Nodes above that have too few children are dissolved, their children put elsewhere."""
+    """Take a node out. Nodes above with too few children are dissolved, and their children added elsewhere."""
     above = tree.nodes[node].parent
     tree.nodes[node].parent = NONE
     if above == NONE:
@@ -230,16 +231,16 @@ def _detach(tree: Tree, space: Space, node: int) -> None:
         tree.meta[0].root = tree.children[root, 0]
         tree.nodes[tree.children[root, 0]].parent = NONE
         _free_node(tree, root)
-    for i in range(orphans - 1, -1, -1):  # the highest first
+    for i in range(orphans - 1, -1, -1):  # the highest one first
         _attach(tree, space, tree.stack[i])
 
 
-# --- Cutting in two --------------------------------------------------------------------------------------------------
+# --- Cutting in two ---
 
 
 @inner
 def _sort(keys: Array, order: Array, spare: Array) -> None:
-    """Put `order` into the order of its keys, equal ones staying as they are: merges of runs of 1, 2, 4, ..."""
+    """Sort `order` by its keys, with a stable merge sort."""
     n = order.size
     width = 1
     while width < n:
@@ -260,7 +261,7 @@ def _sort(keys: Array, order: Array, spare: Array) -> None:
 
 @inner
 def _first_diverse(tree: Tree, slots: Array, order: Array, backwards: bool) -> int:
-    """How many rows, taken in this order, it needs for enough different labels of each kind but the person."""
+    """Return how many rows, taken in this order, have enough distinct labels of each kind except the person."""
     n = order.size
     needed = 0
     tag = tree.distinct.size
@@ -281,11 +282,11 @@ def _first_diverse(tree: Tree, slots: Array, order: Array, backwards: bool) -> i
 
 @inner
 def _best_cut(tree: Tree, space: Space, boxes: Boxes, slots: Array, fewest: int, order: Array) -> int:
-    """Order boxes along one dimension, and cut that order, so that both parts together lose the least.
+    """Order boxes along one dimension and cut that order where both parts together lose the least.
 
-    The boxes are as many as `order` is long; behind them is one to compute with. They are those of the rows in
-    `slots`, both parts of which must be diverse, or if there are none, of nodes. Returns how many are in the first
-    part; 0 if there is no cut.
+    There are as many boxes as `order` is long, and one more for scratch. They are the boxes of the rows in `slots`, and
+    both parts must be diverse; or if there are no slots, the boxes of nodes. Returns how many are in the first part, 0
+    if there is no cut.
     """
     n = order.size
     keys, before = np.empty(n), np.empty(n + 1)
@@ -320,6 +321,7 @@ def _best_cut(tree: Tree, space: Space, boxes: Boxes, slots: Array, fewest: int,
 
 @inner
 def _scratch(tree: Tree, n: int) -> Boxes:
+    """Return scratch space for n boxes."""
     dimensions = tree.boxes.lo.shape[0]
     shape = (n, dimensions + 1)
     return Boxes(
@@ -329,7 +331,7 @@ def _scratch(tree: Tree, n: int) -> Boxes:
 
 @inner
 def _cut_node(tree: Tree, space: Space, node: int) -> int:
-    """Cut an inner node in two; returns the new one, which has no parent yet."""
+    """Cut an inner node in two, and return the new one, which has no parent yet."""
     n = tree.nodes[node].count
     boxes = _scratch(tree, n + 1)
     children = tree.children[node].copy()
@@ -349,12 +351,12 @@ def _cut_node(tree: Tree, space: Space, node: int) -> int:
     return other
 
 
-# --- Leaves and their rows -------------------------------------------------------------------------------------------
+# --- Leaves and their rows ---
 
 
 @inner
 def _enter(tree: Tree, leaf: int, slot: int) -> None:
-    """Make the row the last of a leaf's; its box is the caller's care."""
+    """Add the row to the end of a leaf. The box is the caller's to update."""
     node = tree.nodes[leaf]
     row = tree.rows[slot]
     row.leaf = leaf
@@ -374,7 +376,7 @@ def _enter(tree: Tree, leaf: int, slot: int) -> None:
 
 @inner
 def _leave(tree: Tree, slot: int) -> None:
-    """Take the row out of its leaf, whose box is the caller's care."""
+    """Take the row out of its leaf. The box is the caller's to update."""
     row = tree.rows[slot]
     leaf = row.leaf
     node = tree.nodes[leaf]
@@ -396,13 +398,13 @@ def _leave(tree: Tree, slot: int) -> None:
 
 @inner
 def has_person(counts: Array, least: Array, leaf: int, person: int) -> bool:
-    """Whether a row of this person is in the leaf."""
+    """Return whether the leaf has a row of this person."""
     return counts[find_entry(counts, leaf * least.size, person)].count != 0
 
 
 @inner
 def is_mature(distinct: Array, least: Array) -> bool:
-    """Whether a leaf with so many different labels of each kind may be published."""
+    """Return whether a leaf with these numbers of distinct labels can be published."""
     for label in range(least.size):
         if distinct[label] < least[label]:
             return False
@@ -431,7 +433,7 @@ def _append_leaf(tree: Tree, leaf: int) -> None:
 
 @inner
 def _strike_leaf(tree: Tree, leaf: int) -> None:
-    """Take a leaf out of the list of leaves, which stays in order of age."""
+    """Remove a leaf from the list of leaves, which stays in order of age."""
     leaves, meta = tree.leaves, tree.meta[0]
     meta.leaves -= 1
     at = 0
@@ -444,15 +446,15 @@ def _strike_leaf(tree: Tree, leaf: int) -> None:
 
 @inner
 def active_leaves(tree: Tree) -> Array:
-    """The leaves, the oldest first."""
+    """Return the leaves, the oldest first."""
     return tree.leaves[: tree.meta[0].leaves]
 
 
 @inner
 def nearest_leaf(tree: Tree, space: Space, point: Array, person: int) -> int:
-    """Of the leaves without this person, that of least (enlargement, loss, age); NONE if there is none.
+    """Return the leaf without this person that has the least (enlargement, loss, age), or NONE.
 
-    No box can grow by less than the boxes around it do: that is what leaves out branches.
+    A box grows at least as much as the boxes around it do: that is why branches can be skipped.
     """
     best, smallest = NONE, np.inf
     if tree.meta[0].root == NONE:
@@ -482,7 +484,7 @@ def nearest_leaf(tree: Tree, space: Space, point: Array, person: int) -> int:
                 if bound < tree.bound[promising]:
                     promising = top
                 top += 1
-        if top > promising:  # the most promising is looked at first
+        if top > promising:  # the most promising one is searched first
             last = top - 1
             tree.stack[promising], tree.stack[last] = tree.stack[last], tree.stack[promising]
             tree.bound[promising], tree.bound[last] = tree.bound[last], tree.bound[promising]
@@ -491,14 +493,14 @@ def nearest_leaf(tree: Tree, space: Space, point: Array, person: int) -> int:
 
 @inner
 def _prefer(tree: Tree, space: Space, leaf: int, other: int) -> bool:
-    """Whether of two leaves this one loses less, or as much and is older."""
+    """Return whether a leaf loses less than another, or as much and is older."""
     loss, other_loss = box_loss(space, tree.boxes, leaf), box_loss(space, tree.boxes, other)
     return loss < other_loss or (loss == other_loss and tree.nodes[leaf].born < tree.nodes[other].born)
 
 
 @inner
 def covering(tree: Tree, point: Array, found: Array) -> int:
-    """Write the leaves whose boxes have the point into `found`; returns how many there are."""
+    """Write the leaves whose boxes contain the point to `found`, and return how many there are."""
     count = 0
     top = 0
     if tree.meta[0].root != NONE:
@@ -521,9 +523,9 @@ def covering(tree: Tree, point: Array, found: Array) -> int:
 
 @inner
 def put(tree: Tree, space: Space, slot: int, leaf: int) -> tuple[int, int]:
-    """Put a row into a leaf, or if that is NONE into a new one.
+    """Put a row into a leaf, or into a new one if the leaf is NONE.
 
-    Returns the leaf; and NONE, or a second one if the leaf was cut in two: both are then new, and the row is in either.
+    Returns the leaf, and NONE; or two new leaves if the leaf was cut, one of which has the row.
     """
     if leaf == NONE:
         leaf = _new_leaf(tree)
@@ -541,7 +543,7 @@ def put(tree: Tree, space: Space, slot: int, leaf: int) -> tuple[int, int]:
 
 @inner
 def split(tree: Tree, space: Space, leaf: int) -> int:
-    """Cut a leaf that is large enough into two that may both be published; returns the second, or NONE."""
+    """Cut a leaf that is large enough into two that can both be published. Return the second, or NONE."""
     n = tree.nodes[leaf].count
     if n < tree.nodes[leaf].split_at:
         return NONE
@@ -553,7 +555,7 @@ def split(tree: Tree, space: Space, leaf: int) -> int:
         point_box(space, tree.points[slot], boxes, i)
         slot = tree.rows[slot].next
     cut = _best_cut(tree, space, boxes, slots, tree.least[0], order)
-    if cut == 0:  # not tried again with each row: that would take the square of the rows
+    if cut == 0:  # not tried again for every row, which would take quadratic time
         tree.nodes[leaf].split_at = n + max(n // 2, 1)
         return NONE
     _strike_leaf(tree, leaf)
@@ -574,7 +576,7 @@ def split(tree: Tree, space: Space, leaf: int) -> int:
 
 @inner
 def absorb(tree: Tree, space: Space, leaf: int, other: int) -> int:
-    """Move the rows of another leaf whose persons this one lacks into it; returns the other, or NONE if it is gone."""
+    """Move the rows whose persons `leaf` lacks from `other` to it. Return `other`, or NONE if it is empty and gone."""
     slot = tree.nodes[other].head
     while slot != NONE:
         following = tree.rows[slot].next
@@ -607,7 +609,7 @@ def remove_leaf(tree: Tree, space: Space, leaf: int) -> None:
 
 @inner
 def remove_row(tree: Tree, space: Space, slot: int) -> int:
-    """Delete one row; returns its leaf, or NONE if that had no other."""
+    """Delete a row, and return its leaf, or NONE if the leaf had no other."""
     leaf = tree.rows[slot].leaf
     _leave(tree, slot)
     if tree.nodes[leaf].count == 0:
@@ -619,7 +621,7 @@ def remove_row(tree: Tree, space: Space, slot: int) -> int:
 
 @inner
 def nearest_company(tree: Tree, space: Space, leaf: int) -> int:
-    """The leaf whose box enlarges this one's the least, then the oldest, that has a person whom this one lacks."""
+    """Return the leaf that enlarges this one's box least and has a person this one lacks; of equals, the oldest."""
     best, smallest = NONE, np.inf
     for other in active_leaves(tree):
         if other == leaf:
@@ -642,7 +644,7 @@ def _has_other_person(tree: Tree, leaf: int, other: int) -> bool:
 
 @inner
 def put_leaf(tree: Tree, space: Space, slots: Array, split_at: int) -> int:
-    """Make a leaf of these rows, as it was stored."""
+    """Make a leaf of these rows, as it was stored, and return it."""
     leaf = _new_leaf(tree)
     tree.nodes[leaf].split_at = split_at
     for i in range(slots.size):
@@ -650,9 +652,6 @@ def put_leaf(tree: Tree, space: Space, slots: Array, split_at: int) -> int:
     _tighten(tree, space, leaf)
     _attach(tree, space, leaf)
     return leaf
-
-
-# --- For who uses a tree by itself -----------------------------------------------------------------------------------
 
 
 @kernel
@@ -675,12 +674,12 @@ def delete_row(tree: Tree, space: Space, slot: int) -> None:
 
 @kernel
 def merge(tree: Tree, space: Space, leaf: int, other: int) -> None:
-    """Move what can be moved of another leaf into this one, and cut it if it is then too large."""
+    """Move the rows of another leaf whose persons this one lacks into it, and cut it if it is then too large."""
     absorb(tree, space, leaf, other)
     split(tree, space, leaf)
 
 
 @kernel
 def find_covering(tree: Tree, point: Array, found: Array) -> int:
-    """Write the leaves whose boxes have the point into `found`; returns how many there are."""
+    """Write the leaves whose boxes contain the point to `found`, and return how many there are."""
     return covering(tree, point, found)

@@ -1,7 +1,7 @@
 """(k, beta)-SDGS: sampling, data-independent generalization, suppression.
 
 Li, Qardaji, Su: *On Sampling, Anonymization, and Differential Privacy: Or, k-Anonymization Meets Differential Privacy*,
-ASIACCS 2012, on the windows of a stream. How each step is done, and what is proven of it: `docs/sdgs.md`.
+ASIACCS 2012, on the windows of a stream. How each step is done, and what is proven, is in `docs/sdgs.md`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from crenel.encoding.keyed_hash import siphash
 from crenel.encoding.rows import Rows
 from crenel.engine.contract import Engine, Kind, Releases, SnapshotError
 from crenel.engine.draws import derived
-from crenel.engine.kernels.common import EARLIEST, LATEST
+from crenel.engine.kernels.deadlines import EARLIEST, LATEST, clock_after, rounded_down
 from crenel.engine.methods.sdgs import Cover, SdgsParameters
 from crenel.engine.methods.sdgs.sdgs_grid import Grid
 from crenel.engine.space import check_rows, fingerprint, space_of
@@ -31,16 +31,16 @@ Ints = NDArray[np.int64]
 
 @dataclass
 class _Window:
-    """The rows of one window, one for each person, in order of arrival."""
+    """The rows of one window in order of arrival, one per person."""
 
     numbers: list[int] = field(default_factory=list)
     qi: list[NDArray[np.float64]] = field(default_factory=list)
     sensitive: list[Ints] = field(default_factory=list)
-    #: In the same order.
+    #: The persons, in the same order.
     persons: dict[int, None] = field(default_factory=dict)
 
     def add(self, number: int, qi: NDArray[np.float64], person: int, sensitive: Ints) -> bool:
-        """Take the first row of a person; say whether it was that."""
+        """Take a row if it is the first of its person, and return whether it is."""
         if person in self.persons:
             return False
         self.persons[person] = None
@@ -53,12 +53,9 @@ class _Window:
 class Sdgs(Engine):
     """(k, beta)-SDGS on one shard's rows, window by window.
 
-    Parameters
-    ----------
-    policy
-        What is to be guaranteed; its `parameters` are `SdgsParameters`.
-    key
-        32 bytes that all draws follow from. Whoever knows them knows who was sampled.
+    Args:
+        policy: What is to be guaranteed. Its `parameters` are `SdgsParameters`.
+        key: 32 bytes that all draws follow from. An attacker who knows them knows who was sampled.
     """
 
     def __init__(self, policy: Policy, key: bytes) -> None:
@@ -70,12 +67,12 @@ class Sdgs(Engine):
         self._space = space_of(policy)
         self._fingerprint = fingerprint(policy, self._space)
         self._grid = Grid(policy, self._parameters, self._space.dimensions["scale"])
-        #: The length of a window of event time: whole ticks, and no more than the delay.
-        self._length = None if policy.delay is None else policy.delay - policy.delay % policy.tick
+        #: The length of a window of event time: a whole number of ticks, at most the delay.
+        self._length = None if policy.delay is None else rounded_down(policy.delay, policy.tick)
         self._set_key(key)
         self._arrivals = self._released = self._flushes = 0
         self._clock = EARLIEST
-        #: By the moments at which they end.
+        #: The open windows, by the moments at which they end.
         self._windows: dict[int, _Window] = {}
 
     def _set_key(self, key: bytes) -> None:
@@ -84,7 +81,7 @@ class Sdgs(Engine):
         self._order = np.frombuffer(derived(key, b"crenel.order"), dtype="<u8").astype(np.uint64)[:2]
 
     def __repr__(self) -> str:
-        """Say how much, never what."""
+        """Tell how many rows are held, but nothing about them."""
         return f"Sdgs(held={self.held})"
 
     @property
@@ -93,16 +90,16 @@ class Sdgs(Engine):
         return sum(len(window.numbers) for window in self._windows.values())
 
     def push(self, rows: Rows) -> Releases:
-        """Take rows that arrive in this order; return what became due."""
+        """Take rows that arrive in this order, and return what became due."""
         check_rows(self._policy, self._space, rows)
         out = _Out(self)
         ends = self._ends(rows.time)
         kept = self._kept(rows.person, ends).tolist()
-        # Rows are kept beyond this call, and the arrays are not ours.
+        # Copies, since rows are kept after this call and the caller may write to its arrays.
         qi, sensitive = rows.qi.copy(), rows.sensitive.copy()
         columns = zip(rows.time.tolist(), ends.tolist(), rows.person.tolist(), kept, qi, sensitive, strict=True)
         for time, end, person, stays, point, codes in columns:
-            self._move(max(time - self._policy.disorder, EARLIEST), out)
+            self._move(clock_after(self._clock, time, self._policy.disorder), out)
             number = self._arrivals
             self._arrivals += 1
             if not stays:
@@ -114,33 +111,33 @@ class Sdgs(Engine):
         return out.releases()
 
     def advance(self, now: int) -> Releases:
-        """Take note that event time has moved on to `now`, in microseconds; return what became due."""
+        """Move event time on to `now`, in microseconds, and return what became due."""
         out = _Out(self)
         self._move(now, out)
         return out.releases()
 
     def flush(self) -> Releases:
-        """Take note that the stream is over; return everything that is still held."""
+        """End the stream, and return everything that is still held."""
         out = _Out(self)
         self._close_all(out)
         self._flushes += 1
         return out.releases()
 
     def next_deadline(self) -> int | None:
-        """Return the moment at which `advance` is next needed, if there is one."""
+        """Return the moment at which `advance` must be called next, or None."""
         return min(self._windows, default=None) if self._length is not None else None
 
     # --- Windows ---
 
     def _ends(self, time: Ints) -> Ints:
-        """The moment at which each row's window ends; the last there is, if only arrivals count."""
+        """Return the moment at which each row's window ends; LATEST if only arrivals count."""
         if self._length is None:
             return np.full(len(time), LATEST, dtype=np.int64)
         left = self._length - time % self._length
         return np.where(time > LATEST - left, LATEST, np.minimum(time, LATEST - left) + left)
 
     def _kept(self, person: Ints, ends: Ints) -> NDArray[np.bool_]:
-        """Whether each row's person is sampled in its window: the same for all rows of a person there."""
+        """Return whether each row's person is sampled in its window: the same for all rows of a person there."""
         number = np.arange(self._arrivals, self._arrivals + len(person), dtype=np.int64)
         counted = number // self._policy.delay_rows if self._policy.delay_rows is not None else np.zeros_like(number)
         bits = siphash(person, self._sampling)
@@ -155,7 +152,7 @@ class Sdgs(Engine):
         return self._windows.setdefault(end, _Window())
 
     def _move(self, now: int, out: _Out) -> None:
-        """Move the clock to `now`, stopping where a window ends on the way."""
+        """Move the clock to `now`, and close the windows that end on the way."""
         while self._length is not None and self._windows and (end := min(self._windows)) <= now:
             self._clock = max(self._clock, end)
             self._close(end, out)
@@ -181,13 +178,13 @@ class Sdgs(Engine):
             out.add_alone(number, Kind.SUPPRESSED)
 
     def _published(self, cell: Ints, sensitive: Ints) -> NDArray[np.bool_]:
-        """Which rows share their cell with so many persons, and values, that they can be published."""
+        """Return which rows share their cell with enough persons and values to be published."""
         common = [cell[:, None], sensitive] if self._parameters.cover is Cover.ALL else [cell[:, None]]
         _, group, persons = np.unique(np.hstack(common), axis=0, return_inverse=True, return_counts=True)
         published = np.asarray(persons[group.reshape(-1)] >= self._policy.k)
         if self._policy.l is None:
             return published
-        # Of what is left after that: what is counted here must be known to whoever sees the rest.
+        # Only the rows that are left count: the count must be visible in what is published.
         diverse = published.copy()
         for codes in sensitive.T:
             pairs = np.unique(np.stack([cell[published], codes[published]], axis=1), axis=0)
@@ -196,13 +193,13 @@ class Sdgs(Engine):
         return diverse
 
     def _shuffled(self, numbers: Ints) -> Ints:
-        """The rows in an order that only the key explains."""
+        """Return the rows in an order that depends on the key."""
         return numbers[np.argsort(siphash(numbers, self._order), kind="stable")]
 
     # --- Snapshots ---
 
     def snapshot(self) -> bytes:
-        """Return all of the engine."""
+        """Return the complete state of the engine."""
         ends = sorted(self._windows)
         windows = [self._windows[end] for end in ends]
         sizes = [len(window.numbers) for window in windows]
@@ -222,7 +219,7 @@ class Sdgs(Engine):
         return _SCHEMAS.encode(record)
 
     def restore(self, data: bytes) -> None:
-        """Become the engine that `snapshot` was called on."""
+        """Take over the state of the engine that `snapshot` was called on."""
         record = _SCHEMAS.decode(data)
         if record["space"] != self._fingerprint:
             message = (
@@ -255,11 +252,11 @@ class _Out:
         self._columns: list[tuple[Any, ...]] = []
 
     def add_alone(self, number: int, kind: Kind) -> None:
-        """Let one row go of which nothing is told but that it was there."""
+        """Release one row under the widest box, which tells only that the row exists."""
         self._add(np.array([number], dtype=np.int64), kind, *self._engine._grid.widest, 1.0)
 
     def add_cell(self, cell: Ints, numbers: Ints) -> None:
-        """Publish rows under their cell."""
+        """Release rows under the box of their cell."""
         lo, hi = self._engine._grid.box(cell)
         self._add(numbers, Kind.CLUSTER, lo, hi, self._engine._grid.loss(lo, hi))
 

@@ -1,4 +1,4 @@
-"""A grid over the quasi-identifiers that follows from the policy alone."""
+"""A grid over the quasi-identifiers that depends only on the policy."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class Grid:
     """The cells that rows are published as.
 
     Args:
-        policy: Its quasi-identifiers; every domain is declared.
+        policy: The policy that has the quasi-identifiers. Every domain is declared.
         parameters: How fine the grid is.
-        scale: Per quasi-identifier its part in the loss, for each unit of width.
+        scale: How much each quasi-identifier adds to the loss per unit of width.
     """
 
     def __init__(self, policy: Policy, parameters: SdgsParameters, scale: Floats) -> None:
@@ -30,34 +30,34 @@ class Grid:
         self._scale = scale.copy()
         self._cell = np.array([getattr(geometry, "cell", 0.0) for geometry in geometries.values()])
         widest = np.array([geometry.widest() for geometry in geometries.values()])
-        #: The box of a row of which nothing is told.
+        #: The box that contains every row.
         self.widest: tuple[Floats, Floats] = (widest[:, 0], widest[:, 1])
 
     def cells(self, qi: Floats) -> Ints:
-        """The cell of each row: a number per quasi-identifier."""
+        """Return the cell of each row: one number per quasi-identifier."""
         return np.stack([place(qi[:, d]) for d, (place, _, _) in enumerate(self._axes)], axis=1)
 
     def box(self, cell: Ints) -> tuple[Floats, Floats]:
-        """What a cell is published as."""
+        """Return the box of a cell."""
         places = cell.tolist()
         lo = np.array([lows[at] for at, (_, lows, _) in zip(places, self._axes, strict=True)])
         hi = np.array([highs[at] for at, (_, _, highs) in zip(places, self._axes, strict=True)])
         return lo, hi
 
     def loss(self, lo: Floats, hi: Floats) -> float:
-        """The loss of a box, from 0 to 1."""
+        """Return the loss of a box, from 0 to 1."""
         total = 0.0
         for part in (self._scale * (hi - lo + self._cell)).tolist():
             total += part
         return total
 
 
-#: How a coordinate finds its place on an axis, and the ends of what is at each place.
+#: A function from coordinates to places on the axis, and the first and last coordinate of each place.
 _Axis = tuple[Callable[[Floats], Ints], "Floats | _Blocks", "Floats | _Blocks"]
 
 
 class _Blocks:
-    """The ends of blocks of equal size: too many to be listed."""
+    """The ends of blocks of equal size, computed since there are too many to list."""
 
     def __init__(self, size: int, offset: int) -> None:
         self._size, self._offset = size, offset
@@ -80,20 +80,20 @@ def _axis(geometry: Geometry, fineness: int) -> _Axis:
 def _bins(lo: float, hi: float, count: int) -> _Axis:
     edges = lo + (hi - lo) * (np.arange(count + 1) / count)
     edges[0], edges[-1] = lo, hi
-    # By comparing with the edges, so that rounding never puts a value outside of its own bin.
+    # Compare with the edges, so that rounding never puts a value outside its own bin.
     return lambda x: np.clip(np.searchsorted(edges, x, side="right") - 1, 0, count - 1), edges[:-1], edges[1:]
 
 
 def _bins_of_cells(lo: float, hi: float, count: int) -> _Axis:
-    """Bins of whole cells, which differ by one cell at most."""
-    # Of integers: a domain may have more cells than fit into the product of two floats.
+    """Return bins of whole cells, whose sizes differ by at most one cell."""
+    # In integers, since a domain may have too many cells for the precision of floats.
     cells = int(hi) - int(lo) + 1
     starts = np.array([lo + at * cells // count for at in range(count + 1)])
     return lambda x: np.searchsorted(starts[:-1], x, side="right") - 1, starts[:-1], starts[1:] - 1.0
 
 
 def _level(tree: Tree, level: int) -> _Axis:
-    """The nodes so many levels below the root; a leaf that is less deep stands for itself."""
+    """Return the nodes `level` levels below the root; a leaf that is less deep stands for itself."""
     depth = np.zeros(len(tree.parent), dtype=np.int64)
     for node in range(1, len(tree.parent)):
         depth[node] = depth[tree.parent[node]] + 1

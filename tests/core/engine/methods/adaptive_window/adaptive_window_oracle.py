@@ -1,4 +1,4 @@
-"""The adaptive window once more, from `docs/adaptive-window.md`: row by row, and sharing no code with the engine.
+"""The adaptive window in plain Python, written from `docs/adaptive-window.md`: it shares no code with the engine.
 
 It draws nothing: rows of a release are a set, and reuse is `best` or `off`.
 """
@@ -88,7 +88,7 @@ class AdaptiveOracle:
         ]
 
     def look(self) -> None:
-        """Whatever may be due: the window, then rows by themselves."""
+        """Release what is due: the window, then single rows."""
         if self.window is not None:
             begin, end, _ = self.window
             waited_for = [row for row in self.due() if row not in self.hopeless]

@@ -69,7 +69,7 @@ def policy(**changes: Any) -> Policy:
 
 
 def rows_of(*reports: tuple[str, float, int], first_person: int = 0) -> Rows:
-    """Reports: the crime, the age, and when they come, in milliseconds."""
+    """Reports: the crime, the age, and the time of arrival in milliseconds."""
     crime = Categorical(hierarchy=CRIMES)
     return Rows(
         qi=np.array([[crime.coordinate(name), age] for name, age, _ in reports], np.float64).reshape(-1, 2),
@@ -80,7 +80,7 @@ def rows_of(*reports: tuple[str, float, int], first_person: int = 0) -> Rows:
 
 
 def published(releases: Releases) -> dict[tuple[str, float, float], set[int]]:
-    """What is published of each group, and the IDs of its records, from 1 as in the paper."""
+    """What is published for each group, and the IDs of its records, from 1 as in the paper."""
     crime = Categorical(hierarchy=CRIMES)
     return {
         (crime.publish(r.lo[0], r.hi[0]), r.lo[1], r.hi[1]): set((r.rows + 1).tolist())
@@ -120,7 +120,7 @@ def test_phase_6_next_window():
 
 @pytest.fixture
 def engine() -> Engine:
-    """The engine when the window of table 1 has ended; what left is in `after`."""
+    """The engine when the window of table 1 has ended; `after` has the releases."""
     made = create_engine(policy())
     assert len(made.push(rows_of(*((name, age, 5000 - waited) for name, age, waited in TABLE_1)))) == 0
     return made
@@ -161,7 +161,7 @@ def test_records_that_nobody_joins_are_suppressed_at_their_deadlines(engine: Eng
     assert engine.next_deadline() is None
 
 
-# --- Those that cannot wait ---
+# --- Rows that cannot wait ---
 
 
 def busy(**parameters: Any) -> Engine:
@@ -189,7 +189,7 @@ def test_a_row_that_can_neither_wait_nor_join_is_published_as_one_before():
 
 
 def test_the_best_of_them_tells_where_a_row_is_not_and_a_uniform_one_does_not():
-    """CASTLE's example 4: who is in the narrower box is never published under the wider one."""
+    """CASTLE's example 4: a row inside the narrower box is never published under the wider one."""
     seen = {"best": set(), "uniform": set()}
     for reuse, boxes in seen.items():
         for seed in range(20):
@@ -209,7 +209,7 @@ def test_too_few_for_any_group_wait_as_long_as_they_can():
     engine.push(rows_of(("Murder", 20, 0), ("Rape", 30, 2500)))
     (first,) = engine.advance(5000 * MS)
     assert first.kind is Kind.SUPPRESSED
-    # The second waits until 7500; two more come, and the window ends when it must leave.
+    # The second waits until 7500; two more arrive, and the window ends when the second must leave.
     engine.push(rows_of(("Murder", 21, 6000), ("Rape", 31, 7000), first_person=2))
     assert engine.next_deadline() == 7500 * MS
     assert published(engine.advance(7500 * MS)) == {("Violent Crime", 21.0, 31.0): {2, 3, 4}}
@@ -274,6 +274,6 @@ def test_contradictions_are_refused(changes: dict[str, Any], message: str):
 
 def test_the_bounds_come_from_the_delay():
     assert policy(parameters=None, delay="10s").parameters.lives(10_000_000) == (4_000_000, 10_000_000)
-    # YAML reads a bare `off` so.
+    # YAML reads a bare `off` as this.
     assert policy(parameters={"reuse": False}) == policy(parameters={"reuse": "off"})
     assert Policy.from_dict(policy().to_dict()) == policy()

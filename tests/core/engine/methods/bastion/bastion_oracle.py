@@ -52,7 +52,7 @@ class Box:
 
 
 class Group:
-    """Rows that gather about an anchor, and those of a pool that may join them."""
+    """The rows of a group around an anchor, and the rows that may join it."""
 
     def __init__(self, oracle: BastionOracle, anchor: Held, pool: list[Held], most: float) -> None:
         self.oracle, self.anchor, self.pool, self.most = oracle, anchor, pool, most
@@ -72,7 +72,7 @@ class Group:
         return self.oracle.axes[i].span(min(self.lo[i], x), max(self.hi[i], x))
 
     def grow(self, wanted: int) -> None:
-        """Let rows join until there are as many as wanted, none is left, or the first k lose too much."""
+        """Add rows until the group has the wanted size, none is left, or the first k lose too much."""
         while len(self.rows) < wanted:
             able = [row for row in self.candidates if not self.has(row.person)]
             if not able:
@@ -102,7 +102,7 @@ class Group:
             if old != new:
                 for row in self.candidates:
                     change = self.change(i, old, new, row)
-                    # A double is added as such, and the sum is rounded.
+                    # The addend is a double; only the sum is rounded.
                     self.scores[row.number] = np.float32(self.scores[row.number] + change)
                 self.lo[i], self.hi[i] = new
 
@@ -118,7 +118,7 @@ class Group:
         return total
 
     def change(self, i: int, old: tuple[float, float], new: tuple[float, float], row: Held) -> Any:
-        """What is added to a row's score when the span of a quasi-identifier grows."""
+        """The number that is added to a row's score when the span of a quasi-identifier grows."""
         oracle = self.oracle
         if not isinstance(oracle.axes[i], IntervalAxis):
             return np.float64(oracle.growth(i, *new, row.qi[i]) - oracle.growth(i, *old, row.qi[i]))
@@ -132,7 +132,7 @@ class Group:
         return np.float32(self.oracle.scale[i] * (x - self.anchor.qi[i]))
 
     def add_rings(self) -> bool:
-        """Whether the group comes to have the sensitive values that are asked for."""
+        """Whether the group reaches the required sensitive values."""
         while True:
             size, lo, hi = len(self.rows), list(self.lo), list(self.hi)
             half = size // 2
@@ -246,7 +246,7 @@ class BastionOracle(Oracle):
         self.clock = now
 
     def let_old_go(self) -> None:
-        """There is one such row at most, unless the policy was changed."""
+        """There is at most one such row, unless the policy was changed."""
         if self.delay_rows is not None:
             old = [row for row in self.rows.values() if row.number < self.arrivals - self.delay_rows]
             if old:
@@ -263,7 +263,7 @@ class BastionOracle(Oracle):
     def let_go(self, due: list[Held]) -> None:
         if self.reuse:
             for anchor in due:
-                if anchor.number in self.rows:  # else it left with another
+                if anchor.number in self.rows:  # otherwise it left in another row's group
                     self.expire(anchor)
             return
         if len(due) == len(self.rows) >= 2 * self.k:
@@ -279,7 +279,7 @@ class BastionOracle(Oracle):
                 self.leave_as_nothing(row)
 
     def plan(self, due: list[Held], free: dict[int, Held]) -> list[Group]:
-        """Groups for rows that are due; who is in one is free no more."""
+        """Form groups for rows that are due. A row in a group is no longer free."""
         groups: list[Group] = []
         for anchor in due:
             group = self.group(anchor, list(free.values())) if anchor.number in free else None
@@ -291,7 +291,7 @@ class BastionOracle(Oracle):
         return groups
 
     def join_any(self, groups: list[Group], rows: Iterable[Held], free: dict[int, Held]) -> None:
-        """Let the rows that are still free join groups."""
+        """Add the rows that are still free to groups."""
         for row in [row for row in rows if row.number in free]:
             able = [group for group in groups if not group.has(row.person) and self.stays_within(group, row)]
             best = min(able, key=lambda group: group.added_by(row), default=None)
@@ -411,7 +411,7 @@ class BastionOracle(Oracle):
         point = ((high << 32 | low) >> 11) / 2**53 * total
         return next((box for box, upto in zip(fitting, sums, strict=True) if upto > point), fitting[-1])
 
-    # What leaves
+    # Releases
 
     def leave_as_group(self, group: Group) -> None:
         lo, hi, rows = tuple(group.lo), tuple(group.hi), group.rows

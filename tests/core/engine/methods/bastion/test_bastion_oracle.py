@@ -58,7 +58,7 @@ def oracle_run(case: Case) -> list[OracleRelease]:
 
 
 def run_restored(case: Case) -> Releases:
-    """All that leaves of engines each of which takes one call, and hands its snapshot on."""
+    """The releases of a chain of engines, each of which gets one call and passes its snapshot on."""
     engine, parts = case.engine(), []
     for call in case.calls():
         parts.append(apply(engine, case.rows, call))
@@ -131,7 +131,7 @@ class Happened(Counter[str]):
 
 
 def test_cases_reach_what_they_are_for():
-    """Whatever the page says happens in some of the cases that are drawn."""
+    """Everything that the page describes happens in some of the drawn cases."""
     happened = Happened()
     with pytest.MonkeyPatch.context() as patch:
         happened.watch(patch)
@@ -224,7 +224,7 @@ def large(rows: int, k: int, time: np.ndarray, persons: int = 10**6, **changes: 
 
 @pytest.mark.parametrize("reuse", REUSE)
 def test_engine_publishes_what_the_oracle_does_with_many_rows(reuse: str):
-    """So many that they need more room than there is at first, and are not all candidates."""
+    """Enough rows to exceed the space reserved at first, and the number of candidates."""
     time = np.arange(1_300) - np.random.default_rng(6).integers(0, 90, 1_300)
     parameters = BastionParameters(reuse=REUSE[reuse], search=300)
     case = large(1_300, 80, time, delay_rows=2_000, parameters=parameters)
@@ -237,7 +237,7 @@ def test_engine_publishes_what_the_oracle_does_with_many_rows(reuse: str):
 
 @pytest.mark.parametrize("l", [None, 2])
 def test_a_set_is_divided_as_by_the_oracle(l: int | None):
-    """At one moment, 600 rows; then those of a time that the stream does not reach; more groups than a call writes."""
+    """600 rows at one moment, then rows of a time that the stream does not reach: more groups than one call writes."""
     time = np.repeat([0, 5_000], [600, 100])
     published = compare(large(700, 3, time, l=l, persons=400))
     first = [release for release in published if release.moment < 5_000]
@@ -299,14 +299,14 @@ def test_an_engine_goes_on_under_another_policy(seed: int, changes: dict[str, An
     engine = changed.engine()
     engine.restore(first.snapshot())
     if changed.policy.k > case.policy.k:
-        judge.boxes = []  # they are of too few persons
+        judge.boxes = []  # they have too few persons
     judge.k, judge.delay_rows = changed.policy.k, changed.policy.delay_rows
     published = Releases.concat([engine.push(case.rows.slice(150, 300)), engine.flush()])
     assert_equal(as_oracle(published), [*judge.push(listed[150:]), *judge.flush()])
 
 
 def test_reuse_may_be_given_up():
-    """What was remembered is forgotten; and is not known when reuse is taken up again."""
+    """Boxes are forgotten when reuse is turned off, and are still unknown when it is turned on again."""
     case = seeded_case(0, rows=400)
     engine = case.engine()
     assert Kind.REUSE in engine.push(case.rows.slice(0, 300)).kind
@@ -321,7 +321,7 @@ def test_reuse_may_be_given_up():
 
 
 def test_engines_in_many_threads_do_not_disturb_each_other():
-    """Engines of one thread share room to compute in, and kernels run beside each other: not in the same room."""
+    """Engines of one thread share scratch space; kernels that run at the same time must not."""
     cases = [seeded_case(2 * seed, rows=3_000) for seed in range(4)] * 4
     alone = [as_oracle(run(case)) for case in cases]
     with ThreadPoolExecutor(max_workers=8) as threads:
@@ -333,7 +333,7 @@ def test_engines_in_many_threads_do_not_disturb_each_other():
 
 
 def with_values(case: Case, values: np.ndarray) -> Case:
-    """The same rows, each with one of these values in each sensitive column, which is not declared."""
+    """The same rows, each with one of these values in each sensitive column, whose values are not declared."""
     columns = len(case.policy.sensitive)
     policy = replace(case.policy, sensitive={name: Sensitive() for name in case.policy.sensitive})
     return replace(case, policy=policy, rows=replace(case.rows, sensitive=np.repeat(values[:, None], columns, axis=1)))
@@ -342,7 +342,7 @@ def with_values(case: Case, values: np.ndarray) -> Case:
 @EASILY
 @given(case=bastion_cases(diverse=True), every=BURSTS, seed=st.integers(0, 2**32))
 def test_which_value_is_whose_decides_nothing(case: Case, every: int, seed: int):
-    """Where all differ, no ring is needed, whoever has which."""
+    """If all values differ, no ring is needed, whichever row has which value."""
     case = in_bursts(replace(case, policy=replace(case.policy, l=2)), every)
     values = np.arange(len(case.rows), dtype=np.int64)
     others = np.random.default_rng(seed).permutation(values) * 7 + 10**6
@@ -352,12 +352,12 @@ def test_which_value_is_whose_decides_nothing(case: Case, every: int, seed: int)
 @EASILY
 @given(case=bastion_cases(reuse=st.just(Reuse.OFF), diverse=True), seed=st.integers(0, 2**32))
 def test_where_no_ring_joins_there_might_as_well_be_no_l(case: Case, seed: int):
-    """If all values differ, and there are rows enough to try a ring with, rings are tried and given back."""
+    """If all values differ and there are enough rows for a ring, rings are tried and rejected."""
     random = np.random.default_rng(seed)
     rows = case.rows.take(random.integers(0, max(len(case.rows), 1), 150 if len(case.rows) else 0))
     rows = replace(rows, person=np.arange(len(rows)), time=np.zeros(len(rows), np.int64))
     policy = replace(case.policy, k=min(case.policy.k, 6), l=2, delay=None, delay_rows=60)
     diverse = with_values(replace(case, policy=policy, rows=rows, moves=(), cuts=()), np.arange(len(rows)))
     plain = replace(diverse, policy=replace(diverse.policy, l=None))
-    # Up to the flush: there, at last, too few are left for a ring.
+    # Until the flush, when too few rows are left for a ring.
     expect_same(*(one.engine().push(one.rows) for one in (diverse, plain)), "whatever l asks for")

@@ -60,7 +60,7 @@ class Random:
 
     def word(self) -> int:
         if not self.words:
-            # The cipher is made anew at its block, since its object cannot be copied.
+            # The cipher is created again at its block, since its object cannot be copied.
             nonce = self.block.to_bytes(8, "little") + bytes(8)
             cipher = Cipher(algorithms.ChaCha20(self.key, nonce), mode=None)
             stream = cipher.encryptor().update(bytes(64 * self.BLOCKS))
@@ -70,7 +70,7 @@ class Random:
         return self.words.popleft()
 
     def below(self, n: int) -> int:
-        """A number of 0..n-1, each as likely as the others (Lemire)."""
+        """A number from 0 to n - 1, all equally likely (Lemire)."""
         while True:
             product = self.word() * n
             if product % 2**32 >= (2**32 - n) % n:
@@ -78,7 +78,7 @@ class Random:
 
 
 class IntervalAxis:
-    """A range is published as it is, or as the cells in it; the domain is declared, or what has been seen."""
+    """A range is published unchanged, or as its cells. The domain is declared, or what has been seen."""
 
     def __init__(self, geometry: Interval) -> None:
         #: What one value loses, beside the width of a range: where values are cells, one of them.
@@ -201,7 +201,7 @@ class Cluster:
         self.span_hi = [hi for _, hi in spans]
 
     def remove(self, row: Row) -> None:
-        """Take one row out; the box becomes that of the rows which are still there."""
+        """Take one row out. The box becomes that of the remaining rows."""
         self.fill([other for other in self.rows.values() if other is not row])
 
     def in_order(self) -> list[Row]:
@@ -349,7 +349,7 @@ class Oracle:
         # One row at most: the earlier ones expired at the pushes before.
         if self.delay_rows is not None and row.number - self.delay_rows in self.held:
             self.delay_constraint(row.number - self.delay_rows)
-        self.move_clock(self.clock)  # expires the row itself, if it came after its deadline
+        self.move_clock(self.clock)  # expires the row itself, if it arrived after its deadline
 
     def deadline(self, time: int) -> int:
         """Rounded down to a sixteenth of the delay, so that a row that leaves alone does not show its time."""
@@ -567,7 +567,7 @@ class Oracle:
         return self.t is None or self.within_t(values)
 
     def all_ready(self) -> bool:
-        """Whether all held rows together are."""
+        """Whether all held rows together could be published."""
         persons: set[int] = set()
         values: list[Counter[int]] = [Counter() for _ in self.sensitive]
         for cluster in self.clusters:

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from crenel.encoding.rows import Rows
 from crenel.engine import Kind, Releases
-from crenel.engine.methods.castle import CastleParameters
-from crenel.engine.methods.castle import castle_engine as castle
+from crenel.engine.methods.castle import CastleParameters, castle_engine
 from crenel.policy import Policy, Sensitive
 from crenel.policy.parameters import Reuse
 from crenel.policy.quasi_identifiers import Categorical, Numeric
@@ -90,11 +89,11 @@ def test_engine_publishes_what_the_oracle_does_for_longer(seed: int):
 @settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())
 def test_an_engine_that_grows_publishes_the_same(promise: str, data: st.DataObject):
-    """It begins without room, and makes some again and again, whatever it holds then."""
+    """The engine begins with little space and grows repeatedly, whatever it holds then."""
     case = data.draw(PROMISES[promise], label="case")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(castle, "_ROOM", 1)
-        patch.setattr(castle.Castle, "chunk", data.draw(st.integers(1, 3), label="rows at once"))
+        patch.setattr(castle_engine, "_FIRST_ROWS", 1)
+        patch.setattr(castle_engine.Castle, "chunk", data.draw(st.integers(1, 3), label="rows at once"))
         published = as_oracle(run(case))
     assert published == oracle_run(case)
 

@@ -44,7 +44,7 @@ Tuple = tuple[int, float, int]
 
 @dataclass(frozen=True)
 class Release:
-    """What both implementations say of a release."""
+    """What both implementations tell about a release."""
 
     rows: frozenset[int]
     kind: int
@@ -55,13 +55,13 @@ class Release:
 
     @property
     def published(self) -> tuple[float, float, str]:
-        """The ages and the education that an outsider reads."""
+        """The ages and the education that an attacker reads."""
         ages = AGE.publish(self.lo[0], self.hi[0])
         return (*ages, EDU.publish(self.lo[1], self.hi[1]))
 
 
 class OnOracle:
-    """The oracle behind the little interface of these tests."""
+    """The oracle, behind the small interface of these tests."""
 
     def __init__(self, *, seed: int = 0, oracle: type[Oracle] = Oracle, **options: Any) -> None:
         self.oracle = oracle(
@@ -189,7 +189,7 @@ T = (5, 24, BACHELOR)
 
 
 def vinfoloss(ages: int, leaves: int) -> Fraction:
-    """InfoLoss of an age interval so wide and a node of so many leaves."""
+    """InfoLoss of an age interval of this width and a node with this number of leaves."""
     return Fraction(1, 2) * (Fraction(ages, 102) + Fraction(leaves - 1, 4))
 
 
@@ -239,7 +239,7 @@ IN_C3 = [(person, *qi) for person, qi in PERSONS.items()]
 
 
 class Stage:
-    """Groups of rows, one after the other: each has left before the next one comes."""
+    """Groups of rows, one after another: each has left before the next one arrives."""
 
     def __init__(self, castle: Any) -> None:
         self.castle = castle
@@ -317,7 +317,7 @@ class Attacker:
                 self.reusable.append(generalization)
 
     def likelihood(self, seen: tuple[float, float, str], age: float, edu: int) -> Fraction:
-        """How likely a tuple of this value, which expires alone, is to be seen like this."""
+        """The probability that a tuple with this value, which expires alone, is seen like this."""
         fitting = [one for one in self.reusable if covers(one, age, edu)]
         return self.rule(fitting).get(seen, Fraction(0)) if fitting else Fraction(0)
 
@@ -350,7 +350,7 @@ def uniform(fitting: list[tuple[float, float, str]]) -> dict[Any, Fraction]:
 
 
 def output_before_the_tuple(castle: Any, tuple_: Tuple) -> tuple[list[Any], Any]:
-    """Publish the wide group, C2 and C3, then the tuple: what the attacker sees of each."""
+    """Publish the wide group, C2 and C3, then the tuple; return what the attacker sees of each."""
     *before, last = published(castle, WIDE, IN_C2, IN_C3, [tuple_])
     seen = [release.published for release in before]
     assert seen == [(18, 120, "Any"), C2, C3]

@@ -1,4 +1,4 @@
-"""CASTLEGUARD: CASTLE, on rows that were sampled and perturbed as the page says."""
+"""CASTLEGUARD: CASTLE on rows that were sampled and perturbed as the page describes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def run(of: Policy, rows: Rows) -> Releases:
 
 
 def draws(key: bytes, row: int, count: int) -> list[int]:
-    """The row's numbers of 64 bits, by another implementation of ChaCha20."""
+    """The row's draws of 64 bits, from another implementation of ChaCha20."""
     own = hashlib.blake2b(key=key, digest_size=32, person=b"crenel.draws").digest()
     blocks = math.ceil(count / 8)
     nonce = (row * blocks).to_bytes(8, "little") + bytes(8)
@@ -104,7 +104,7 @@ def guarded(of: Policy, key: bytes, rows: Rows) -> dict[int, list[float]]:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_it_is_castle_on_what_the_page_says(seed: int):
-    """Deadlines are the one thing that sampled rows take part in: without them, CASTLE sees the kept rows alone."""
+    """Rows that are left out only move deadlines: without deadlines, CASTLE sees the kept rows alone."""
     of = policy(seed=seed, delay=HOUR, delay_rows=None)
     rows = stream(300, seed)
     engine = engine_of(of)
@@ -137,7 +137,7 @@ def test_rows_are_sampled_with_their_chance():
 
 
 def test_values_move_as_theorem_1_says():
-    """Of the range of a declared domain, away from its ends, where what goes beyond is put back."""
+    """Noise is scaled to the declared domain. Rows lie away from its ends, where noise is clamped."""
     n = 4_000
     rows = stream(n)
     rows.qi[:, 0] = 50.0
@@ -155,14 +155,14 @@ def test_values_move_as_theorem_1_says():
 
 
 def test_a_range_that_is_learned_begins_without_noise():
-    """The paper's way, and a reason to declare domains: the first row of all has a range of 0."""
+    """The range that was seen, as in the paper: for the first row it is 0, which is a reason to declare domains."""
     rows = stream(50)
     engine = engine_of(policy(parameters={"beta_sample": 1.0, "phi": 1.0}))
     engine.push(rows)
     y = engine._held()["qi"][:, 1]
     assert y[0] == rows.qi[0, 1]
     assert (y[1:] != rows.qi[1:, 1]).all()
-    # It is not cut off where the range seen ends: that is somebody's value.
+    # It is not clamped to the range that was seen, whose ends are persons' values.
     assert y.max() > rows.qi[:, 1].max()
     assert y.min() < rows.qi[:, 1].min()
 
@@ -199,13 +199,13 @@ def test_the_audit_knows_that_it_perturbs():
     assert report.loss is not None
     dropped = replace(of, on_suppress="drop")
     report = audit(dropped, rows, run(dropped, rows))
-    # What the paper claims is refuted: nothing is stated.
+    # The paper's claim is refuted: nothing is stated.
     assert report.differential is None
     assert "epsilon" not in str(report)
 
 
 def test_moments_stay_moments():
-    """However far noise would take them."""
+    """However large the noise is."""
     of = policy(
         quasi_identifiers={"at": Datetime()},
         parameters={"beta_sample": 1.0, "phi": 1e-6},
@@ -219,7 +219,7 @@ def test_moments_stay_moments():
 
 
 def reaches(with_it: bool, seed: int) -> bool:
-    """Whether some box reaches above 70: all rows lie in [0, 20], but for one at 95 if it is there."""
+    """Whether a box reaches above 70: all rows lie in [0, 20], except for one at 95 if it is there."""
     of = policy(
         quasi_identifiers={"x": Numeric(domain=(0, 100))},
         sensitive={},
@@ -276,6 +276,6 @@ def test_t_is_refused():
 
 
 def test_a_method_takes_its_own_parameters_only():
-    """CASTLE would take CASTLEGUARD's, sample nothing and add no noise."""
+    """CASTLE would otherwise take over the state, sample nothing and add no noise."""
     with pytest.raises(PolicyError, match="parameters must be a mapping, or CastleParameters"):
         policy(method="castle", parameters=CastleGuardParameters())

@@ -1,4 +1,4 @@
-"""Mondrian once more, from `docs/mondrian.md`: plain, slow, and sharing no code with the engine."""
+"""Mondrian in plain Python, written from `docs/mondrian.md`: slow, and sharing no code with the engine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from crenel.policy.geometry import Interval, Radix, Tree
 
 @dataclass
 class Oracle:
-    """One set of rows under one policy, all of whose domains are known."""
+    """One set of rows under a policy that declares all domains."""
 
     policy: Policy
     rows: Rows
@@ -21,7 +21,7 @@ class Oracle:
     spare: int
 
     def groups(self) -> tuple[list[list[int]], list[list[int]]]:
-        """The groups, and what is left over, by rows."""
+        """The groups, and the rows that are left over."""
         self.qi = self.rows.qi.tolist()
         self.done: list[list[int]] = []
         self.left: list[list[int]] = []
@@ -84,7 +84,7 @@ class Oracle:
         return sorted(part, key=lambda i: (self.qi[i][d], along(i), i))
 
     def cut(self, part: list[int], d: int, spare: int) -> tuple[list[list[int]], list[list[int]]]:
-        """The parts, and what would be left over; no parts if there is no cut."""
+        """The parts, and the rows that would be left over; no parts if there is no cut."""
         rows = self.in_order(part, d)
         values = [self.qi[i][d] for i in rows]
         lo, hi = self.geometry(d).span(values[0], values[-1])

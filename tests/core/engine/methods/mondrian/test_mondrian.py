@@ -1,4 +1,4 @@
-"""The static anonymizer: what its groups have, how it cuts, and how little it loses."""
+"""The static anonymizer: what its groups have, how it cuts, and how much it loses."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ def test_a_category_is_cut_by_the_children_of_its_node():
 
 
 def test_children_that_are_too_small_stay_together():
-    # a: 3 rows, b: 1, c: 1; then all of a's are alone, too.
+    # a: 3 rows, b: 1, c: 1; then the children of a are too small as well.
     assert cut(KIND, rows_of([0, 1, 2, 3, 5]), 2) == [{0, 1, 2}, {3, 4}]
-    # c alone is not enough: b, the smaller of the others, joins it.
+    # c alone is not enough: b, the smaller of the other two, joins it.
     assert cut(KIND, rows_of([0, 1, 2, 3, 4, 5]), 2) == [{0, 1, 2}, {3, 4, 5}]
 
 
@@ -83,7 +83,7 @@ def test_children_that_are_too_small_may_be_left_over():
     assert cut(KIND, rows, 2, spare=1) == [{0, 1, 2}, {3, 4}, {5}]
     # b and c would be left over, and under the root they lose no more.
     assert cut(KIND, rows_of([0, 1, 2, 3, 5]), 2, spare=2) == [{0, 1, 2}, {3, 4}]
-    # Of 10 rows a1 has 8, and c1 and b1 are apart: they may be a group later, but not one.
+    # a1 has 8 of 10 rows; c1 and b1 are left over separately: each may become a group later.
     assert cut(KIND, rows_of([0] * 8 + [5, 3]), 3, spare=2) == [set(range(8)), {9}, {8}]
 
 
@@ -120,7 +120,7 @@ def test_too_few_are_no_group():
 @settings(max_examples=60)
 @given(case=cases(diverse=True), spare=st.integers(0, 5), relaxed=st.booleans())
 def test_groups_are_what_they_must_be(case: Case, spare: int, relaxed: bool):
-    """Of k persons and l values, and such that none could be cut along the middle again."""
+    """Groups have k persons and l values, and none could be cut at the median again."""
     rows, policy = case.rows, case.policy
     space = space_of(policy)
     learn(space, rows.qi)

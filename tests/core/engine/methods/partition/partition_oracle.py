@@ -261,7 +261,7 @@ class PartitionOracle:
             self.kept.append(new)
         self.kept = self.kept[max(len(self.kept) - self.parameters.max_reusable, 0) :]
 
-    # What leaves
+    # Releases
 
     def release(self, group: list[Row], box: Box, loss: float) -> None:
         rows = list(group)

@@ -164,7 +164,7 @@ def test_cases_reach_what_they_are_for():
 def small(
     *batches: list[list[float]], persons: list[int] | None = None, names: str = "ab", **said: Any
 ) -> list[Release]:
-    """All that leaves of a few rows under k = 2, in order; after each batch everything does."""
+    """The releases of a few rows under k = 2, in order; everything leaves after each batch."""
     settings: dict[str, Any] = {"k": 2, "delay_rows": 1000, "seed": 1, **said}
     policy = Policy(
         person="person",
@@ -213,14 +213,14 @@ def test_the_own_partition_comes_first_though_another_is_nearer():
 
 
 def test_partitions_merge_by_similarity_then_size():
-    """Row 0 has abc. {a, b} (2/3) is as similar as {b, c}, which has more rows; {a} (1/3) is not asked."""
+    """Row 0 has abc. {a, b} (2/3) is as similar as {b, c}, which has more rows; {a} (1/3) is less similar."""
     rows = [[10, 10, 10], [10, NAN, NAN], [10, 10, NAN], [NAN, 50, 50], [NAN, 60, 60]]
     first, *_ = small(rows, names="abc")
     assert seen(first) == ({0, 3}, [None, (10, 50), (10, 50)])
 
 
 def test_what_is_left_of_a_merged_partition_goes_back():
-    """Row 4 finds row 2 in its own partition again, though that was merged for row 0."""
+    """Row 4 finds row 2 in its own partition, although that was merged for row 0."""
     first, second, *_ = small([[10, 10], [12, NAN], [80, NAN], [14, 90], [82, NAN]], persons=[0, 1, 2, 0, 4])
     assert seen(first) == ({0, 1}, [(10, 12), None])
     assert seen(second) == ({2, 4}, [(80, 82), None])
@@ -260,7 +260,7 @@ def test_what_is_filled_in_is_lost_as_in_the_paper():
 
 
 def reuse_case(x: float, y: float, reuse: str = "best", reuse_for: int = 100) -> Release:
-    """How a row at 15 leaves, whose neighbour is at y, when [10, x] was published before."""
+    """The release of a row at 15 with a neighbour at y, after [10, x] was published."""
     _, release, *_ = small(
         [[10, 10], [x, 10]], [[15, 10], [y, 10]], parameters={"reuse": reuse, "reuse_for": reuse_for}
     )
@@ -269,10 +269,10 @@ def reuse_case(x: float, y: float, reuse: str = "best", reuse_for: int = 100) ->
 
 
 def test_the_cheaper_is_published():
-    """Line 4 of algorithm 3, the right way round."""
+    """Line 4 of algorithm 3, with the comparison the right way round."""
     assert reuse_case(20, 90).kind is Kind.REUSE  # [10, 20] is cheaper than [15, 90]
     assert reuse_case(60, 20).kind is Kind.CLUSTER  # [15, 20] is cheaper than [10, 60]
-    assert reuse_case(20, 25).kind is Kind.CLUSTER  # of equals, the group: it lets more rows go
+    assert reuse_case(20, 25).kind is Kind.CLUSTER  # of equals, the group: it releases more rows
 
 
 def test_reuse_off():
@@ -280,20 +280,20 @@ def test_reuse_off():
 
 
 def test_reuse_for_rows():
-    """Two rows came since [10, 20] was published."""
+    """Two rows have arrived since [10, 20] was published."""
     assert reuse_case(20, 90, reuse_for=2).kind is Kind.CLUSTER
     assert reuse_case(20, 90, reuse_for=3).kind is Kind.REUSE
 
 
 def test_reuse_is_of_the_same_partition():
-    """The third row is inside [10, 20], but has another set: that would tell that it lacks nothing of it."""
+    """The third row is inside [10, 20] but has another set: the box would tell that it has all of the box's columns."""
     released = small([[10, 10], [20, 10]], [[15, NAN]], parameters={"reuse_for": 100})
     assert released[-1].kind is Kind.SUPPRESSED
 
 
 @pytest.mark.parametrize("reuse", ["best", "uniform", "weighted"])
 def test_choice_among_reusable_generalizations(reuse: str):
-    """Of [10, 30] and [0, 40], both of which contain the rows at 20: how often each is chosen."""
+    """How often each of [10, 30] and [0, 40] is chosen, which both contain the rows at 20."""
     chosen: Counter[float] = Counter()
     for seed in range(200):
         batches = [[10, 10], [30, 10]], [[0, 10], [40, 10]], [[20, 10], [90, 10]]
@@ -302,7 +302,7 @@ def test_choice_among_reusable_generalizations(reuse: str):
     if reuse == "best":
         assert chosen == {30.0: 200}
     elif reuse == "uniform":
-        assert 70 <= chosen[30.0] <= 130  # of 100 on average; less likely than 1e-4 otherwise
+        assert 70 <= chosen[30.0] <= 130  # 100 on average; outside with a probability below 1e-4
     else:
         # Losses 0.1 and 0.2: exp(-2 * 2/3) to exp(-2 * 4/3), or 0.79 to 0.21.
         assert 130 <= chosen[30.0] <= 185
@@ -317,7 +317,7 @@ def last_of(released: list[Release], row: int) -> Release:
 
 
 def test_who_alone_has_an_attribute_is_not_seen_by_it():
-    """An outsider knows that one person's device also measures b. Naively, one row shows a b: that person's."""
+    """An attacker knows that only one person's device measures b. A row that showed a b would be that person's."""
     for fill in (False, True):
         (release,) = small([[10, 50], [12, NAN]], parameters={"fill_missing": fill})
         # One box for all: it shows b of both rows, or of none.
@@ -329,7 +329,7 @@ def test_who_alone_has_an_attribute_is_not_seen_by_it():
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())
 def test_what_is_published_is_of_k_persons_by_values_and_by_presence(fill: bool, data: st.DataObject):
-    """Counted without the audit: rows that look the same, as an outsider sees them."""
+    """Count rows that look the same to an attacker, without the audit."""
     case = data.draw(cases(**{**CASES, "parameters": st.just(PartitionParameters(fill_missing=fill))}))
     looks: dict[Any, set[int]] = defaultdict(set)
     for release in run(case):
@@ -389,7 +389,7 @@ def test_what_a_policy_may_say():
 
 
 def test_reuse_for_a_duration():
-    """Under [10, 20], published at 2s: at 5s it is younger than 4s, not than 3s."""
+    """[10, 20] was published at 2s: at 5s it is younger than 4s, but not younger than 3s."""
     for reuse_for, kind in (("3s", Kind.CLUSTER), ("4s", Kind.REUSE)):
         rows = Rows(
             qi=np.array([[10.0], [20.0], [15.0], [90.0]]),

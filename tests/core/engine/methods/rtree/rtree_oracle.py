@@ -241,7 +241,7 @@ class ContinuousOracle:
             if chain.links[0][0] == number - self.window:
                 del chain.links[0]
 
-    # -- what leaves -----------------------------------------------------------------------------
+    # -- releases --------------------------------------------------------------------------------
 
     def release(self, rows: list[Row], kind: int, box: Box, loss: float) -> None:
         self.out.append(
@@ -277,7 +277,7 @@ class ContinuousOracle:
             best = growth.index(min(growth))
             loss += growth[best]
             small = self.joined([small, (near[best], near[best])])
-            # As a bag: the last takes the place of the one that goes.
+            # The order does not matter: the last one takes the place of the one that leaves.
             near[best] = near[-1]
             near.pop()
         return loss
@@ -363,7 +363,7 @@ class ContinuousOracle:
     # -- rows in ---------------------------------------------------------------------------------
 
     def place(self, row: Row, beside: int) -> None:
-        """`beside`: rows that are held and in no leaf, but for this one."""
+        """`beside`: other rows that are held and in no leaf."""
         self.beside = beside
         without = [leaf for leaf in self.leaves if all(other.person != row.person for other in leaf.rows)]
         if not without:
@@ -383,7 +383,7 @@ class ContinuousOracle:
         return self.enlargement(box, (row.qi, row.qi)), self.loss(box)
 
     def next_by_time(self) -> tuple[int, int, Leaf, Row] | None:
-        """(moment, place among the leaves, leaf, row) of what happens next."""
+        """The next event: (moment, place among the leaves, leaf, row)."""
         if self.delay is None or not self.leaves:
             return None
         events = []

@@ -1,4 +1,4 @@
-"""Continuous publishing: the engine does what the oracle does, what the paper says, and shows attackers no more."""
+"""Continuous publishing: the engine does what the oracle does and the paper says, and tells attackers no more."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from crenel.encoding.rows import Rows
 from crenel.engine import Kind, Releases, SnapshotError
-from crenel.engine.kernels import common
-from crenel.engine.methods.rtree import chain_sampling as chain
-from crenel.engine.methods.rtree.rtree_engine import room_for_chains
+from crenel.engine.kernels.generator import Random
+from crenel.engine.methods.rtree import chain_sampling
+from crenel.engine.methods.rtree.rtree_engine import empty_chains
 from crenel.errors import PolicyError
 from crenel.policy import Policy
 from crenel.policy.durations import parse_duration
@@ -140,7 +140,7 @@ def test_example_5() -> None:
 
 
 def clouds(n: int, seed: int = 0) -> Rows:
-    """A dense cloud and a sparse one; persons that return."""
+    """A dense cloud and a sparse one, with persons who return."""
     random = np.random.default_rng(seed)
     dense = random.random(n) < 0.8
     qi = np.where(dense[:, None], random.normal(2.0, 0.3, (n, 2)), random.uniform(4.0, 10.0, (n, 2)))
@@ -174,7 +174,7 @@ def test_a_long_stream(method: str, said: dict[str, object]) -> None:
 @pytest.mark.parametrize("instant", [None, "1ms", "50ms"])
 @pytest.mark.parametrize("method", METHODS[1:])
 def test_about_active_rows_are_held(method: str, instant: str | None) -> None:
-    """Theorem 2: as many rows leave as come once there are as many as shall be."""
+    """Theorem 2: once `active_rows` are held, as many rows leave as arrive."""
     said = {"delay": "100s", "delay_rows": None, "parameters": {"active_rows": 300, "instant": instant}}
     case = Case(policy=policy_of(method, **said), rows=clouds(6000))
     engine = case.engine()
@@ -182,7 +182,7 @@ def test_about_active_rows_are_held(method: str, instant: str | None) -> None:
     for start in range(0, 6000, 50):
         engine.push(case.rows.slice(start, start + 50))
         held.append(engine.held)
-    # An instant of 50 rows is coarse: leaves that would leave within one leave at once.
+    # An instant of 50 rows is coarse: all leaves that are due within one leave at once.
     assert (120 if instant == "50ms" else 200) < np.mean(held[40:]) < 450
 
 
@@ -197,14 +197,14 @@ def costs(method: str, rows: Rows, **said: object) -> tuple[float, float, float]
 
 
 def test_each_method_loses_less_than_the_one_before() -> None:
-    """The ordering of the paper's figures, on the mean of a few seeds; that of density and basic by a hair."""
+    """The order in the paper's figures, in the mean of a few seeds; density and basic are close."""
     losses = {m: np.mean([costs(m, clouds(4000, s), k=10)[0] for s in range(4)]) for m in METHODS}
     assert losses["rtree-full"] < losses["rtree-density"] < 1.02 * losses["rtree"]
     assert losses["rtree"] < losses["min-delay"]
 
 
 def test_an_empty_region_has_a_finite_weight() -> None:
-    """Where no sample is, 1/SPr is infinite. The window is so short here that most leaves have none."""
+    """Without a sample, 1/SPr is infinite. The window is so short here that most leaves have none."""
     parameters = {"window_rows": 1, "sample": 1, "alpha": 0.5, "active_rows": 50}
     case = Case(policy=policy_of("rtree-density", parameters=parameters), rows=clouds(2000))
     engine = case.engine()
@@ -227,17 +227,17 @@ def test_alpha_0_weighs_all_leaves_as_the_basic_method_does() -> None:
 
 
 @numba.njit
-def take(chains: chain.Chains, random: common.Random, numbers: np.ndarray, point: np.ndarray, number: int) -> None:
-    chain.sample_row(chains, random, numbers, point, number)
+def take(chains: chain_sampling.Chains, random: Random, numbers: np.ndarray, point: np.ndarray, number: int) -> None:
+    chain_sampling.sample_row(chains, random, numbers, point, number)
 
 
 @pytest.mark.parametrize("window", [1, 7, 50])
 def test_chains_sample_the_window_uniformly(window: int) -> None:
-    """Each row of the window as often as another, within 5 deviations, at moments that share no row."""
+    """Every row of the window is sampled equally often, within 5 deviations, at moments that share no row."""
     size, seen, moments = 400, np.zeros(window), 0
-    chains = room_for_chains(size, window, 1)
+    chains = empty_chains(size, window, 1)
     numbers = np.zeros(1, dtype=[("draws", "i8")])
-    random = common.Random(np.arange(8, dtype=np.uint32), np.zeros(16, dtype=np.uint32))
+    random = Random(np.arange(8, dtype=np.uint32), np.zeros(16, dtype=np.uint32))
     for number in range(400):
         take(chains, random, numbers, np.array([float(number)]), number)
         age = number - chains.heads[0].astype(int)
@@ -256,7 +256,7 @@ def test_chains_sample_the_window_uniformly(window: int) -> None:
 @settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())
 def test_a_release_counts_its_persons_by_its_rows(method: str, data: st.DataObject) -> None:
-    """Definition 1: no person is in a class twice, so that nobody's share is above 1/k, even where leaves merge."""
+    """Definition 1: no person is in a class twice, so nobody's share exceeds 1/k, even if leaves are merged."""
     case = data.draw(continuous(method), label="case")
     for release in run(case):
         persons = case.rows.person[release.rows]
@@ -265,30 +265,30 @@ def test_a_release_counts_its_persons_by_its_rows(method: str, data: st.DataObje
 
 @pytest.mark.parametrize("method", METHODS)
 def test_many_rows_of_few_persons_are_no_company(method: str) -> None:
-    """Who floods the stream with k - 1 identities of his own does not get the row of a victim published alone."""
+    """An attacker who floods the stream with k - 1 identities does not get a victim's row published alone."""
     rows = clouds(400)
     rows = replace(rows, person=np.arange(400) % 4)
-    rows.person[::100] = 99  # the victim, now and then: five persons with him, and no more
+    rows.person[::100] = 99  # the victim, now and then: only five persons in all
     case = Case(policy=policy_of(method, k=6, delay_rows=50), rows=rows)
     releases = run(case)
     assert set(releases.kind.tolist()) == {Kind.SUPPRESSED}
 
 
 def test_rows_that_are_held_back_leave_no_trace() -> None:
-    """A box is that of the rows it is published with: one drawn around those that stay would show them early."""
+    """A box contains the published rows only: one that also contained the rows held back would reveal them early."""
     case = Case(policy=policy_of("rtree-full", delay_rows=500), rows=clouds(3000))
     releases = run(case)
     for release in releases:
         qi = case.rows.qi[release.rows]
         np.testing.assert_array_equal(release.lo, qi.min(axis=0))
         np.testing.assert_array_equal(release.hi, qi.max(axis=0))
-    # And rows were held back: most releases are of k rows exactly, which the other methods' are not.
+    # Rows were held back: most releases have exactly k rows, unlike those of the other methods.
     sizes = {m: run(Case(policy=policy_of(m), rows=clouds(3000))).sizes for m in ("rtree-density", "rtree-full")}
     assert np.mean(sizes["rtree-full"] == 5) > 0.8 > np.mean(sizes["rtree-density"] == 5)
 
 
 def test_when_a_leaf_leaves_cannot_be_foretold() -> None:
-    """Who knows all rows and the method, but not the key, does not know the moments: they are drawn."""
+    """An attacker who knows all rows and the method, but not the key, cannot know the moments: they are drawn."""
     moments = set()
     for secret in (b"one", b"two", b"three"):
         releases = run(Case(policy=policy_of("rtree", seed=None), rows=clouds(300), secret=secret))

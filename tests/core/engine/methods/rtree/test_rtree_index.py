@@ -1,4 +1,4 @@
-"""The tree by itself: whatever is inserted and deleted, its invariants hold."""
+"""The tree alone: its invariants hold, whatever is inserted and deleted."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Tried:
         members = {leaf: set(self.tree.rows_of(leaf)) for leaf in nearest}
         number = self.tree.insert(at, person, () if self.l is None else (value,))
         self.rows[number] = (at, person, value)
-        # Whom it shares a leaf with were all in one leaf of least enlargement before.
+        # The other rows of its leaf were all in one leaf of least enlargement before.
         company = set(self.tree.rows_of(self.tree.leaf_of(number))) - {number}
         assert not company if not without else any(company <= before for before in members.values())
 

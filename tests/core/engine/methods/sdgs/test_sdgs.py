@@ -65,7 +65,7 @@ def groups(releases: Releases) -> list[Release]:
 
 
 def oracle(case: Case) -> list[tuple[str, int, tuple[float, ...], frozenset[int]]]:
-    """What is published and suppressed, if everybody is sampled: (kind, moment, box, rows)."""
+    """What is published and suppressed if everybody is sampled: (kind, moment, box, rows)."""
     policy, rows = case.policy, case.rows
     tick = policy.tick
     length = None if policy.delay is None else policy.delay // tick * tick
@@ -173,7 +173,7 @@ def test_it_is_what_the_page_says(drawn: Case):
 
 
 def test_persons_are_sampled_as_a_whole_in_each_window():
-    """Were rows sampled each by itself, whoever has many rows would be in nearly every sample."""
+    """If each row were sampled by itself, a person with many rows would be in nearly every sample."""
     of, rows = policy(delay=16_000), stream(20_000, persons=300)
     releases = released(of, rows)
     out = np.zeros(len(rows), bool)
@@ -188,7 +188,7 @@ def test_persons_are_sampled_as_a_whole_in_each_window():
 
 
 def test_a_person_counts_once_and_leaves_once_in_a_window():
-    """Four persons are four, however many rows they have; and nobody has two rows in a cell."""
+    """Four persons count as four, however many rows they have, and nobody has two rows in a cell."""
     everybody = {"beta_sample": 1.0, "grid": {"x": 1, "c": 0}, "cover": "quasi_identifiers"}
     of = policy(parameters=everybody, delay=100_000)
     assert not groups(released(of, stream(400, persons=4)))
@@ -198,7 +198,7 @@ def test_a_person_counts_once_and_leaves_once_in_a_window():
 
 
 def test_one_person_changes_their_own_cell_alone():
-    """The proof looks at one cell: whatever somebody has, all other cells are published as they are."""
+    """The proof looks at one cell: a person's values do not change how other cells are published."""
     of, rows = policy(k=3), stream(3_000)
     first = released(of, rows)
     chosen = next(iter(groups(first))).rows[0]
@@ -210,12 +210,12 @@ def test_one_person_changes_their_own_cell_alone():
         return {(r.moment, *r.lo, *r.hi, frozenset(r.rows.tolist())) for r in groups(releases)}
 
     changed = others(first) ^ others(second)
-    # The cell that they left, and the one that they came to, before and after.
+    # The person's old cell and new cell, before and after.
     assert 1 <= len(changed) <= 4
 
 
 def test_what_fewer_than_k_have_never_leaves():
-    """A sensitive value of one person's own would show, with the chance of sampling, that they were there."""
+    """A sensitive value that only one person has would reveal that person, with the probability of being sampled."""
     rows = stream(3_000)
     rows.sensitive[:] = rows.sensitive % 3
     rows.sensitive[::500] = 3  # two or three in a window
@@ -231,7 +231,7 @@ def test_what_fewer_than_k_have_never_leaves():
 
 
 def test_the_sampled_count_of_a_cell_is_binomial():
-    """What theorem 2 takes for granted, over many windows of 40 persons in one cell."""
+    """The assumption of theorem 2, over many windows of 40 persons in one cell."""
     of = policy(k=2, delay=16, parameters={"beta_sample": 0.3, "grid": {"x": 1, "c": 0}, "cover": "quasi_identifiers"})
     windows, persons = 400, 40
     n = windows * persons
@@ -274,7 +274,7 @@ def test_windows_by_time_end_on_their_own_moments():
 
 
 def test_after_a_flush_windows_are_others():
-    """Whoever was not sampled before it may be after it, as in any other window."""
+    """A person who was not sampled before the flush may be sampled after it, as in any other window."""
     of = policy(delay=None, delay_rows=1000, parameters={"beta_sample": 0.5})
     rows = stream(200)
     engine = create_engine(of)
@@ -309,11 +309,11 @@ def chance_of_a_box_above(limit: float, near: int, with_it: bool, runs: int = 30
 
 @pytest.mark.parametrize("near", [0, 39])
 def test_it_stands_the_test_that_castleguard_fails(near: int):
-    """One row more in a cell of its own, or of about as many as are published half of the time: it changes little."""
+    """One more row changes little, in a cell of its own or in one that is published half of the time."""
     present, absent = (chance_of_a_box_above(70, near, with_it) for with_it in (True, False))
     statement = stated(policy(k=20, parameters={"beta_sample": 0.5}))
     assert statement is not None
-    # Five standard deviations of the greatest that 300 runs have: 0.14, of a difference that may be 0.46.
+    # Five standard deviations, at most, over 300 runs: 0.14, for a difference that may be 0.46.
     error = 5 * math.sqrt(0.25 / 300)
     for one, other in ((present, absent), (absent, present)):
         assert one <= math.exp(statement.epsilon) * other + statement.delta + (error if near else 0.0)
@@ -376,7 +376,7 @@ def test_it_is_allowed_where_it_is_not_covered():
     statement = stated(loose)
     assert statement is not None
     assert "the quasi-identifiers alone" in str(statement)
-    # Whether a cell is published may then hang on one person's value: nothing can be said.
+    # One person's value may then decide whether a cell is published: nothing can be stated.
     assert stated(replace(loose, l=2)) is None
 
 

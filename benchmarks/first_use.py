@@ -1,0 +1,327 @@
+"""What the first use costs: from an installation in which nothing is compiled to the first published rows.
+
+    python -m benchmarks.first_use                     about twenty minutes, while every method compiles for a minute
+    python -m benchmarks.first_use --methods bastion   one method
+    python -m benchmarks.first_use --against SITE      in turns with another installed copy
+    python -m benchmarks.first_use --quick             one method, and only that it runs: it may find compiled kernels
+
+Each case gets its own copy of the installed package without compiled kernels, a home and a folder for temporary files
+that are empty, and none of the variables that could name a cache. `crenel run` writes its output when all rows are
+published, so with 100 rows its end is the first published row. Seconds are by the clock on the wall, imports included;
+beside them the seconds of the processor.
+
+    methods    each method: `crenel run` on 100 rows, cold, then warm; functions compiled; modules loaded
+    tests      pytest on a file with three pipelines of 50 rows, cold, then warm
+    read_only  `crenel run` where neither the home nor the installed package can be written to
+    baked      `crenel compile`, then the first `crenel run`
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.children import Copy, Spent, add_against, copies, run
+from benchmarks.tables import finish, rounded, table
+
+METHODS = (
+    "bastion",
+    "castle",
+    "castleguard",
+    "partition",
+    "sdgs",
+    "mondrian",
+    "adaptive-window",
+    "faanst-passive",
+    "faanst-proactive",
+    "min-delay",
+    "rtree",
+    "rtree-density",
+    "rtree-full",
+)
+_ROWS = 100
+#: Beginnings of the names of variables that could lead a child to a cache or to settings of this machine.
+_HIDDEN = ("NUMBA_", "CRENEL_", "XDG_", "PYTEST_")
+
+#: Says where the parts of the package are: an editable installation has them in several folders.
+_PLACES = """
+import importlib.util, json
+names = ["crenel", "crenel.pipelines", "crenel.transforms", "crenel.runners"]
+print(json.dumps({name: importlib.util.find_spec(name).submodule_search_locations[0] for name in names}))
+"""
+
+#: The command line, which also tells what it loaded and compiled.
+_COUNTED = """
+import gc, json, os, sys
+from crenel.pipelines.cli import main
+code = main(sys.argv[1:])
+told = {"modules": len(sys.modules), "compiled": 0}
+if "numba.core.dispatcher" in sys.modules:
+    of = sys.modules["numba.core.dispatcher"].Dispatcher
+    found = [thing for thing in gc.get_objects() if issubclass(type(thing), of)]
+    told["compiled"] = sum(sum(thing.stats.cache_misses.values()) for thing in found)
+with open(os.environ["COUNTS"], "w") as file:
+    json.dump(told, file)
+sys.exit(code)
+"""
+
+#: The tests of somebody who uses the library.
+_TESTS = """
+import apache_beam as beam
+import pytest
+from apache_beam.testing.test_pipeline import TestPipeline
+from apache_beam.testing.util import assert_that
+from crenel.policy import Policy
+from crenel.transforms import Anonymize
+from crenel.transforms.testing import is_k_anonymous
+
+ROWS = [{"person": i, "age": 20 + i % 40, "hours": 7 * i % 60, "illness": "abc"[i % 3]} for i in range(50)]
+POLICY = {
+    "version": 1,
+    "person": "person",
+    "quasi_identifiers": {name: {"type": "numeric", "domain": [0, 100]} for name in ("age", "hours")},
+    "k": 5,
+    "delay_rows": 20,
+    "seed": 0,
+}
+
+
+@pytest.mark.parametrize("more", [{}, {"l": 2, "sensitive": ["illness"]}, {"method": "castle"}])
+def test_rows_are_published_in_groups(more):
+    policy = Policy.from_dict(POLICY | more)
+    with TestPipeline() as pipeline:
+        published = pipeline | beam.Create(ROWS) | Anonymize(policy)
+        assert_that(published, is_k_anonymous(5, ["age", "hours"]))
+"""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is done."""
+
+    methods: tuple[str, ...] = METHODS
+    repetitions: int = 3
+    #: Whether nothing compiled is left: otherwise only the program itself is tried.
+    cold: bool = True
+
+
+@dataclass(frozen=True)
+class Place:
+    """A copied installation with a home, and room for files."""
+
+    copy: Copy
+    folder: Path
+
+    def environment(self) -> dict[str, str]:
+        """The variables of a child that starts with nothing: neither a cache nor a setting."""
+        kept = {name: value for name, value in self.copy.environment().items() if not name.startswith(_HIDDEN)}
+        own = {"HOME": self.folder / "home", "TMPDIR": self.folder / "temporary", "COUNTS": self.folder / "counts.json"}
+        return kept | {name: str(path) for name, path in own.items()}
+
+    def python(self, *arguments: str, before: Sequence[str] = (), may_fail: bool = False) -> Spent:
+        """Run Python with this installation."""
+        command = [*before, sys.executable, *arguments]
+        return run(command, self.environment(), folder=self.folder, may_fail=may_fail)
+
+    def publish(self, method: str, *, before: Sequence[str] = (), may_fail: bool = False) -> dict[str, Any]:
+        """Run `crenel run` on a few rows; what it cost, what it loaded and what it compiled."""
+        policy, rows, out, counts = (self.folder / n for n in ("policy.yaml", "rows.csv", "out.csv", "counts.json"))
+        policy.write_text(json.dumps(_policy(method)), encoding="utf-8")
+        rows.write_text(_csv(), encoding="utf-8")
+        for path in (out, counts):
+            path.unlink(missing_ok=True)
+        arguments = ["run", str(policy), "--input", str(rows), "--output", str(out)]
+        spent = self.python("-c", _COUNTED, *arguments, before=before, may_fail=may_fail)
+        told = json.loads(counts.read_text()) if counts.exists() else {"modules": None, "compiled": None}
+        return {"code": spent.code, "wall": spent.wall, "cpu": spent.cpu, "said": _last_line(spent.err), **told}
+
+
+class Bench:
+    """All that is measured; each part prints a table and returns its figures."""
+
+    def __init__(self, scale: Scale, of: Sequence[Copy]) -> None:
+        self.scale = scale
+        self.copies = of
+
+    def methods(self) -> dict[str, Any]:
+        """Each method in an installation of its own, so that no other one has compiled for it."""
+        figures: dict[str, Any] = {}
+        for method in self.scale.methods:
+            for copy in self.copies:
+                with self._place(copy) as place:
+                    cold = place.publish(method)
+                    warm = [place.publish(method) for _ in range(self.scale.repetitions)]
+                figures.setdefault(method, {})[copy.name] = {
+                    "cold, s": cold["wall"],
+                    "cold, processor s": cold["cpu"],
+                    "compiled": cold["compiled"],
+                    "warm, s": median(one["wall"] for one in warm),
+                    "warm, processor s": median(one["cpu"] for one in warm),
+                    "compiled again": max(one["compiled"] for one in warm),
+                    "modules": warm[0]["modules"],
+                }
+                # A run of all methods is long: whoever stops it keeps these.
+                print(f"  {method}, {copy.name}: {json.dumps(figures[method][copy.name])}", file=sys.stderr, flush=True)
+        return self._told("First use of a method, 100 rows", figures, ("cold, processor s", "warm, processor s"))
+
+    def tests(self) -> dict[str, Any]:
+        """Three pipelines of 50 rows: the default method, the same with l, and `castle`."""
+        figures: dict[str, Any] = {}
+        for copy in self.copies:
+            with self._place(copy) as place:
+                (place.folder / "test_pipelines.py").write_text(_TESTS, encoding="utf-8")
+                command = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "test_pipelines.py"]
+                for state in ("cold", "warm"):
+                    spent = place.python(*command)
+                    told = {"s": spent.wall, "processor s": spent.cpu, "result": _last_line(spent.out)}
+                    figures.setdefault(state, {})[copy.name] = told
+            print(f"  tests, {copy.name}: {json.dumps({n: f[copy.name] for n, f in figures.items()})}", file=sys.stderr)
+        return self._told("A file of three tests, 50 rows each", figures, ("processor s",))
+
+    def read_only(self) -> dict[str, Any]:
+        """The default method, as somebody who may write to the folder for temporary files and to the output alone."""
+        before = _powerless()
+        if before is None:
+            print("\nread_only: left out. The superuser can write everywhere, and there is no setpriv to prevent it.")
+            return {"left out": "no setpriv"}
+        figures: dict[str, Any] = {}
+        for copy in self.copies:
+            with self._place(copy) as place, _locked(place.folder / "site", place.folder / "home"):
+                told = place.publish("bastion", before=before, may_fail=True)
+            names = {"code": "exit code", "wall": "s", "cpu": "processor s", "said": "last line"}
+            figures.setdefault("read-only", {})[copy.name] = {new: told[old] for old, new in names.items()}
+        return self._told("Read-only home and package", figures, ())
+
+    def baked(self) -> dict[str, Any]:
+        """All methods compiled beforehand, then the default method's first run."""
+        figures: dict[str, Any] = {}
+        for copy in self.copies:
+            with self._place(copy) as place:
+                spent = place.python("-m", "crenel.pipelines.cli", "compile", may_fail=True)
+                told: dict[str, Any] = {"exit code": spent.code, "compile, s": spent.wall}
+                if spent.code == 0:
+                    first = place.publish("bastion")
+                    told |= {"first run, s": first["wall"], "compiled": first["compiled"]}
+                else:
+                    told |= {"first run, s": None, "compiled": None}
+            figures.setdefault("crenel compile", {})[copy.name] = told
+        return self._told("Compiled beforehand", figures, ())
+
+    @contextmanager
+    def _place(self, copy: Copy) -> Iterator[Place]:
+        """A fresh installation, which is removed afterwards."""
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            for needed in ("home", "temporary"):
+                (folder / needed).mkdir()
+            yield Place(install(copy, folder / "site", cold=self.scale.cold), folder)
+
+    def _told(self, title: str, figures: dict[str, Any], compared: Sequence[str]) -> dict[str, Any]:
+        """Print the figures, with ratios to the other copy if there is one; return them rounded."""
+        for by_copy in figures.values():
+            if len(by_copy) > 1:
+                this, other = by_copy.values()
+                this |= {f"{what}, to other": this[what] / other[what] for what in compared}
+            for one in by_copy.values():
+                one |= {what: rounded(value) for what, value in one.items() if isinstance(value, float)}
+        lines = {
+            name if len(by_copy) == 1 else f"{name} ({copy})": one
+            for name, by_copy in figures.items()
+            for copy, one in by_copy.items()
+        }
+        header = list(dict.fromkeys(what for one in lines.values() for what in one))
+        rows = [[name, *("" if one.get(what) is None else one[what] for what in header)] for name, one in lines.items()]
+        print(f"\n{title}\n\n{table(['', *header], rows)}", flush=True)
+        return figures
+
+
+def install(copy: Copy, site: Path, *, cold: bool) -> Copy:
+    """Copy the installed package, without what numba compiled for it if it is to be cold."""
+    places: Mapping[str, str] = json.loads(run([sys.executable, "-c", _PLACES], copy.environment()).out)
+    unwanted = shutil.ignore_patterns(*(["*.nbi", "*.nbc"] if cold else []))
+    for name, place in places.items():
+        shutil.copytree(place, site.joinpath(*name.split(".")), ignore=unwanted, dirs_exist_ok=True)
+    return replace(copy, site=site)
+
+
+def _policy(method: str) -> dict[str, Any]:
+    timed = method == "adaptive-window"  # its windows are spans of time
+    return {
+        "version": 1,
+        "person": "person",
+        "quasi_identifiers": {name: {"type": "numeric", "domain": [0, 100]} for name in ("age", "hours")},
+        "k": 5,
+        **({"event_time": "at", "delay": "50s"} if timed else {"delay_rows": 50}),
+        "method": method,
+        "seed": 0,
+    }
+
+
+def _csv() -> str:
+    lines = [f"p{i},{20 + 7 * i % 60},{11 * i % 90},2026-01-01T00:{i // 60:02}:{i % 60:02}Z" for i in range(_ROWS)]
+    return "\n".join(["person,age,hours,at", *lines, ""])
+
+
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or [""])[-1]
+
+
+def _powerless() -> list[str] | None:
+    """What makes a command obey permissions; None if the superuser cannot be made to."""
+    if os.geteuid() != 0:
+        return []
+    setpriv = shutil.which("setpriv")
+    return None if setpriv is None else [setpriv, "--inh-caps=-all", "--bounding-set=-all"]
+
+
+@contextmanager
+def _locked(*folders: Path) -> Iterator[None]:
+    """Nobody can write below these folders for a while."""
+    found = [path for folder in folders for path in (folder, *folder.rglob("*"))]
+    modes = {path: path.stat().st_mode for path in found}
+    for path, mode in modes.items():
+        path.chmod(mode & ~0o222)
+    try:
+        yield
+    finally:
+        for path, mode in modes.items():
+            path.chmod(mode)
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.first_use", description=(__doc__ or "").split("\n", maxsplit=1)[0]
+    )
+    parser.add_argument("--quick", action="store_true", help="one method; kernels that are compiled may be found")
+    parser.add_argument("--methods", help="some of: " + ", ".join(METHODS))
+    parser.add_argument("--only", help="some of: " + ", ".join(PARTS))
+    add_against(parser)
+    said = parser.parse_args(sys.argv[1:] if given is None else given)
+    chosen = said.only.split(",") if said.only else list(PARTS)
+    if not set(chosen) <= set(PARTS):
+        parser.error(f"--only must be some of {', '.join(PARTS)}, not {said.only}")
+    scale = Scale(("mondrian",), repetitions=1, cold=False) if said.quick else Scale()
+    if said.methods:
+        scale = replace(scale, methods=tuple(said.methods.split(",")))
+    if not set(scale.methods) <= set(METHODS):
+        parser.error(f"--methods must be some of {', '.join(METHODS)}, not {said.methods}")
+    bench = Bench(scale, copies(said.against))
+    figures = {part: getattr(bench, part)() for part in chosen}
+    finish({"benchmark": "first_use", "quick": said.quick, **figures})
+    return 0
+
+
+PARTS = ("methods", "tests", "read_only", "baked")
+
+if __name__ == "__main__":
+    sys.exit(main())
