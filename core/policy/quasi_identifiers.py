@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 #: The group of entry points through which packages offer types, each by its name in a policy.
-ENTRY_POINTS = "crenel.policy.quasi_identifiers"
+ENTRY_POINTS = "crenel.quasi_identifiers"
 
 
 class Range(NamedTuple):

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+import os
 import pickle
 import re
+import subprocess
 import sys
 import types
 import zoneinfo
@@ -471,3 +473,30 @@ def test_a_repeated_hour_is_two_hours_in_a_column():
     compare(Datetime(), twice, twice)
     first, second = Datetime().coordinates(twice)[0]
     assert second - first == 3_600_000_000
+
+
+def test_an_installed_package_adds_a_type(tmp_path: Path) -> None:
+    """By the entry point that the page names, as another package declares it: nothing is imported by hand."""
+    (tmp_path / "own_types.py").write_text(
+        "from crenel.policy.quasi_identifiers import Numeric\n\n\nclass Height(Numeric):\n    type = 'height'\n"
+    )
+    metadata = tmp_path / "own_types-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: own-types\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[crenel.quasi_identifiers]\nheight = own_types:Height\n")
+    code = (
+        "from crenel import Policy\n"
+        "columns = {'h': {'type': 'height', 'domain': [0, 250]}}\n"
+        "said = {'version': 1, 'person': 'who', 'quasi_identifiers': columns, 'k': 2, 'delay_rows': 10}\n"
+        "print(type(Policy.from_dict(said).quasi_identifiers['h']).__name__)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.stdout.strip() == "Height", done.stderr
+    assert "crenel.quasi_identifiers" in (DOCS / "quasi-identifiers.md").read_text("utf-8")
