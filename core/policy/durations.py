@@ -9,7 +9,7 @@ from typing import Any
 
 from crenel.policy.checks import Problems
 
-__all__ = ["A_DURATION", "UNITS", "a_duration", "format_duration", "parse_duration"]
+__all__ = ["A_DURATION", "UNITS", "a_duration", "format_duration", "parse_duration", "tick_of"]
 
 #: Microseconds per unit.
 UNITS = {
@@ -25,6 +25,18 @@ A_DURATION = "a duration such as '500ms', '30s', '10m', '2h' or '1d'"
 
 #: Durations and deadlines are added in 64 bits, so they must leave room.
 _LONGEST = 2**62
+
+#: The number of moments in a delay at which rows may leave because of their deadline.
+_TICKS = 16
+
+
+def tick_of(delay: int | None) -> int:
+    """Return the microseconds that deadlines and published moments are multiples of: a sixteenth of the delay.
+
+    It is a second if there is no delay. Otherwise, an attacker who sees a row leave alone at its deadline would know
+    its event time.
+    """
+    return max(delay // _TICKS, 1) if delay is not None else UNITS["s"]
 
 
 def a_duration(problems: Problems, path: str, value: Any, at_least: int) -> int:

@@ -21,7 +21,7 @@ from crenel.errors import PolicyError
 from crenel.policy import methods
 from crenel.policy import quasi_identifiers as qi_types
 from crenel.policy.checks import Problems, a_number, an_integer, one_of, short, suggestion
-from crenel.policy.durations import A_DURATION, UNITS, a_duration, format_duration
+from crenel.policy.durations import A_DURATION, a_duration, format_duration, tick_of
 from crenel.policy.frozen import FrozenDict
 from crenel.policy.methods import Method
 from crenel.policy.parameters import Reuse
@@ -32,9 +32,6 @@ __all__ = ["FrozenDict", "OnSuppress", "Policy", "PolicyError", "Sensitive", "Sh
 
 #: Where a secret may be: an environment variable, or a file by its absolute path.
 _SECRET = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:/.+", re.ASCII)
-
-#: The number of moments in a delay at which rows may leave because of their deadline.
-_TICKS = 16
 
 
 class OnSuppress(Enum):
@@ -163,11 +160,8 @@ class Policy:
 
     @property
     def tick(self) -> int:
-        """Microseconds that deadlines and published moments are multiples of: a sixteenth of the delay, or a second.
-
-        Otherwise, an attacker who sees a row leave alone at its deadline would know its event time.
-        """
-        return max(self.delay // _TICKS, 1) if self.delay is not None else UNITS["s"]
+        """Microseconds that deadlines and published moments are multiples of: see `tick_of`."""
+        return tick_of(self.delay)
 
     @property
     def declaration(self) -> Method:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from crenel.policy.checks import Problems
-from crenel.policy.durations import format_duration
+from crenel.policy.durations import format_duration, tick_of
 from crenel.policy.methods import Method
 from crenel.policy.parameters import (
     Parameters,
@@ -81,7 +81,7 @@ def _check(policy: Mapping[str, Any], problems: Problems) -> None:
         problems.add("delay", "must be given with method 'adaptive-window': its windows are spans of time.")
         return
     least, most = parameters.lives(delay)
-    tick = max(delay // 16, 1)
+    tick = tick_of(delay)
     if most > delay:
         rule = f"at most delay ({format_duration(delay)}): a row must leave by then"
         problems.must("parameters.max_delay", rule, format_duration(most))
