@@ -21,7 +21,7 @@ demo: $(VENV)/dev ## Anonymize an example stream and audit what was published
 	$(BIN)/crenel demo
 
 test: $(VENV)/dev ## Run all tests but those on a cluster (PYTEST_ARGS=... adds options)
-	$(BIN)/python -m tests.core.engine.compile_kernels
+	$(BIN)/crenel compile
 	$(BIN)/python -m pytest -n 2 -m "not flink and not kafka" $(PYTEST_ARGS)
 
 flink-test: $(VENV)/dev ## Run the tests on a Flink cluster of their own (Java 17 and Maven needed)
