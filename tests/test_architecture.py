@@ -1,4 +1,4 @@
-"""The pictures of the architecture are those of today's tree."""
+"""The diagrams of the architecture match the tree."""
 
 from __future__ import annotations
 
