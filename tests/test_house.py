@@ -30,9 +30,9 @@ def test_no_module_is_long() -> None:
     assert {path: count for path, count in lines.items() if count > MOST_LINES} == {}
 
 
-def test_no_room_is_crowded() -> None:
-    rooms = Counter(str(path.parent) for path in modules() if path.name != "__init__.py")
-    assert {room: count for room, count in rooms.items() if count > MOST_MODULES} == {}
+def test_no_folder_is_crowded() -> None:
+    folders = Counter(str(path.parent) for path in modules() if path.name != "__init__.py")
+    assert {folder: count for folder, count in folders.items() if count > MOST_MODULES} == {}
 
 
 def test_no_two_modules_share_a_name() -> None:
@@ -43,9 +43,11 @@ def test_no_two_modules_share_a_name() -> None:
     assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
 
 
-def test_every_room_says_what_it_is_for() -> None:
-    rooms = {path.parent for path in modules()}
-    silent = [str(room) for room in rooms if not (ROOT / room / "__init__.py").read_text("utf-8").startswith('"""')]
+def test_every_folder_says_what_it_is_for() -> None:
+    folders = {path.parent for path in modules()}
+    silent = [
+        str(folder) for folder in folders if not (ROOT / folder / "__init__.py").read_text("utf-8").startswith('"""')
+    ]
     assert silent == []
 
 

@@ -223,7 +223,7 @@ def test_releases_of_one_moment_are_in_random_order(step: Any, changes: dict[str
     assert abs(rising - len(longest) / 2) < 4.5 * (len(longest) / 12) ** 0.5
 
 
-def test_the_order_of_releases_is_the_secrets() -> None:
+def test_the_order_of_releases_depends_on_the_secret() -> None:
     given, orders = [pa.RecordBatch.from_pylist(rows(300))], []
     for seed in (7, 7, 8):
         out = run(given, anonymize(k=3, delay="1d", seed=seed))

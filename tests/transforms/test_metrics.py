@@ -122,7 +122,7 @@ def test_a_release_of_rows_of_two_kinds_is_one() -> None:
     assert out.counter("alone") == 0
 
 
-def test_names_are_all_there_is(given: list[dict[str, Any]]) -> None:
+def test_there_are_no_other_metrics(given: list[dict[str, Any]]) -> None:
     out = run(given, anonymize())
     found = out.result.metrics().query(beam.metrics.MetricsFilter().with_namespace("crenel"))
     names = {metric.key.metric.name for kind in found.values() for metric in kind}

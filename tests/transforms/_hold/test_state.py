@@ -142,7 +142,7 @@ def test_a_key_moves_between_processes(expected: list[Any], monkeypatch: pytest.
     assert published(out) == expected
 
 
-def test_memory_is_used_if_it_is_of_this_state(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cached_engine_of_this_state_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     state, worker = State(), Worker(POLICY)
     through(state, [worker], PACKS[:3], end=False)
     before = state.token.value
@@ -183,7 +183,7 @@ def test_tokens_are_never_the_same() -> None:
     assert len(tokens) == len(PACKS)
 
 
-def test_memory_forgets_the_least_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_forgets_the_least_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_cache, "_MOST", 2)
     memory = EngineCache()
     first, second, third = [("uid", key, GlobalWindow()) for key in range(3)]
@@ -197,12 +197,12 @@ def test_memory_forgets_the_least_used(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(memory) == 2
 
 
-def test_what_was_forgotten_is_rebuilt(expected: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_is_not_cached_is_rebuilt(expected: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_cache, "_MOST", 0)
     assert published(through(State(), [Worker(POLICY)])) == expected
 
 
-def test_many_threads_share_the_memory() -> None:
+def test_many_threads_share_the_cache() -> None:
     wrong = []
 
     def work(shard: int) -> None:
