@@ -38,7 +38,7 @@ CRIMES = Hierarchy.from_mapping(
 )
 AGES = (15, 80)
 
-#: The phases of each stream: the number of rows, and the least and the most milliseconds between two rows.
+#: The phases of each stream: the number of rows, and the minimum and maximum milliseconds between two rows.
 STREAMS = {
     "gaps of 1 to 800 ms": [(ROWS, 1, 800)],
     "bursts and silences": [(30, 1, 100), (10, 600, 800), (20, 1, 800), (1, 10_000, 60_000)],
@@ -54,7 +54,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "mondrian": {"method": "mondrian", "parameters": {}},
     "castle": {"method": "castle", "parameters": {}},
 }
-#: The paper's results, as the mean over its values of k: expired rows in percent.
+#: The paper's results: percent of rows expired, as the mean over its values of k.
 PAPER = {"adaptive-window": 1.95, "others": 12.7}
 
 
@@ -101,7 +101,7 @@ def measure(
 
 
 def thresholds(rows: int, runs: int) -> list[list[float]]:
-    """Measure by the threshold, which the paper varied from 0.4 to 0.6, with k = 3 on the first stream."""
+    """Vary the threshold from 0.4 to 0.6, as the paper does, with k = 3 on the first stream."""
     phases = next(iter(STREAMS.values()))
     lines = []
     for threshold in (0.1, 0.4, 0.5, 0.6, 0.9):

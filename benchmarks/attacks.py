@@ -1,4 +1,4 @@
-"""What each attack achieves, against deliberately weak streams and against some methods.
+"""The success of each attack, against deliberately weak streams and against some methods.
 
 python -m benchmarks.attacks             the tables of docs/attacks.md, in about two minutes
 python -m benchmarks.attacks --reuse     the table of docs/bastion.md on what reuse reveals, by eta
@@ -38,7 +38,7 @@ from crenel.engine import Kind, Releases
 from crenel.policy import Policy, Sensitive
 
 OUTERMOST = "outermost: times chance, values as they are"
-#: How often values are dealt at random to measure it.
+#: How often values are shuffled to measure the guess of the outermost member.
 DEALS = 20
 QUASI_IDENTIFIERS = ("age", "fnlwgt", "hours_per_week", "education", "marital_status", "native_country")
 K, L, DELTA, ROWS, PERSONS = 10, 2, 1_000, 10_000, 3_000
@@ -63,7 +63,8 @@ REUSES: dict[str, dict[str, Any]] = {
 }
 #: How many targets an attack tries if it examines each of them.
 TARGETS = 1_000
-#: The observer: how precisely it knows the arrival, and a thin stream with its rides, victims and delays.
+#: The attacker who observes times: how precisely it knows an arrival, and the rides, victims and delays of a thin
+#: stream.
 KNOWN, RIDES, VICTIMS, DELAYS = 0.1, 12_000, 3_000, ("10m", "2h")
 OBSERVED: dict[str, dict[str, Any]] = {
     "bastion (default)": DEFAULT,
@@ -92,7 +93,7 @@ class Stream:
         self.rows = rows
         self.releases: Releases = push_all(self.policy, rows)
         self.seen = Observation.of(self.policy, rows, self.releases)
-        #: The promised k, which a weak stream does not keep.
+        #: The policy with the promised k, which a weak stream does not keep.
         self.promised = Policy(**said)
 
 
@@ -115,7 +116,7 @@ def shrunk(stream: Stream) -> dict[str, float]:
 
 
 def in_a_crowd(stream: Stream) -> dict[str, float]:
-    """Attack with the knowledge of times."""
+    """Run the attacks that use knowledge of times."""
     report = audit(stream.policy, stream.rows, stream.releases)
     told = posterior(stream.policy, stream.rows, stream.releases)
     timed = observer(stream.policy, stream.rows, stream.releases, known=KNOWN, most=TARGETS)
@@ -130,7 +131,7 @@ def in_a_crowd(stream: Stream) -> dict[str, float]:
 
 
 def odd_one(made: Iterable[tuple[Policy, Rows, Any]]) -> tuple[float, float]:
-    """Return how many times better than chance the guess of the outermost member is, in all and in larger groups."""
+    """Return how much better than chance it is to guess the outermost member: in all groups, and in those above k."""
     found = [of for of in (outermost(policy, rows, releases) for policy, rows, releases in made) if of is not None]
     ratios = []
     for right, expected in (("right", "expected"), ("larger_right", "larger_expected")):
@@ -140,7 +141,7 @@ def odd_one(made: Iterable[tuple[Policy, Rows, Any]]) -> tuple[float, float]:
 
 
 def odd_ones(make: Callable[..., Stream], method: str, stream: Stream, plain: Stream, deals: int) -> dict[str, float]:
-    """Compute the same with the true values, and with values dealt at random, independent of the coordinates."""
+    """Compute the same with the true values, and with values shuffled so that they do not depend on the coordinates."""
     rows = stream.rows
     values = [np.random.default_rng(deal).permutation(rows.sensitive) for deal in range(deals)]
     dealt = [make(replace(rows, sensitive=one), method) for one in values]
@@ -178,7 +179,7 @@ def ended(stream: Stream) -> float:
 
 
 def nearest_and_a_new_value(rows: Rows, width: Any) -> Published:
-    """A weak publisher: a row and its nearest neighbours, and then the nearest row with a new value if needed."""
+    """Publish weakly: group a row with its nearest neighbours, and, if needed, with the nearest row of a new value."""
     groups: list[list[int]] = []
     for start in range(0, len(rows), DELTA):
         held = list(range(start, min(start + DELTA, len(rows))))
@@ -275,7 +276,7 @@ def weak_figures(make: Callable[..., Stream], rows: Rows) -> dict[str, float]:
 
 
 def observed(quick: bool) -> dict[str, dict[str, float]]:
-    """Attack a thin stream with the knowledge of times: taxi rides in the order they ended."""
+    """Attack a thin stream, taxi rides in the order they ended, with knowledge of times."""
     of = datasets.taxi(rows=RIDES // 10 if quick else RIDES, timed=True)
     figures = {}
     for delay in DELAYS:

@@ -1,4 +1,4 @@
-"""The time and memory of auditing a million rows, by the evidence.
+"""The time and memory of auditing a million rows, by the evidence that the audit gets.
 
     python -m benchmarks.audit            about two minutes
     python -m benchmarks.audit --quick    small, as a smoke test

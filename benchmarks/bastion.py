@@ -7,7 +7,7 @@
     python -m benchmarks.bastion --quick          a tenth of everything, as a smoke test
 
 `castle` reuses boxes as in its paper; `bastion` does not, which is its default. Every run is audited, and a broken
-promise ends it. Losses are means over several seeds. Times are the least of several runs in turn.
+promise ends it. Losses are means over several seeds. Times are the least of several interleaved runs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from crenel.policy import Policy, Sensitive
 
 @dataclass(frozen=True)
 class Case:
-    """A stream, its promises, and the aims."""
+    """A stream, its guarantees, and the aims for it."""
 
     name: str
     stream: Callable[[], Stream]
@@ -112,10 +112,10 @@ def policy_of(
 
 
 def memory(policy: Policy, stream: Stream) -> dict[str, float]:
-    """Measure what engines allocate for the first `delta` rows, all of which they hold, relative to the rows' bytes.
+    """Measure what engines allocate to hold the first `delta` rows, relative to the rows' bytes.
 
-    Two engines run in a thread of their own, because the first finds no scratch space that others have made. Remembered
-    boxes are not counted: there are none yet.
+    Two engines run in their own thread, where no scratch space exists yet: the first allocates it, and the second
+    shares it. Reusable boxes are not counted, because there are none yet.
     """
     rows = stream.rows.slice(0, policy.delay_rows or 0)
     own = sum(column.nbytes for column in (rows.qi, rows.person, rows.sensitive, rows.time))
@@ -125,7 +125,7 @@ def memory(policy: Policy, stream: Stream) -> dict[str, float]:
 
 
 def _allocated(policy: Policy, rows: Rows) -> tuple[int, int]:
-    """Return the bytes of one engine that holds the rows, and of two."""
+    """Return the bytes that one engine allocates to hold the rows, and the bytes that two allocate."""
     engines, used = [], []
     gc.collect()
     tracemalloc.start()

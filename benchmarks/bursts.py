@@ -35,7 +35,7 @@ METHODS = ("castle", "mondrian", "bastion")
 
 @dataclass(frozen=True)
 class Case:
-    """A stream and its promises."""
+    """A stream and its guarantees."""
 
     stream: Callable[[], Stream]
     k: int
@@ -63,7 +63,7 @@ CASES = {
 
 
 def in_bursts(stream: Stream, minutes: int, seed: int) -> Stream:
-    """Give the rows the times of bursts of 50 to 5,000 rows (uniform in the logarithm), in their order."""
+    """Assign the rows, in their order, to bursts of 50 to 5,000 rows (log-uniform) with one time each."""
     random = np.random.default_rng(seed)
     sizes: list[int] = []
     while sum(sizes) < len(stream.rows):

@@ -34,8 +34,9 @@ from crenel.audit.queries import Axis, Boxes, workload_error
 PAGE = "castle.md"
 SEEDS = 5
 ALPHAS = (0.0, 0.5, 1.0, 1.5, 2.0)
-#: The quasi-identifiers of the query workload, "the first n" again: the paper's without capital_gain and capital_loss,
-#: so that the first four are the four numeric ones of section 5.3; and the same without fnlwgt, which is skewed too.
+#: The quasi-identifiers of the query workload, of which figures again use "the first n". These are the paper's without
+#: capital_gain and capital_loss, so that the first four are the four numeric ones of section 5.3. EVEN also leaves out
+#: fnlwgt, which is skewed too.
 QUERIED = tuple(name for name in ADULT if name not in ("capital_gain", "capital_loss", "occupation"))
 EVEN = tuple(name for name in QUERIED if name != "fnlwgt")
 SENSITIVE = "occupation"
@@ -53,7 +54,7 @@ CHOICES_SENSITIVE = ("occupation", "income", "race", "marital_status")
 
 
 class Reference(NamedTuple):
-    """A loss that others have computed on the 30,162 rows, as the mean of several seeds."""
+    """A published loss on the 30,162 rows, as the mean of several seeds."""
 
     name: str
     quasi_identifiers: tuple[str, ...]
@@ -388,7 +389,7 @@ def plot(number: int, caption: str, panels: Sequence[Panel], path: Path) -> None
     drawn = io.BytesIO()
     figure.savefig(drawn, dpi=110)
     plt.close(figure)
-    # A palette is enough for lines. With 64 colours, a colour of few pixels had turned into another.
+    # A palette is enough for lines. A palette of only 64 colours replaced colours that few pixels have.
     Image.open(drawn).convert("RGB").quantize(256).save(path, optimize=True)
 
 

@@ -5,7 +5,7 @@
     python -m benchmarks.castleguard_paper --quick         small, as a smoke test; writes nothing
 
 Every run is audited, and a broken promise ends it. `docs/papers/castleguard.md` lists what the paper leaves open, what
-was chosen, and what its figures are made of. This program writes the tables in it, between their markers.
+was chosen, and how its figures were computed. This program writes the tables in it, between their markers.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def read(name: str) -> dict[str, Floats]:
 def policy(data: Data, *, k: int, delta: int, seed: int, **parameters: Any) -> Policy:
     return Policy(
         person="person",
-        # Declare no domains: the paper's ranges are those encountered.
+        # Declare no domains: the paper's ranges are those of the data seen so far.
         quasi_identifiers={f"q{d}": Numeric() for d in range(data.qi.shape[1])},
         sensitive={"label": Sensitive()},
         k=k,
@@ -279,7 +279,7 @@ def neighbours(train: Floats, labels: Ints, test: Floats) -> list[Ints]:
 
 
 def knn_accuracy(make: Callable[[Ints], tuple[Floats, Ints]]) -> float:
-    """Cross-validate in ten folds: train on what `make` returns for the others, test on the fold's original rows."""
+    """Cross-validate in ten folds: train on what `make` returns for nine folds, test on the tenth's original rows."""
     data, parts = pima(), np.array_split(np.arange(len(pima().label)), FOLDS)
     right = []
     for part in parts:
@@ -317,7 +317,7 @@ def network(
         return float(np.mean(data.label[test] == (labels[0] if len(labels) else 0))), 0.5
     model = MLPClassifier(LAYERS, batch_size=min(64, len(labels)), max_iter=epochs, random_state=seed)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it warns that training could go on
+        warnings.simplefilter("ignore")  # ignore the warning that training has not converged
         model.fit(view(train), labels)
     features = view(as_published(data.qi[test]))
     accuracy = float(np.mean(model.predict(features) == data.label[test]))

@@ -1,7 +1,7 @@
-"""Programs run as children of a benchmark: what each cost, with this copy of crenel or with another one.
+"""Runs programs as child processes of a benchmark, and measures them, with this copy of crenel or another one.
 
-A benchmark that compares two copies runs every case with both, one after the other, and repeats that: other work on the
-machine then disturbs both alike.
+A benchmark that compares two copies alternates between them in every case, so that other work on the machine disturbs
+both alike.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ class Copy:
     """An installed copy of crenel.
 
     Args:
-        name: What tables call it.
-        site: The folder that holds the package `crenel`; None for the copy that this interpreter finds by itself.
+        name: The name of the copy in tables.
+        site: The folder that contains the package `crenel`; None for the copy that this interpreter imports anyway.
     """
 
     name: str
     site: Path | None = None
 
     def environment(self, **more: str) -> dict[str, str]:
-        """The environment of a child that is to import this copy."""
+        """Return the environment with which a child imports this copy."""
         variables = {**os.environ, **more}
         if self.site is not None:
             path = os.environ.get("PYTHONPATH")
@@ -44,10 +44,10 @@ class Copy:
 
 @dataclass(frozen=True)
 class Spent:
-    """What a child cost, its own children included, and what it said."""
+    """The cost of a child process, including its own children, and its output."""
 
     code: int
-    #: Seconds by the clock on the wall, and seconds of the processor in user and system mode.
+    #: Wall-clock seconds, and processor seconds in user and system mode.
     wall: float
     cpu: float
     #: The largest resident memory of any one of its processes, in MB.
@@ -57,7 +57,7 @@ class Spent:
 
 
 class ChildFailedError(RuntimeError):
-    """A child that must succeed did not."""
+    """A child process failed that must succeed."""
 
 
 def run(
@@ -65,17 +65,17 @@ def run(
 ) -> Spent:
     """Run a program to its end, and measure it.
 
-    A child starts with its parent's peak of memory as its own (Linux counts it so), so a benchmark that asks for peaks
-    must itself stay small.
+    On Linux, the peak memory of a child starts at the peak of its parent, so a benchmark that measures peaks must
+    itself stay small.
 
     Args:
         command: The program and its arguments.
-        environment: All its variables.
-        folder: Where it runs.
-        may_fail: Whether an exit code other than 0 is a result like another.
+        environment: All its environment variables.
+        folder: Its working directory.
+        may_fail: Whether to return normally if the exit code is not 0.
 
     Raises:
-        ChildFailedError: It failed, and may not.
+        ChildFailedError: The program failed, and `may_fail` is false.
     """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         start = time.perf_counter()
@@ -90,12 +90,12 @@ def run(
     if child.returncode != 0 and not may_fail:
         message = f"{' '.join(command[:6])} ... ended with code {child.returncode}:\n{said[1][-2000:]}"
         raise ChildFailedError(message)
-    peak = usage.ru_maxrss * 1024 / _MB  # Linux tells kilobytes
+    peak = usage.ru_maxrss * 1024 / _MB  # Linux reports kilobytes
     return Spent(child.returncode, wall, usage.ru_utime + usage.ru_stime, peak, said[0], said[1])
 
 
 def crenel(*arguments: str | Path) -> list[str]:
-    """The command line of crenel, by the name of its module."""
+    """Return the command line that runs crenel with these arguments."""
     return [sys.executable, "-m", "crenel.pipelines.cli", *map(str, arguments)]
 
 
@@ -107,10 +107,10 @@ def add_against(parser: argparse.ArgumentParser) -> None:
 
 
 def copies(against: Path | None) -> list[Copy]:
-    """This copy, and the other one if there is one.
+    """Return this copy, and the other one if there is one.
 
     Raises:
-        FileNotFoundError: The folder holds no copy.
+        FileNotFoundError: The folder contains no copy.
     """
     if against is None:
         return [Copy("this")]

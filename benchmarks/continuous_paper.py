@@ -38,7 +38,7 @@ DIMENSIONS = (3, 4, 5, 6, 7)
 #: Our choice, as the paper does not say. It is the same for every k: how alpha weighs a delay does not depend on k.
 ACTIVE_ROWS = 300
 REPETITIONS = 5
-#: So late that the soft deadline decides, and no row is suppressed.
+#: A deadline so late that the soft deadline decides, and no row is suppressed.
 DELAY_ROWS = 20_000
 
 
@@ -148,7 +148,7 @@ def by_rows(scale: Scale) -> Part:
 
 
 def speed(scale: Scale) -> Part:
-    """Figure 4: processor time per row at both ends of figure 5, as medians of repetitions in turn."""
+    """Figure 4: processor time per row at both ends of figure 5, as medians of interleaved repetitions."""
     sizes = scale.points(scale.sizes(SIZES))
     first, last = sizes[0], sizes[-1]
     streams = {n: datasets.census(7, rows=n) for n in (first, last)}

@@ -102,7 +102,7 @@ def adult(
     Args:
         names: The quasi-identifiers.
         rows: `UCI` or `SFU`.
-        extra: Categorical columns to keep besides, as the numbers of their leaves.
+        extra: Further categorical columns to keep, as the numbers of their leaves.
         folder: The folder of the data, if it is not the usual one.
     """
     import pyarrow.parquet as pq

@@ -4,7 +4,7 @@
     python -m benchmarks.engine --quick    small, as a smoke test
 
 Times are processor times (`time.process_time`), as medians of several repetitions. Cases that are compared are measured
-in turn within one run: on a noisy machine only the ratios mean something.
+alternately within one run: on a noisy machine only the ratios mean something.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Bench:
             push_all(stream.policy(k=5, delay_rows=50), stream.rows)
 
     def first_use(self) -> dict[str, Any]:
-        """Measure compilation in a process of its own: with an empty cache, then with that cache."""
+        """Measure compilation in a separate process, first with an empty cache and then with the filled one."""
         with tempfile.TemporaryDirectory() as cache:
             cold, warm = (_first_use(cache) for _ in range(2))
         rows = [
@@ -100,7 +100,7 @@ class Bench:
         return self._compare("Persons in a group", "k", cases, f"{self.scale.base()['k']:,}")
 
     def by_delta(self) -> dict[str, Any]:
-        """Measure with more rows, so that the longest deadline passes too."""
+        """Measure by delta, with enough rows that even the longest deadline passes."""
         stream = self.six.drawn(self.scale.size(150_000))
         cases = {}
         for delta in map(self.scale.size, (1_000, 10_000, 50_000)):
@@ -135,7 +135,7 @@ class Bench:
         return {"us": rounded(1e6 * slow / len(stream.rows)), "ratio": rounded(slow / fast)}
 
     def snapshot(self) -> dict[str, Any]:
-        """Measure with a full buffer, after the first `delta` rows, and in the middle of the stream."""
+        """Measure a snapshot of a full buffer, after the first `delta` rows, and one later in the stream."""
         figures, rows = {}, []
         for name, share in (("full", 1), ("later", 2)):
             engine, policy = self._filled(share * self.scale.base()["delay_rows"])
@@ -175,7 +175,7 @@ class Bench:
         base: str,
         repetitions: int | None = None,
     ) -> dict[str, Any]:
-        """Measure the cases in turn, and compare their medians with the base case."""
+        """Measure the cases alternately, and compare their medians with the base case."""
         count = min(repetitions or self.scale.repetitions, self.scale.repetitions)
         rounds = [{name: case() for name, case in cases.items()} for _ in range(count)]
         medians = {name: median(times[name] for times in rounds) for name in cases}
@@ -199,7 +199,7 @@ def show(title: str, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> No
     print(f"\n{title}\n\n{table(header, rows)}", flush=True)
 
 
-#: A process that uses the engine for the first time. It reads no data, whose time must not count.
+#: A program that uses the engine for the first time. It reads no data, so that reading does not count.
 _FIRST_USE = """
 import json, time
 start = time.process_time()

@@ -1,18 +1,18 @@
-"""What the first use costs: from an installation in which nothing is compiled to the first published rows.
+"""The cost of the first use: from an installation without compiled kernels to the first published rows.
 
-    python -m benchmarks.first_use                     about twenty minutes, while every method compiles for a minute
+    python -m benchmarks.first_use                     about twenty minutes, if every method compiles for a minute
     python -m benchmarks.first_use --methods bastion   one method
-    python -m benchmarks.first_use --against SITE      in turns with another installed copy
-    python -m benchmarks.first_use --quick             one method, and only that it runs: it may find compiled kernels
+    python -m benchmarks.first_use --against SITE      alternately with another installed copy
+    python -m benchmarks.first_use --quick             one method, as a smoke test; it may find compiled kernels
 
-Each case gets its own copy of the installed package without compiled kernels, a home and a folder for temporary files
-that are empty, and none of the variables that could name a cache. `crenel run` writes its output when all rows are
-published, so with 100 rows its end is the first published row. Seconds are by the clock on the wall, imports included;
-beside them the seconds of the processor.
+Each case gets its own copy of the installed package without compiled kernels, an empty home, an empty folder for
+temporary files, and none of the environment variables that could name a cache. `crenel run` writes its output when all
+rows are published, so with 100 rows the end of the run is also the time of the first published row. Tables show
+wall-clock seconds, which include imports, and processor seconds.
 
     methods    each method: `crenel run` on 100 rows, cold, then warm; functions compiled; modules loaded
     tests      pytest on a file with three pipelines of 50 rows, cold, then warm
-    read_only  `crenel run` where neither the home nor the installed package can be written to
+    read_only  `crenel run` where neither the home nor the installed package is writable
     baked      `crenel compile`, then the first `crenel run`
 """
 
@@ -50,17 +50,17 @@ METHODS = (
     "rtree-full",
 )
 _ROWS = 100
-#: Beginnings of the names of variables that could lead a child to a cache or to settings of this machine.
+#: Prefixes of environment variables that could point a child to a cache or to settings of this machine.
 _HIDDEN = ("NUMBA_", "CRENEL_", "XDG_", "PYTEST_")
 
-#: Says where the parts of the package are: an editable installation has them in several folders.
+#: Prints where the parts of the package are: an editable installation has them in several folders.
 _PLACES = """
 import importlib.util, json
 names = ["crenel", "crenel.pipelines", "crenel.transforms", "crenel.runners"]
 print(json.dumps({name: importlib.util.find_spec(name).submodule_search_locations[0] for name in names}))
 """
 
-#: The command line, which also tells what it loaded and compiled.
+#: The command line of crenel, which also counts the modules it loaded and the functions it compiled.
 _COUNTED = """
 import gc, json, os, sys
 from crenel.pipelines.cli import main
@@ -75,7 +75,7 @@ with open(os.environ["COUNTS"], "w") as file:
 sys.exit(code)
 """
 
-#: The tests of somebody who uses the library.
+#: Tests as a user of the library would write them.
 _TESTS = """
 import apache_beam as beam
 import pytest
@@ -107,23 +107,23 @@ def test_rows_are_published_in_groups(more):
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is done."""
+    """How much to run."""
 
     methods: tuple[str, ...] = METHODS
     repetitions: int = 3
-    #: Whether nothing compiled is left: otherwise only the program itself is tried.
+    #: Whether to remove compiled kernels. If not, the run is only a smoke test.
     cold: bool = True
 
 
 @dataclass(frozen=True)
 class Place:
-    """A copied installation with a home, and room for files."""
+    """A copied installation with its own home and folder for files."""
 
     copy: Copy
     folder: Path
 
     def environment(self) -> dict[str, str]:
-        """The variables of a child that starts with nothing: neither a cache nor a setting."""
+        """Return the environment of a child that finds neither a cache nor settings."""
         kept = {name: value for name, value in self.copy.environment().items() if not name.startswith(_HIDDEN)}
         own = {"HOME": self.folder / "home", "TMPDIR": self.folder / "temporary", "COUNTS": self.folder / "counts.json"}
         return kept | {name: str(path) for name, path in own.items()}
@@ -134,7 +134,7 @@ class Place:
         return run(command, self.environment(), folder=self.folder, may_fail=may_fail)
 
     def publish(self, method: str, *, before: Sequence[str] = (), may_fail: bool = False) -> dict[str, Any]:
-        """Run `crenel run` on a few rows; what it cost, what it loaded and what it compiled."""
+        """Run `crenel run` on a few rows; return its cost, and how much it loaded and compiled."""
         policy, rows, out, counts = (self.folder / n for n in ("policy.yaml", "rows.csv", "out.csv", "counts.json"))
         policy.write_text(json.dumps(_policy(method)), encoding="utf-8")
         rows.write_text(_csv(), encoding="utf-8")
@@ -147,14 +147,14 @@ class Place:
 
 
 class Bench:
-    """All that is measured; each part prints a table and returns its figures."""
+    """All measurements. Each part prints a table and returns its figures."""
 
     def __init__(self, scale: Scale, of: Sequence[Copy]) -> None:
         self.scale = scale
         self.copies = of
 
     def methods(self) -> dict[str, Any]:
-        """Each method in an installation of its own, so that no other one has compiled for it."""
+        """Measure each method in its own installation, so that no other method has compiled shared functions."""
         figures: dict[str, Any] = {}
         for method in self.scale.methods:
             for copy in self.copies:
@@ -170,12 +170,12 @@ class Bench:
                     "compiled again": max(one["compiled"] for one in warm),
                     "modules": warm[0]["modules"],
                 }
-                # A run of all methods is long: whoever stops it keeps these.
+                # A run of all methods is long: print each result, so that stopping the run does not lose it.
                 print(f"  {method}, {copy.name}: {json.dumps(figures[method][copy.name])}", file=sys.stderr, flush=True)
         return self._told("First use of a method, 100 rows", figures, ("cold, processor s", "warm, processor s"))
 
     def tests(self) -> dict[str, Any]:
-        """Three pipelines of 50 rows: the default method, the same with l, and `castle`."""
+        """Measure three pipelines of 50 rows: the default method, the same with l, and `castle`."""
         figures: dict[str, Any] = {}
         for copy in self.copies:
             with self._place(copy) as place:
@@ -189,7 +189,7 @@ class Bench:
         return self._told("A file of three tests, 50 rows each", figures, ("processor s",))
 
     def read_only(self) -> dict[str, Any]:
-        """The default method, as somebody who may write to the folder for temporary files and to the output alone."""
+        """Measure the default method where only the folder for temporary files and the output are writable."""
         before = _powerless()
         if before is None:
             print("\nread_only: left out. The superuser can write everywhere, and there is no setpriv to prevent it.")
@@ -203,7 +203,7 @@ class Bench:
         return self._told("Read-only home and package", figures, ())
 
     def baked(self) -> dict[str, Any]:
-        """All methods compiled beforehand, then the default method's first run."""
+        """Compile all methods beforehand, then measure the first run of the default method."""
         figures: dict[str, Any] = {}
         for copy in self.copies:
             with self._place(copy) as place:
@@ -219,7 +219,7 @@ class Bench:
 
     @contextmanager
     def _place(self, copy: Copy) -> Iterator[Place]:
-        """A fresh installation, which is removed afterwards."""
+        """Provide a fresh installation, and remove it afterwards."""
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             for needed in ("home", "temporary"):
@@ -227,7 +227,7 @@ class Bench:
             yield Place(install(copy, folder / "site", cold=self.scale.cold), folder)
 
     def _told(self, title: str, figures: dict[str, Any], compared: Sequence[str]) -> dict[str, Any]:
-        """Print the figures, with ratios to the other copy if there is one; return them rounded."""
+        """Print the figures, with ratios to the other copy if there is one, and return them rounded."""
         for by_copy in figures.values():
             if len(by_copy) > 1:
                 this, other = by_copy.values()
@@ -246,7 +246,7 @@ class Bench:
 
 
 def install(copy: Copy, site: Path, *, cold: bool) -> Copy:
-    """Copy the installed package, without what numba compiled for it if it is to be cold."""
+    """Copy the installed package; if `cold`, without the kernels that numba compiled for it."""
     places: Mapping[str, str] = json.loads(run([sys.executable, "-c", _PLACES], copy.environment()).out)
     unwanted = shutil.ignore_patterns(*(["*.nbi", "*.nbc"] if cold else []))
     for name, place in places.items():
@@ -255,7 +255,7 @@ def install(copy: Copy, site: Path, *, cold: bool) -> Copy:
 
 
 def _policy(method: str) -> dict[str, Any]:
-    timed = method == "adaptive-window"  # its windows are spans of time
+    timed = method == "adaptive-window"  # this method's windows are spans of time
     return {
         "version": 1,
         "person": "person",
@@ -277,7 +277,7 @@ def _last_line(text: str) -> str:
 
 
 def _powerless() -> list[str] | None:
-    """What makes a command obey permissions; None if the superuser cannot be made to."""
+    """Return a command prefix that makes even the superuser obey file permissions; None if there is no such tool."""
     if os.geteuid() != 0:
         return []
     setpriv = shutil.which("setpriv")
@@ -286,7 +286,7 @@ def _powerless() -> list[str] | None:
 
 @contextmanager
 def _locked(*folders: Path) -> Iterator[None]:
-    """Nobody can write below these folders for a while."""
+    """Make these folders and everything in them read-only within the context."""
     found = [path for folder in folders for path in (folder, *folder.rglob("*"))]
     modes = {path: path.stat().st_mode for path in found}
     for path, mode in modes.items():

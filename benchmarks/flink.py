@@ -6,7 +6,7 @@
 A standalone cluster on this machine runs streaming jobs of one shape: the row groups of a Parquet file of Adult are
 distributed, read as dicts with timestamps, held by shard, and discarded.
 
-    plain    each row in a bag, with a timer each, as in Beam's guide
+    plain    each row in a bag, with its own timer, as in Beam's guide
     packed   the same with packs: 500 rows of a bundle are pickled, held, released by timer, and unpacked
     castle   Anonymize with CASTLE
 

@@ -1,17 +1,17 @@
-"""Cost of `crenel run` by the format of its files, the type of the person column, and the number of workers.
+"""The cost of `crenel run` by the format of its files, the type of the person column, and the number of workers.
 
     python -m benchmarks.formats                     about twenty minutes
-    python -m benchmarks.formats --rows 3_000_000    hours, as long as CSV with integer persons is slow
-    python -m benchmarks.formats --against SITE      in turns with another installed copy
-    python -m benchmarks.formats --quick             small, to see that it runs
+    python -m benchmarks.formats --rows 3_000_000    hours, while CSV with integer persons is slow
+    python -m benchmarks.formats --against SITE      alternately with another installed copy
+    python -m benchmarks.formats --quick             small, as a smoke test
 
-Generated rows of six quasi-identifiers, a person each, k = 100, 10,000 rows of delay, `castle`. Each run is a process
-of its own. Its processor time includes that of its workers; its peak is that of its largest process. `net` leaves out
-the start of the program, which is measured with few rows of the same format.
+Rows are generated, with six quasi-identifiers and one person per row. The method is `castle` with k = 100 and a delay
+of 10,000 rows. Each run has its own process. Its processor time includes its workers; its peak memory is that of its
+largest process. `net` leaves out the start of the program, which is measured with few rows of the same format.
 
     inputs   Parquet, CSV, JSON lines and Avro in, Parquet out, with persons as integers, as digits in text, and as text
     outputs  Parquet and CSV in, CSV out
-    workers  Parquet in and out, 8 shards, one worker and two: rows a second by the clock on the wall
+    workers  Parquet in and out, 8 shards, one worker and two: rows per wall-clock second
     memory   Parquet in and out: the peak with all rows, and with a tenth of them
 """
 
@@ -36,27 +36,27 @@ import pyarrow.parquet as pq
 from benchmarks.children import Copy, Spent, add_against, copies, crenel, run
 from benchmarks.tables import finish, rounded, table
 
-#: How the persons of a file look: the text of each kind is longer than a short string's place in memory.
+#: The types of a person column. Texts are too long for the inline storage of short strings.
 PERSONS: dict[str, Callable[[int], Any]] = {
     "int": lambda number: number,
     "digits": lambda number: f"{number:012d}",
     "text": lambda number: f"customer-{number:x}-{'abcdefgh'[number % 8]}",
 }
-#: What is measured.
+#: The names of the measures in tables.
 TIME, NET, RATE, PEAK = "us a row", "net, us a row", "rows a second", "peak MB"
 _SHORT = {TIME: "time", NET: "net", RATE: "rate", PEAK: "peak"}
 _NAMES = ("v1", "v2", "v3", "v4", "v5", "v6")
 _VALUES = 1_000
-#: Rows that are made and written at a time: the benchmark must stay smaller than what it measures.
+#: Rows generated and written at a time. The benchmark must use less memory than what it measures.
 _CHUNK = 50_000
 
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is done."""
+    """How much to run."""
 
     rows: int = 300_000
-    #: Rows of the run whose time is that of the start.
+    #: Rows of the short run that measures the start of the program.
     few: int = 1_000
     k: int = 100
     delta: int = 10_000
@@ -69,11 +69,11 @@ class Scale:
 
 
 def chunks(rows: int, persons: str) -> Iterator[pa.Table]:
-    """The rows, a part at a time; those of one number are always the same."""
+    """Generate the rows in parts. The same number of rows always gives the same rows."""
     for start in range(0, rows, _CHUNK):
         count = min(_CHUNK, rows - start)
         draw = np.random.default_rng(start)
-        # Scattered, since identifiers that follow each other are the easy case.
+        # Scatter the identifiers, because consecutive ones are the easy case.
         numbers = (np.arange(start, start + count) * 2_654_435_761) % (1 << 40)
         columns: dict[str, Any] = {"person": [PERSONS[persons](number) for number in numbers.tolist()]}
         columns |= {name: draw.integers(0, _VALUES, count) for name in _NAMES}
@@ -130,19 +130,19 @@ FORMATS: dict[str, Callable[[Path, Iterator[pa.Table]], None]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """One run of the command."""
+    """One run of `crenel run`."""
 
     source: str = "parquet"
     persons: str = "int"
     target: str = "parquet"
     workers: int = 1
     shards: int = 1
-    #: The part of all rows that it reads.
+    #: The share of all rows that it reads.
     part: float = 1.0
 
 
 class Bench:
-    """All that is measured; each part prints a table and returns its figures."""
+    """All measurements. Each part prints a table and returns its figures."""
 
     def __init__(self, scale: Scale, folder: Path, of: Sequence[Copy]) -> None:
         self.scale = scale
@@ -150,7 +150,7 @@ class Bench:
         self.copies = of
 
     def warm(self) -> None:
-        """Compile the kernels of every copy, or find them compiled, before anything is measured."""
+        """Compile the kernels of every copy, or load them from the cache, before measuring."""
         for copy in self.copies:
             self._run(Case(), copy, self.scale.few)
 
@@ -181,7 +181,7 @@ class Bench:
     def _compare(
         self, title: str, cases: Mapping[str, Case], base: str, bases: Mapping[str, str], compared: Sequence[str]
     ) -> dict[str, Any]:
-        """Measure all cases with all copies in turns; print medians, and ratios to the case that `bases` names."""
+        """Measure all cases with all copies alternately; print medians, and ratios to the case that `bases` names."""
         spent: dict[tuple[str, str], list[Spent]] = {(name, copy.name): [] for name in cases for copy in self.copies}
         starts: dict[tuple[Case, str], list[Spent]] = {}
         for i in range(self.scale.repetitions):
@@ -244,7 +244,7 @@ class Bench:
         return path
 
     def _policy(self, shards: int) -> Path:
-        """A policy file: JSON is YAML."""
+        """Write a policy file as JSON, which is also YAML; return its path."""
         path = self.folder / f"policy-{shards}.yaml"
         told = {
             "version": 1,
@@ -263,7 +263,7 @@ class Bench:
 
 
 def _start(case: Case) -> Case:
-    """The case whose few rows tell what the start of another case costs."""
+    """Return the case that is run with few rows to measure the start of this case."""
     return replace(case, persons="text", target="parquet", part=1.0)
 
 

@@ -1,18 +1,18 @@
-"""Cost of what an engine holds: rows held, k, and deadlines in event time or in rows.
+"""The cost of holding rows in an engine: by rows held, by k, and by deadlines in event time or in rows.
 
     python -m benchmarks.held                          about five minutes, at most 100,000 rows held
     python -m benchmarks.held --most-held 1_000_000    a million rows held as well: many minutes more
-    python -m benchmarks.held --against SITE           in turns with another installed copy
-    python -m benchmarks.held --quick                  small, to see that it runs
+    python -m benchmarks.held --against SITE           alternately with another installed copy
+    python -m benchmarks.held --quick                  small, as a smoke test
 
-Engines alone, without Beam, on generated rows: 6 numeric quasi-identifiers that are spread as Adult's are, a person a
-row, 500 rows a push. Each case runs in a process of its own, which first loads the kernels with a few rows. Times are
-of the processor. After `--limit` seconds a case begins no further push: its figures are then of the rows so far, and
-marked with `+`, since the next pushes may cost more.
+Engines run without Beam on generated rows: 6 numeric quasi-identifiers distributed like Adult's, one person per row,
+500 rows per push. Each case runs in its own process, which first loads the kernels with a few rows. Times are processor
+times. After `--limit` seconds a case begins no further push. Its figures then cover the rows so far and are marked with
+`+`, because later pushes may cost more.
 
     by_held     by rows held, k = 10
     by_k        by k, 10,000 rows held
-    event_time  `delay` beside the same deadline in rows, a row a second
+    event_time  `delay` compared with the same deadline in rows, one row per second
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from benchmarks.children import Copy, add_against, copies, run
 from benchmarks.tables import finish, rounded, table
 
 METHODS = ("castle", "bastion")
-#: Rows of a push.
+#: Rows per push.
 PUSH = 500
-#: The quasi-identifiers and their domains, as Adult has them.
+#: The quasi-identifiers and their domains, as in Adult.
 DOMAINS = {
     "age": (17, 90),
     "weight": (10_000, 1_500_000),
@@ -50,7 +50,7 @@ _SECOND = 1_000_000
 
 @dataclass(frozen=True)
 class Case:
-    """One engine, and the rows it is given."""
+    """One engine, and the rows it gets."""
 
     method: str
     k: int
@@ -58,11 +58,11 @@ class Case:
     delta: int
     rows: int
     event_time: bool = False
-    #: Seconds of the processor after which no further push begins.
+    #: Processor seconds after which no further push begins.
     limit: float = 60.0
 
     def policy(self) -> dict[str, Any]:
-        """The policy as a mapping, which every copy of crenel reads."""
+        """Return the policy as a mapping, which every copy of crenel can read."""
         deadline = {"event_time": "at", "delay": f"{self.delta}s"} if self.event_time else {"delay_rows": self.delta}
         return {
             "version": 1,
@@ -111,7 +111,7 @@ def measure(case: Case) -> dict[str, Any]:
 
 
 def _engine(policy: Mapping[str, Any]) -> Any:
-    """An engine for a policy, whichever copy of crenel is imported."""
+    """Create an engine for a policy, with whichever copy of crenel is imported."""
     from crenel.policy import Policy
 
     try:
@@ -130,7 +130,7 @@ def _rows(case: Case) -> Any:
 
 
 def quasi_identifiers(rows: int) -> NDArray[np.float64]:
-    """Values spread as Adult's: one column continuous, one of 16 values, two mostly 0, one half of the time 40."""
+    """Draw values distributed like Adult's: one column continuous, one of 16 values, two mostly 0, one often 40."""
     draw = np.random.default_rng(0)
 
     def often(share: float, usual: float, others: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -152,10 +152,10 @@ def quasi_identifiers(rows: int) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is done."""
+    """How much to run."""
 
     rows: int = 300_000
-    #: Rows held, where k or the deadline is what varies.
+    #: Rows held, in the parts that vary k or the deadline.
     delta: int = 10_000
     held: tuple[int, ...] = (1_000, 10_000, 100_000, 1_000_000)
     ks: tuple[int, ...] = (2, 10, 100, 1_000)
@@ -163,19 +163,19 @@ class Scale:
     limit: float = 60.0
 
     def case(self, method: str, k: int, delta: int, *, event_time: bool = False) -> Case:
-        """A case whose rows are enough for the deadline to pass as often as before it."""
+        """Return a case of at least `2 * delta` rows, so that at least half of them arrive at a full buffer."""
         return Case(method, k, delta, max(self.rows, 2 * delta), event_time, self.limit)
 
 
 class Bench:
-    """All that is measured; each part prints a table and returns its figures."""
+    """All measurements. Each part prints a table and returns its figures."""
 
     def __init__(self, scale: Scale, of: Sequence[Copy]) -> None:
         self.scale = scale
         self.copies = of
 
     def by_held(self) -> dict[str, Any]:
-        """The ratio is that of the time a row to `castle` in the same line."""
+        """Measure by rows held. Ratios compare the time per row with `castle` at the same number of held rows."""
         cases = {
             f"{held:,} held, {method}": self.scale.case(method, min(10, held // 2), held)
             for held in self.scale.held
@@ -184,7 +184,7 @@ class Bench:
         return self._compare("By rows held, k = 10", cases, "castle", _beside_castle(cases))
 
     def by_k(self) -> dict[str, Any]:
-        """The ratio is to the k of 100: what a small k costs."""
+        """Measure by k. Ratios compare with k = 100, and show what a small k costs."""
         cases = {
             f"k = {k:,}, {method}": self.scale.case(method, k, self.scale.delta)
             for method in METHODS
@@ -196,7 +196,7 @@ class Bench:
         return self._compare(f"By k, {self.scale.delta:,} rows held", cases, usual, bases, {"castle": beside})
 
     def event_time(self) -> dict[str, Any]:
-        """The ratio is to the same deadline in rows."""
+        """Measure deadlines in event time. Ratios compare with the same deadline in rows."""
         ks = [k for k in self.scale.ks if k in (10, 100)]
         cases, bases = {}, {}
         for held in [held for held in self.scale.held if self.scale.delta <= held <= 10 * self.scale.delta]:
@@ -216,7 +216,7 @@ class Bench:
         bases: Mapping[str, str],
         further: Mapping[str, Mapping[str, str]] | None = None,
     ) -> dict[str, Any]:
-        """Measure all cases with all copies in turns; print medians, and ratios to the case that `bases` names."""
+        """Measure all cases with all copies alternately; print medians, and ratios to the case that `bases` names."""
         rounds: dict[tuple[str, str], list[dict[str, Any]]] = {(n, c.name): [] for n in cases for c in self.copies}
         for i in range(self.scale.repetitions):
             for name, case in cases.items():
@@ -256,19 +256,19 @@ class Bench:
 
 
 def _beside_castle(cases: Mapping[str, Case]) -> dict[str, str]:
-    """Each case, and the same one with `castle`."""
+    """Map the name of each case to the name of the same case with `castle`."""
     return {name: name.replace(case.method, "castle") for name, case in cases.items()}
 
 
 def _apart(case: Case, copy: Copy) -> dict[str, Any]:
-    """Measure a case in a process of its own."""
+    """Measure a case in a separate process."""
     spent = run([sys.executable, "-m", "benchmarks.held", "--one", json.dumps(asdict(case))], copy.environment())
     figures: dict[str, Any] = json.loads(spent.out.splitlines()[-1])
     return {**figures, "peak_mb": spent.peak}
 
 
 def _middle(measured: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The median of each figure; what was not measured every time counts as not measured."""
+    """Return the median of each figure. A figure that is missing in any repetition counts as not measured."""
     columns = {name: [one[name] for one in measured] for name in measured[0]}
     middle: dict[str, Any] = {
         name: None if None in values else rounded(median(values)) for name, values in columns.items() if name != "whole"

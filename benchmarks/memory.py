@@ -3,7 +3,7 @@
     python -m benchmarks.memory            about three minutes
     python -m benchmarks.memory --quick    small, as a smoke test
 
-Each run has its own process, so that its peak is its own. Rows are generated as RecordBatches when they are needed.
+Each run has its own process, and so its own peak. Rows are generated as RecordBatches when they are needed.
 
     runner  Anonymize on Beam's local runner, in one process: this includes what the runner itself holds
     worker  the same steps without a runner, pack after pack: what one worker holds of one shard
@@ -175,7 +175,7 @@ def main(given: Sequence[str] | None = None) -> int:
     sizes = (long // 10 // BATCH * BATCH, long)
     figures: dict[str, Any] = {}
     for way in WAYS:
-        # In turn. Take the least time of each, because other work only adds to it, and the largest peak.
+        # Alternate the runs. Take the least time of each, because other work only adds to it, and the largest peak.
         rounds = [
             [_apart(way, rows, said.shards) for rows in sizes] for _ in range(1 if said.quick else said.repetitions)
         ]

@@ -1,4 +1,4 @@
-"""The experiment of the partitioning paper (MASS 2016, section V), the cost of missing values, and real ones.
+"""The experiment of the partitioning paper (MASS 2016, section V), its cost, and data with real missing values.
 
     python -m benchmarks.partition_paper                         all of it, into docs/papers/
     python -m benchmarks.partition_paper --only paper,cost,real  some of it
@@ -136,8 +136,8 @@ def faanst(stream: Stream, scale: Scale, seed: int, *, timed: bool, mu: int = DE
     """Run FAANST on the rows of each partition alone, as the paper does.
 
     A buffer then holds delta rows of one partition, so rows wait for delta rows of the stream times the number of
-    partitions. With `timed`, they leave within delta rows of the stream, as with the other method. `mu` is the number
-    of rows in a buffer.
+    partitions. With `timed`, they are released within delta rows of the stream, as with the other method. `mu` is the
+    number of rows in a buffer.
     """
     loss, clusters, suppressed = 0.0, 0, 0.0
     said = {"mu": scale.size(mu), "max_loss": 0.5}
@@ -188,7 +188,7 @@ def paper(scale: Scale) -> tuple[str, dict[str, Any]]:
 
 
 def cost(scale: Scale) -> tuple[str, dict[str, Any]]:
-    """Measure the processor time per row, without missing values, relative to castle; medians, in turn."""
+    """Measure the processor time per row, without missing values, relative to castle, as medians of alternate runs."""
     six = datasets.adult(NUMERIC)
     six = six.drawn(scale.size(60_000))
     rows, figures = [], {}
@@ -230,7 +230,7 @@ def _timed(work: Callable[[], Any]) -> float:
     return time.process_time() - start
 
 
-# --- Real holes ---
+# --- Real missing values ---
 
 
 def real(scale: Scale) -> tuple[str, dict[str, Any]]:

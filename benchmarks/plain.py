@@ -1,4 +1,4 @@
-"""What the transform is compared with: plain stateful DoFns, and the sources and sinks of all cases."""
+"""Plain stateful DoFns that the transform is compared with, and the sources and sinks of all cases."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""What shards cost: in loss, by their number and by how rows are assigned; and in state, bytes written and time.
+"""The cost of shards: loss by their number and by how rows are assigned; and state, bytes written and time.
 
     python -m benchmarks.scale            all of it, with the plot in docs/scale.png: about ten minutes
     python -m benchmarks.scale --quick    small, as a smoke test; writes nothing
 
 Loss is simulated without Beam. A stream of a thousand rows per second has a deadline in event time. Its rows are
-assigned to shards as the transform does it, and all shards are told the time every half second. So with more shards,
-each has fewer rows within the deadline. Every shard of every run is audited.
+assigned to shards as the transform does it, and the clock of all shards advances every half second. So with more
+shards, each has fewer rows within the deadline. Every shard of every run is audited.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Scale:
     shards: Sequence[int] = SHARDS
     #: k, and the number of rows of the whole stream within the deadline.
     crowds: Sequence[tuple[int, int]] = ((10, 10_000), (50, 10_000), (100, 10_000), (50, 40_000))
-    #: The most rows of a stream, and the number of rows that time is measured over.
+    #: The most rows of a stream, and the number of rows over which time is measured.
     rows: int = 1_000_000
     timed: int = 300_000
     held: Sequence[int] = (1_000, 10_000, 50_000)

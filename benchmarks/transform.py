@@ -5,14 +5,14 @@
 
 Rows are drawn from Adult, and run on Beam's local runner in this process:
 
-    a  a plain stateful DoFn: each row in a bag, with a timer each, as in Beam's guide
+    a  a plain stateful DoFn: each row in a bag, with its own timer, as in Beam's guide
     b  the same with packs: 500 rows of a bundle are pickled, held, released by timer, and unpacked
     c  Anonymize with CASTLE, on dicts
     d  the same on Arrow, including reading and writing Parquet
 
 The source is measured alone, with the start of the runner, and subtracted from a, b and c. The times of d include both.
-Times are processor times of this process and its children, as medians of repetitions in turn (a, b, c, d, a, b, ...):
-on a noisy machine only the ratios mean something.
+Times are processor times of this process and its children, as medians of interleaved repetitions (a, b, c, d, a, b,
+...): on a noisy machine only the ratios mean something.
 """
 
 from __future__ import annotations
@@ -252,7 +252,7 @@ class Bench:
         bases: Sequence[str] = ("a", "b"),
         own: Callable[[str], str] | None = None,
     ) -> dict[str, Any]:
-        """Measure the cases in turn, and print their medians, net of their sources, and the ratios.
+        """Measure the cases alternately, and print their medians, net of their sources, and the ratios.
 
         Ratios are relative to the bases, which are the same for all cases, and to the case that `own` gives for each.
         """

@@ -39,13 +39,13 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
     """Rewrite links, which are written relative to the tree as GitHub shows it, to be relative to the site."""
     place = page.file.src_uri
     source = _SOURCES.get(place, f"docs/{place}")
-    # GitHub reads Markdown inside a table of HTML; here the table has to ask for it.
+    # GitHub renders Markdown inside an HTML table; MkDocs does so only if the table asks for it.
     markdown = _LAYOUT.sub(r'<\1 markdown="block">', markdown)
     return _LINK.sub(lambda link: _on_site(link, source, place), markdown)
 
 
 def on_post_build(config: Any) -> None:
-    """Fail if a page loads something from another host: the site must work offline, and tell nobody who reads it."""
+    """Fail if a page loads something from another host: the site must work offline, and must not track its readers."""
     for path in sorted(Path(config.site_dir).rglob("*.html")):
         loaded = _LOADED.search(path.read_text("utf-8"))
         if loaded is not None:
@@ -54,7 +54,7 @@ def on_post_build(config: Any) -> None:
 
 
 def _on_site(link: re.Match[str], source: str, place: str) -> str:
-    """Give the link for the site; a file of the tree that is no page is named instead of linked."""
+    """Return the link for the site. A file of the tree that is not a page is named instead of linked."""
     target = link["target"]
     if re.match(r"[a-z]+:", target):
         return link[0]
@@ -64,5 +64,5 @@ def _on_site(link: re.Match[str], source: str, place: str) -> str:
         relative = posixpath.relpath(inside, posixpath.dirname(place) or ".")
         return f"{link['image']}[{link['text']}]({relative}{link['anchor'] or ''})"
     if not (ROOT / path).exists():
-        return link[0]  # MkDocs warns of it, which is an error of `make docs`
+        return link[0]  # MkDocs warns about it, and `make docs` turns the warning into an error
     return link["text"] if path in link["text"] else f"{link['text']} (`{path}`)"

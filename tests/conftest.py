@@ -1,4 +1,4 @@
-"""What all tests share: the example data, and how much Hypothesis tries."""
+"""Shared by all tests: the example data, Prism, and the settings of Hypothesis."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# Compiling a kernel takes seconds, once: a deadline per example would only measure that.
+# The first example may compile a kernel, which takes seconds, so a deadline per example would fail.
 settings.register_profile("dev", deadline=None, print_blob=True)
-# The same examples in every run: a change is judged by what it changed.
+# Use the same examples in every run, so that a failure is due to the change under test.
 settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
@@ -27,7 +27,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _have_prism() -> None:
-    """Let pipelines run on Prism. pytest's own process is the first to come here: the others find it built."""
+    """Run pipelines on Prism. pytest's main process builds it, before the other processes look for it."""
     from apache_beam.options.pipeline_options import PipelineOptions
 
     from crenel.runners import RunnerError, prism

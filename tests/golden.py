@@ -29,7 +29,7 @@ from crenel.policy import Policy
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
 
-#: The folders of schemas, and those of their golden files.
+#: The folders of schemas, each with the folder of its golden files.
 FOLDERS = {
     ROOT / "core" / "engine": TESTS / "core" / "engine" / "golden",
     ROOT / "transforms": TESTS / "transforms" / "golden",
@@ -37,7 +37,7 @@ FOLDERS = {
 
 
 def files() -> dict[str, Path]:
-    """The golden file of each schema in the tree, by the schema's name (`castle.1`)."""
+    """Return the golden file of each schema in the tree, by the schema's name (`castle.1`)."""
     return {
         schema.stem: golden / f"{schema.stem}.json"
         for folder, golden in FOLDERS.items()
@@ -76,7 +76,7 @@ ENGINE_POLICY: dict[str, Any] = {
 
 
 def engine_rows(count: int) -> Rows:
-    """Scattered rows, computed without a generator that a release of numpy could change."""
+    """Compute scattered rows without a random generator, which a release of numpy could change."""
     n = np.arange(count, dtype=np.int64)
     qi = np.stack([n * 37 % 101, n * 113 % 1000, n * 5 % 4], axis=1)
     sensitive = np.stack([(n * n + n // 3) % 5 + 10**6, n // 2 % 3], axis=1)
@@ -111,7 +111,7 @@ def write_partition() -> dict[str, Any]:
 
 
 def with_holes(rows: Rows) -> Rows:
-    """The same rows, some without an age, some without a zip."""
+    """Return the same rows, some without an age, some without a zip."""
     n = np.arange(len(rows))
     qi = rows.qi.copy()
     qi[n % 3 == 1, 0] = np.nan
@@ -120,13 +120,13 @@ def with_holes(rows: Rows) -> Rows:
 
 
 def rows_of(record: dict[str, Any]) -> Rows:
-    """All rows of an engine's golden file."""
+    """Return all rows of an engine's golden file."""
     rows = engine_rows(record["rows"])
     return with_holes(rows) if record.get("holes") else rows
 
 
 def continued(engine: Any, rows: Rows) -> list[dict[str, Any]]:
-    """The releases of the remaining rows."""
+    """Push the remaining rows, and return their releases."""
     now = int(rows.time.max()) + 60 * 10**6
     return [listed(engine.push(rows.slice(150, 200))), listed(engine.advance(now)), listed(engine.flush())]
 
@@ -164,7 +164,7 @@ def write_shards() -> dict[str, Any]:
     packs = []
     for start in range(0, 160, 20):
         part = given[start : start + 20]
-        # Both forms, so that both are in the state.
+        # Use both dicts and Arrow, so that the state contains both forms.
         packed = packer.pack_dicts(part, None) if start % 40 else packer.pack_arrow(pa.Table.from_pylist(part), None)
         packs += [as_text(pack.to_bytes()) for pack in packed.packs]
     state, cut = cells.State(), len(packs) * 5 // 8
@@ -199,7 +199,7 @@ def write_held() -> dict[str, Any]:
 
 
 def held_on(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """What a stored shard publishes of its rows and of the packs that follow."""
+    """Restore a stored shard, push the packs that follow, and return the published rows."""
     from crenel.transforms._hold.shard_holder import ShardHolder
     from crenel.transforms._pack.row_pack import RowPack
     from crenel.transforms._publish.publisher import Publisher
@@ -212,7 +212,7 @@ def held_on(record: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def gone_on(record: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rows that are published from stored state and the packs that follow."""
+    """Restore the stored state of a step, push the packs that follow, and return the published rows."""
     from tests.transforms import cells
 
     state = cells.State()
@@ -230,7 +230,7 @@ def gone_on(record: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-#: What writes the golden file of a schema, by the schema's name without its number.
+#: The functions that write golden files, by the schema's name without its number.
 WRITERS: dict[str, Callable[[], dict[str, Any]]] = {
     "bastion": lambda: write_engine(method="bastion", k=5, parameters={"reuse": "weighted", "max_reusable": 4}),
     "castle": write_engine,

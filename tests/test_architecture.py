@@ -1,4 +1,4 @@
-"""The pictures of the architecture are those of today's tree."""
+"""The diagrams of the architecture match the tree."""
 
 from __future__ import annotations
 
@@ -46,6 +46,6 @@ def test_every_box_is_a_file_of_the_tree() -> None:
             assert f"`{file}`" in PAGE, file
 
 
-def test_every_room_of_the_page_is_there() -> None:
-    for room in re.findall(r"\| `((?:core|transforms|pipelines)[\w/]*)`", PAGE):
-        assert (ROOT / room).is_dir(), room
+def test_every_folder_of_the_page_is_there() -> None:
+    for folder in re.findall(r"\| `((?:core|transforms|pipelines)[\w/]*)`", PAGE):
+        assert (ROOT / folder).is_dir(), folder

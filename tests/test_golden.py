@@ -1,4 +1,4 @@
-"""State that an earlier release wrote can be loaded, and leads to the same releases."""
+"""State that an earlier version wrote can be loaded, and leads to the same releases."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ENGINES = sorted((golden.TESTS / "core" / "engine" / "golden").glob("*.json"))
 _TRANSFORMS = golden.TESTS / "transforms" / "golden"
 SHARDS = sorted(_TRANSFORMS.glob("shards.*.json"))
 HELD = sorted(_TRANSFORMS.glob("held.*.json"))
-#: The kinds of releases, where a method does not reuse, or samples.
+#: The kinds of releases of methods that do not reuse, or that sample.
 _EVERYTHING = {"castleguard": {0, 1, 2, 3}, "rtree": {0, 2}, "sdgs": {0, 2, 3}}
 PACKS = sorted(_TRANSFORMS.glob("pack.*.json"))
 
@@ -54,8 +54,8 @@ def test_an_engine_goes_on_from_a_golden_snapshot(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ENGINES, ids=lambda path: path.stem)
-def test_it_is_the_same_as_without_the_snapshot(path: Path) -> None:
-    """So the rows of the file are still those that were pushed."""
+def test_an_engine_without_a_snapshot_releases_the_same(path: Path) -> None:
+    """This shows that the rows in the file are those that were pushed before the snapshot."""
     record = load(path)
     engine = create_engine(Policy.from_dict(record["policy"]))
     rows = golden.rows_of(record)
@@ -83,7 +83,7 @@ def test_a_shard_goes_on_from_golden_state(path: Path) -> None:
 @pytest.mark.parametrize("path", SHARDS, ids=lambda path: path.stem)
 def test_a_step_goes_on_from_golden_state(path: Path) -> None:
     record = load(path)
-    by_number = itemgetter("number")  # rows that leave at once do so in any order
+    by_number = itemgetter("number")  # rows released at one moment are in random order
     assert sorted(golden.gone_on(record), key=by_number) == sorted(record["published"], key=by_number)
     assert len(record["published"]) > 60
 

@@ -1,4 +1,4 @@
-"""The tree keeps its shape: small modules, small rooms, one name a module, and tests that mirror the code."""
+"""The tree keeps its shape: small modules, small folders, unique module names, and tests that mirror the code."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 CODE = ("core", "transforms", "pipelines", "runners")
 
-#: The most lines of a module, and the most modules of a folder: "about a dozen".
+#: The most lines of a module, and the most modules of a folder ("about a dozen").
 MOST_LINES, MOST_MODULES = 700, 14
 
-#: Folders of tests that mirror no folder of code: programs, pages and measures have none.
+#: Folders of tests that mirror no folder of the package.
 OTHER_TESTS = {"tests/benchmarks", "tests/examples"}
 
 
 def modules() -> list[Path]:
-    """Every module of the package, in the tree."""
+    """Return the paths of all modules of the package."""
     found = [path for folder in CODE for path in (ROOT / folder).rglob("*.py") if "__pycache__" not in path.parts]
     return sorted(path.relative_to(ROOT) for path in found)
 
@@ -30,9 +30,9 @@ def test_no_module_is_long() -> None:
     assert {path: count for path, count in lines.items() if count > MOST_LINES} == {}
 
 
-def test_no_room_is_crowded() -> None:
-    rooms = Counter(str(path.parent) for path in modules() if path.name != "__init__.py")
-    assert {room: count for room, count in rooms.items() if count > MOST_MODULES} == {}
+def test_no_folder_is_crowded() -> None:
+    folders = Counter(str(path.parent) for path in modules() if path.name != "__init__.py")
+    assert {folder: count for folder, count in folders.items() if count > MOST_MODULES} == {}
 
 
 def test_no_two_modules_share_a_name() -> None:
@@ -43,9 +43,11 @@ def test_no_two_modules_share_a_name() -> None:
     assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
 
 
-def test_every_room_says_what_it_is_for() -> None:
-    rooms = {path.parent for path in modules()}
-    silent = [str(room) for room in rooms if not (ROOT / room / "__init__.py").read_text("utf-8").startswith('"""')]
+def test_every_folder_says_what_it_is_for() -> None:
+    folders = {path.parent for path in modules()}
+    silent = [
+        str(folder) for folder in folders if not (ROOT / folder / "__init__.py").read_text("utf-8").startswith('"""')
+    ]
     assert silent == []
 
 
@@ -57,7 +59,7 @@ def test_tests_mirror_the_code() -> None:
 
 def test_nobody_imports_a_module_under_an_old_name() -> None:
     renamed = re.compile(r"^\s*from crenel[\w.]* import (\w+) as (\w+)$", re.MULTILINE)
-    # An engine's kernel is `kernel` to it: the one short name that every engine may use.
+    # Every engine may import its own kernel module as `kernel`.
     allowed = {"kernel", "qi_types"}
     known = {path.stem for path in modules()} | {path.parent.name for path in modules()}
     found = [
@@ -79,7 +81,7 @@ def test_nobody_imports_a_module_under_an_old_name() -> None:
 )
 def test_what_must_not_come_back(word: str, reason: str) -> None:
     pattern = re.compile(word, re.MULTILINE)
-    # The front door imports late, so that `import crenel` costs nothing.
+    # The top-level package imports lazily, so that `import crenel` is fast.
     others = [path for path in modules() if path != Path("core/__init__.py")]
     found = [str(path) for path in others if pattern.search((ROOT / path).read_text("utf-8"))]
     assert found == [], reason

@@ -1,7 +1,7 @@
-"""A method is written in one place: outside its own folder, code names no method, but for the places listed here.
+"""A method is written in one place: outside its own folder, no code names a method, except in the files listed here.
 
-So whoever adds a method touches its folder, its entry point, its page and its tests. A place that must name a method
-is listed with the reason, and a reason that is no longer needed is to be deleted.
+So to add a method, you touch only its folder, its entry point, its page and its tests. A file that must name a method
+is listed with the reason. Delete an entry that is no longer needed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.test_packaging import PYPROJECT, ROOT
 
 FOLDERS = ("core", "pipelines", "transforms", "runners")
 
-#: Files that name methods, which ones, and why they must.
+#: Files that must name methods: which methods, and why.
 ALLOWED: dict[str, tuple[set[str], str]] = {
     "core/audit/attacks/observer.py": ({"bastion", "castle", "castleguard"}, "the attacker uses how they choose"),
     "core/audit/attacks/reuse.py": ({"bastion", "castle"}, "the attacker computes what they remember"),
@@ -36,13 +36,13 @@ ALLOWED: dict[str, tuple[set[str], str]] = {
 
 
 def folder_of(name: str) -> str:
-    """The folder of a method, relative to the root: that of the module its entry point names."""
+    """Return the folder of a method, relative to the root, as its entry point names it."""
     module = PYPROJECT["project"]["entry-points"][GROUP][name].partition(":")[0]
     return module.replace("crenel.", "core/", 1).replace(".", "/")
 
 
 def texts(tree: ast.Module) -> Iterator[str]:
-    """The texts in the code, but for docstrings."""
+    """Yield the string constants in the code, except docstrings."""
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     docstrings = {
         id(node.body[0].value)
@@ -55,7 +55,7 @@ def texts(tree: ast.Module) -> Iterator[str]:
 
 
 def named(path: Path) -> set[str]:
-    """The methods that a module names, but for those of its own folder."""
+    """Return the methods that a module names, except those of its own folder."""
     inside = path.relative_to(ROOT).as_posix()
     words = list(texts(ast.parse(path.read_text("utf-8"))))
     return {
@@ -76,13 +76,13 @@ def test_no_other_code_names_a_method() -> None:
     found = {
         path.relative_to(ROOT).as_posix(): named(path) for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")
     }
-    # One method may speak of another: it builds on it, or recommends it.
+    # A method may name another one that it builds on or recommends.
     outside = {path: which for path, which in found.items() if which and not path.startswith("core/engine/methods/")}
     assert outside == {path: which for path, (which, _) in ALLOWED.items()}
 
 
 def test_only_its_own_folder_imports_a_method() -> None:
-    """Methods may build on one another; nothing else needs more than the declaration."""
+    """Methods may build on one another. All other code needs only a method's declaration."""
     imports = re.compile(r"^\s*(?:from|import) crenel\.engine\.methods\b", re.MULTILINE)
     importing = {
         path.relative_to(ROOT).as_posix()
@@ -95,7 +95,7 @@ def test_only_its_own_folder_imports_a_method() -> None:
 
 @pytest.mark.parametrize("name", names())
 def test_every_method_is_on_the_pages(name: str) -> None:
-    """Its row in the list of methods, and every parameter on the page of the policy."""
+    """The list of methods has a row for it, and the policy page lists all its parameters."""
     assert f"`{name}`" in (ROOT / "docs/methods.md").read_text("utf-8")
     policy = (ROOT / "docs/policy.md").read_text("utf-8")
     for parameter in find(name).fields:

@@ -1,4 +1,4 @@
-"""The package as it is built: what is in it, what it imports, and that its examples run."""
+"""The built package: its content, its imports, and its examples, which must run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PACKAGE_DIR: dict[str, str] = PYPROJECT["tool"]["setuptools"]["package-dir"]
 
 
 def in_the_tree(pattern: str) -> dict[str, Path]:
-    """Files of the package on disk, by their path inside the installed package."""
+    """Return the package's files in the tree, by their path inside the installed package."""
     found = {}
     for package, folder in PACKAGE_DIR.items():
         for path in (ROOT / folder).rglob(pattern):
@@ -38,7 +38,7 @@ def in_the_tree(pattern: str) -> dict[str, Path]:
 
 
 def modules() -> list[str]:
-    """Names of all modules, from the folders: an editable install does not list its own."""
+    """Return the names of all modules, read from the folders: an editable install does not list its modules."""
     names = [path.removesuffix(".py").replace("/", ".") for path in in_the_tree("*.py")]
     return sorted(name.removesuffix(".__init__") for name in names)
 
@@ -49,7 +49,7 @@ def is_public(module: str) -> bool:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Names in the wheel, built from a copy of the tree: leftovers in build/ would end up in it."""
+    """Build the wheel, and return the names in it. It is built from a copy of the tree, without leftovers in build/."""
     tree = tmp_path_factory.mktemp("tree")
     for folder in PACKAGE_DIR.values():
         shutil.copytree(ROOT / folder, tree / folder, ignore=shutil.ignore_patterns("__pycache__"))
@@ -93,15 +93,15 @@ def test_the_wheel_holds_the_licence(wheel: list[str]) -> None:
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in wheel)
 
 
-def test_the_front_door_is_light() -> None:
-    """The author of a policy waits for `import crenel`: it loads no Beam, no compiler, no Arrow."""
+def test_importing_the_package_is_light() -> None:
+    """`import crenel` must be fast for authors of policies, so it loads no Beam, no compiler and no Arrow."""
     heavy = ["apache_beam", "numba", "pyarrow"]
     code = f"import sys, crenel; print(*sorted(set({heavy}) & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.split() == []
 
 
-def test_the_front_door_offers_what_a_user_needs() -> None:
+def test_the_package_exports_what_a_user_needs() -> None:
     crenel = importlib.import_module("crenel")
     offered = {"Anonymize", "AnonymizeBounded", "Policy", "PolicyError", "audit", "check_engine", "create_engine"}
     assert set(crenel.__all__) == offered | {"__version__"}
@@ -113,7 +113,7 @@ def test_the_front_door_offers_what_a_user_needs() -> None:
 
 
 def test_a_policy_and_a_declaration_are_light() -> None:
-    """Whoever only reads policies waits for no compiler."""
+    """Reading a policy must be fast, so it loads no compiler."""
     code = (
         "import sys, crenel, crenel.engine, crenel.policy.methods as methods\n"
         "crenel.Policy, crenel.create_engine, [methods.find(name) for name in methods.names()]\n"

@@ -1,4 +1,4 @@
-"""The README's tables, policy and examples are the first thing a user copies: each is run as it is printed."""
+"""Users copy the README's tables, policy and examples first, so each is run as it is printed."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ README = (ROOT / "README.md").read_text("utf-8")
 
 
 def blocks(language: str, text: str = README) -> list[str]:
-    """The fenced blocks of this language."""
+    """Return the fenced blocks of this language."""
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
 
 
 def tables(text: str) -> list[list[list[str]]]:
-    """The cells of each Markdown table; the line under a table's head is left out."""
+    """Return the cells of each Markdown table, without the line under its header."""
     found = []
     for table in re.findall(r"^(?:\|.*\|\n)+", text, re.MULTILINE):
         lines = [line.strip("|").split("|") for line in table.splitlines()]
@@ -29,7 +29,7 @@ def tables(text: str) -> list[list[list[str]]]:
 
 
 def run(command: list[str], folder: Path) -> str:
-    """What a command prints."""
+    """Run a command, and return what it prints."""
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -46,7 +46,7 @@ def test_the_policy_publishes_the_table_that_is_shown(tmp_path: Path) -> None:
     with (tmp_path / "published.csv").open(newline="") as file:
         published = list(csv.reader(file))
     assert published[0] == shown[0]
-    # The order of the rows is secret, and another one in every run.
+    # The order of the rows is random, and differs between runs.
     assert sorted(published[1:]) == sorted(shown[1:])
 
 
@@ -60,7 +60,7 @@ def test_the_policy_promises_a_crowd(tmp_path: Path) -> None:
 
 def test_the_pipeline_publishes_every_row(tmp_path: Path) -> None:
     (pipeline,) = blocks("python")
-    # By name, so that Beam does not first try to fetch another runner.
+    # Name the runner, so that Beam does not first try to download another one.
     run([sys.executable, "-c", pipeline.replace("beam.Pipeline()", 'beam.Pipeline("FnApiRunner")')], tmp_path)
     lines = [line for path in tmp_path.glob("published*") for line in path.read_text().splitlines()]
     assert len(lines) == 100

@@ -1,4 +1,4 @@
-"""The streams of the experiments are what they say they are."""
+"""The streams of the experiments have the properties that they claim."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_power_law_values_have_their_chances(alpha: float) -> None:
     expected = n * weights / weights.sum()
     for column in stream.rows.qi.T:
         counts = np.bincount(column.astype(int), minlength=values + 1)[1:]
-        # The seed is fixed; five standard deviations leave room for another generator.
+        # The seed is fixed. Five standard deviations would pass with almost any other generator, too.
         assert np.all(np.abs(counts - expected) < 5 * np.sqrt(expected))
     assert [qi.geometry.widest() for qi in stream.quasi_identifiers.values()] == [(1, values)] * 2
     assert len(np.unique(stream.rows.person)) == n

@@ -1,4 +1,4 @@
-"""The benchmarks run, and end with one line of JSON. How fast they say we are is not judged."""
+"""The benchmarks run, and end with one line of JSON. The measured speed is not checked."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_the_castleguard_paper(data_dir: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_how_the_authors_judged_k_nn(data_dir: Path) -> None:
-    """The paper's 54.87% for the data as they are: predictions compared with other rows' labels."""
+    """The paper's 54.87% for the original data comes from comparing predictions with the labels of other rows."""
     pytest.importorskip("sklearn", reason="classifiers need the extra `benchmarks`")
     assert data_dir
     data = castleguard_paper.pima()
@@ -137,7 +137,7 @@ def test_a_table_finds_its_place_on_the_page() -> None:
 
 
 def test_the_engine(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """All but the first use, which compiles for half a minute."""
+    """Run all parts except the first use, which compiles for half a minute."""
     assert data_dir
     parts = [part for part in engine.PARTS if part != "first_use"]
     assert engine.main(["--quick", "--only", ",".join(parts)]) == 0
@@ -152,7 +152,7 @@ def test_shards(data_dir: Path, capsys: pytest.CaptureFixture[str], tmp_path: Pa
     figures = last_line(capsys)
     for found in figures["sharding"].values():
         assert len(found["person"]["loss"]) == len(found["locality"]["loss"]) == len(found["shards"])
-        # One shard is one shard, whatever deals the rows out.
+        # With one shard, it does not matter how rows are assigned.
         assert found["person"]["loss"][0] == found["locality"]["loss"][0]
     assert figures["cost"]["packs"]["10"]["row"] > figures["cost"]["packs"]["1000"]["row"]
     pytest.importorskip("matplotlib", reason="plots need the extra `benchmarks`")
@@ -259,7 +259,7 @@ def test_files_of_every_format_hold_the_same_rows(kind: str, tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_the_first_use(capsys: pytest.CaptureFixture[str]) -> None:
-    """With kernels that may be compiled already: what compiling costs is not tried here."""
+    """Kernels may already be compiled, so this does not measure compilation."""
     assert first_use.main(["--quick", "--only", "methods"]) == 0
     figures = last_line(capsys)
     assert figures["methods"]["mondrian"]["this"]["modules"] > 100
@@ -275,6 +275,6 @@ def test_another_copy_is_measured_in_turns(capsys: pytest.CaptureFixture[str], t
 
 
 def _site(folder: Path) -> Path:
-    """A folder with a copy of the package."""
+    """Make a folder with a copy of the package."""
     first_use.install(copies(None)[0], folder, cold=False)
     return folder

@@ -1,4 +1,4 @@
-"""The benchmarks of the transform run, and end with one line of JSON. What they measure is not judged."""
+"""The benchmarks of the transform run, and end with one line of JSON. The measured values are not checked."""
 
 from __future__ import annotations
 

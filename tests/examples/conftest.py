@@ -1,4 +1,4 @@
-"""The broker of the tests of Kafka, for the example that needs one."""
+"""Provides the broker of the Kafka tests to the example that needs one."""
 
 from __future__ import annotations
 

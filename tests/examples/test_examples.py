@@ -1,4 +1,4 @@
-"""Every program of `examples/` runs, as its users would run it, and publishes what it says."""
+"""Every program in `examples/` runs as a user would run it, and publishes what it promises."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXAMPLES = ROOT / "examples"
 
 
 def run(*command: str | Path, at: Path, path: Path | None = None) -> str:
-    """What a program prints; `path` is where else it finds packages."""
+    """Run a program and return what it prints; `path` is a further folder of packages."""
     environment = dict(os.environ)
     if path is not None:
         environment["PYTHONPATH"] = str(path)

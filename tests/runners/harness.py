@@ -24,14 +24,14 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 PATIENCE = 400.0
 
 SETTINGS: Mapping[str, Any] = {
-    # Full checkpoints, so that their sizes are the size of the state.
+    # Full checkpoints, so that the size of a checkpoint is the size of the state.
     "execution.checkpointing.incremental": "false",
-    # A process that is gone refuses connections, which Flink notices at once; a slow one must not count as gone.
+    # Flink notices a dead process at once, because connections are refused. A slow process must not count as dead.
     "heartbeat.interval": 500,
     "heartbeat.timeout": 120_000,
     "restart-strategy.exponential-delay.initial-backoff": "200 ms",
     "restart-strategy.exponential-delay.max-backoff": "1 s",
-    # The processes live too briefly for thorough compilation.
+    # The processes are too short-lived to gain from optimized JIT compilation.
     "env.java.opts.all": "-XX:TieredStopAtLevel=1",
 }
 
@@ -53,8 +53,8 @@ class Flink:
     """A cluster and its job server.
 
     Args:
-        folder: Where all of it is.
-        task_managers: How many; each has one slot.
+        folder: The folder for all files of the cluster.
+        task_managers: The number of TaskManagers; each has one slot.
         settings: Settings of Flink.
     """
 
@@ -100,7 +100,7 @@ class Flink:
         return job
 
     def workers(self) -> dict[int, int]:
-        """The process ids of the Python workers, and of their TaskManagers."""
+        """Return the process ids of the Python workers, each with that of its TaskManager."""
         managers = {process.pid for process in self.cluster.task_managers}
         found = {}
         for entry in Path("/proc").iterdir():
@@ -145,23 +145,23 @@ class Running:
 
     @property
     def state(self) -> str:
-        """The state of the job: RUNNING, RESTARTING, FINISHED, ..."""
+        """Return the state of the job: RUNNING, RESTARTING, FINISHED, ..."""
         return str(self._rest.get(f"/jobs/{self.id}")["state"])
 
     def checkpoints(self) -> dict[str, Any]:
-        """The statistics of its checkpoints."""
+        """Return the statistics of the job's checkpoints."""
         return dict(self._rest.get(f"/jobs/{self.id}/checkpoints"))
 
     def completed(self) -> int:
-        """The number of completed checkpoints."""
+        """Return the number of completed checkpoints."""
         return int(self.checkpoints()["counts"]["completed"])
 
     def restored(self) -> int:
-        """How often the job was restored from a checkpoint or savepoint."""
+        """Return how often the job was restored from a checkpoint or savepoint."""
         return int(self.checkpoints()["counts"]["restored"])
 
     def size(self, step: str) -> int:
-        """The bytes of a step's state in the latest checkpoint. The step is named by a part of its name."""
+        """Return the bytes of state of a step, given by a part of its name, in the latest checkpoint."""
         latest = self.checkpoints()["latest"]["completed"]["id"]
         tasks = self._rest.get(f"/jobs/{self.id}/checkpoints/details/{latest}")["tasks"]
         named = {one["id"]: one["name"] for one in self._rest.get(f"/jobs/{self.id}")["vertices"]}
@@ -187,7 +187,7 @@ class Running:
         self.wait(lambda: self.completed() >= before + more, f"{more} further checkpoints")
 
     def cause(self) -> str:
-        """The last failure, in short."""
+        """Return a short description of the last failure."""
         told = self._rest.get(f"/jobs/{self.id}/exceptions")["exceptionHistory"]["entries"]
         return "; ".join(str(one["stacktrace"])[:400] for one in told[:2])
 

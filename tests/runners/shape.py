@@ -1,7 +1,7 @@
-"""The shape of a job, by which a runner finds the state of a job that is updated.
+"""The shape of a job, by which a runner finds the state of an updated job.
 
-That is the names of steps, how they are connected, the coders in between, and the state and timers of each. What is
-pickled (the code itself) may change. `python -m tests.runners.shape` writes the golden files that are not there.
+The shape is the names of the steps, their connections, the coders between them, and the state and timers of each step.
+The pickled code may change. `python -m tests.runners.shape` writes the golden files that do not exist yet.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.transforms.streams import anonymize, policy, rows
 
 GOLDEN = Path(__file__).parent / "golden"
 
-#: None of it exists; the names only have to look right.
+#: Nothing here exists; the names only have to be well-formed.
 FLAGS = (
     "--project=no-such-project",
     "--region=europe-west1",
@@ -41,7 +41,7 @@ TOPICS = pubsub.Topics(
 
 
 def transform() -> dict[str, Any]:
-    """`Anonymize` by itself."""
+    """Return the shape of `Anonymize` alone."""
     pipeline = beam.Pipeline(runner="FnApiRunner")
     given = pipeline | "Given" >> beam.Create(rows(3), reshuffle=False)
     _ = given | "Anonymize" >> anonymize(shards=4)
@@ -49,7 +49,7 @@ def transform() -> dict[str, Any]:
 
 
 def dataflow_job() -> dict[str, Any]:
-    """The job that a dry run would submit to Dataflow."""
+    """Return the shape of the job that would be submitted to Dataflow."""
     made = dry_run()
     return shape(
         made.proto_pipeline, own=("Parse", "Anonymize", "Encode ", "All rejected"), outer=("Read", "Commit ", "Write ")
@@ -57,7 +57,7 @@ def dataflow_job() -> dict[str, Any]:
 
 
 def dry_run(flags: tuple[str, ...] = FLAGS) -> Any:
-    """Launch, and return Beam's runner as the dry run left it."""
+    """Launch a dry run, and return Beam's runner after it."""
     from unittest import mock
 
     from apache_beam.options.pipeline_options import GoogleCloudOptions
@@ -71,7 +71,7 @@ def dry_run(flags: tuple[str, ...] = FLAGS) -> Any:
         return run_pipeline(self, *arguments, **named)
 
     job = Job(build=lambda p: pubsub.build(p, policy(shards=4), TOPICS), rows=0, shards=4, flags=flags)
-    # The one request that a dry run would send over the network.
+    # This is the only network request that a dry run would send.
     with (
         mock.patch.object(DataflowRunner, "run_pipeline", kept),
         mock.patch.object(GoogleCloudOptions, "_warn_if_soft_delete_policy_enabled", lambda *_: None),
@@ -81,7 +81,7 @@ def dry_run(flags: tuple[str, ...] = FLAGS) -> Any:
 
 
 def shape(proto: api.Pipeline, own: tuple[str, ...], outer: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The steps whose names begin with `own`, and the outermost of those whose names begin with `outer`."""
+    """Return the steps whose names begin with `own`, and the outermost steps whose names begin with `outer`."""
     parts = proto.components
     steps = {}
     for step in parts.transforms.values():
@@ -93,7 +93,7 @@ def shape(proto: api.Pipeline, own: tuple[str, ...], outer: tuple[str, ...] = ()
 
 
 def _step(parts: api.Components, step: api.PTransform) -> dict[str, Any]:
-    # Beam guarantees urns only for primitives.
+    # Beam keeps URNs stable only for primitives.
     urn = step.spec.urn if not step.subtransforms else "composite"
     found: dict[str, Any] = {"urn": urn, "inputs": _edges(parts, step.inputs), "outputs": _edges(parts, step.outputs)}
     if step.spec.urn == "beam:transform:pardo:v1":
@@ -124,7 +124,7 @@ def _coder(parts: api.Components, name: str) -> str:
     return f"{short}({', '.join(inside)})" if inside else short
 
 
-#: The golden files by name and version, and the functions that make them.
+#: The golden files by name and version, with the functions that compute their content.
 SHAPES: dict[str, Callable[[], dict[str, Any]]] = {"transform.1": transform, "dataflow.1": dataflow_job}
 
 

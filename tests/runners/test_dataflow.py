@@ -1,6 +1,6 @@
 """Dataflow without Dataflow: options, a dry run, and the shape of the job that an update must keep.
 
-No service is reached here, and nothing here shows that it would accept the job.
+These tests do not contact the service, so they do not show that it would accept the job.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ POLICY = (
 
 @pytest.fixture
 def google() -> None:
-    """Google's libraries."""
+    """Skip the test without Google's client libraries; fail if CRENEL_REQUIRE_DATAFLOW is set."""
     if importlib.util.find_spec("apitools") is None:
         reason = "the dry run needs Google's libraries: pip install 'crenel[dataflow]', as make dataflow-test does"
         if os.environ.get("CRENEL_REQUIRE_DATAFLOW"):
@@ -217,7 +217,7 @@ def test_a_message_that_is_no_row_is_rejected_unchanged() -> None:
 def test_the_template_has_the_parameters_of_its_entry_point() -> None:
     told = json.loads((TEMPLATE / "metadata.json").read_text())
     assert told["streaming"] is True
-    # A row that is published twice must be published the same: never at least once.
+    # At-least-once mode could publish a row twice under different generalizations.
     assert (told["supportsExactlyOnce"], told["supportsAtLeastOnce"]) == (True, False)
     actions = {action.dest: action for action in _parser()._actions if action.dest not in ("help", "runner")}
     assert {parameter["name"]: parameter["isOptional"] for parameter in told["parameters"]} == {
@@ -255,7 +255,7 @@ def test_the_entry_point_reports_mistakes_in_sentences(policy_file: Path, capsys
 
 
 def test_a_policy_is_fetched_with_its_hierarchies(policy_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bucket that is a folder."""
+    """A folder stands in for the bucket."""
     bucket, here = "gs://no-such-bucket", str(policy_file.parents[1])
     match, read = FileSystems.match, FileSystems.open
 

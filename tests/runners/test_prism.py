@@ -1,4 +1,4 @@
-"""Prism: it is built if Go is there, refused in a sentence if not, and correct with slow bundles.
+"""Prism: built if Go is installed, otherwise refused with a clear message; and correct with slow bundles.
 
 `pytest --prism` also runs the transform's own tests there: see `make prism-test`.
 """
@@ -45,14 +45,14 @@ FIRST = GIVEN[0]["seen"]
 
 @pytest.fixture
 def on_prism() -> None:
-    """Prism, for the pipelines of a test."""
+    """Skip the test unless pipelines run on Prism."""
     if streams.ON_PRISM is None:
         pytest.skip("Prism is built and tried by make prism-test (pytest --prism)")
 
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    """A folder with a policy, and rows in two files."""
+    """Write a policy, and rows in two files; return their folder."""
     (tmp_path / "policy.yaml").write_text(POLICY)
     draw = random.Random(1)
     for name in ("a", "b"):
@@ -140,11 +140,11 @@ def _alive(pid: int) -> bool:
 
 @pytest.mark.prism
 def test_slow_bundles_are_not_split(on_prism: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prism would split a slow bundle, and run both parts at once on the state of one key."""
+    """Unless told otherwise, Prism splits a slow bundle and runs both parts at once on the state of one key."""
     take, slow = hold_step.HoldRows._take, [1.0]
 
     def slowly(self: Any, *arguments: Any) -> Any:
-        time.sleep(slow.pop() if slow else 0.0)  # as when the engine is compiled
+        time.sleep(slow.pop() if slow else 0.0)  # like compilation of the engine
         return take(self, *arguments)
 
     monkeypatch.setattr(hold_step.HoldRows, "_take", slowly)
@@ -181,7 +181,7 @@ def test_a_step_that_fails_fails_the_run(on_prism: None) -> None:
 
 @pytest.mark.parametrize(("runner", "asked"), [("PrismRunner", True), ("DirectRunner", True), ("FlinkRunner", False)])
 def test_prism_is_asked_not_to_split(runner: str, asked: bool) -> None:
-    """Also where Beam may choose Prism by itself."""
+    """This includes the DirectRunner, for which Beam may choose Prism."""
     pipeline = beam.Pipeline(runner=runner, options=PipelineOptions([]))
     _ = pipeline | beam.Create(GIVEN) | anonymize()
     assert bool(pipeline.options.view_as(DebugOptions).lookup_experiment("prism_disable_sdf_split")) == asked
@@ -191,7 +191,7 @@ def test_prism_is_asked_not_to_split(runner: str, asked: bool) -> None:
 
 
 def go(folder: Path, script: str) -> Path:
-    """A fake Go that runs a script."""
+    """Write a fake `go` command that runs a script."""
     folder.mkdir(exist_ok=True)
     path = folder / "go"
     path.write_text(f"#!/bin/sh\n{script}\n")
@@ -201,7 +201,7 @@ def go(folder: Path, script: str) -> Path:
 
 @pytest.fixture
 def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine with neither Go nor Prism; returns the only folder in PATH."""
+    """Simulate a machine with neither Go nor Prism; return the only folder in PATH."""
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(prism.sysconfig, "get_path", lambda _: str(tmp_path / "scripts"))

@@ -1,5 +1,5 @@
 """The runner for endless input: sources, timers in order, state, stopping, errors, and what it refuses."""
-# ruff: noqa: B008 - Beam asks for state and timers by defaults of arguments
+# ruff: noqa: B008 - Beam declares state and timers as default arguments
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from crenel.transforms import Anonymize, Counts
 FOREVER = 1 << 60
 #: The end of time, in seconds.
 END = GlobalWindow().max_timestamp().micros // 1_000_000
-#: What the steps of the running test saw; one test runs at a time, all of it in one thread.
+#: What the steps of the running test recorded. A test runs in one thread, and only one runs at a time.
 SEEN: list[Any] = []
 STOP = threading.Event()
 
@@ -46,7 +46,7 @@ def _fresh() -> None:
 
 
 def run(build: Any) -> list[Any]:
-    """Run a pipeline, and return what its steps saw."""
+    """Run a pipeline, and return what its steps recorded."""
     assert streaming.launch(Job(build=build, rows=0, shards=1, stop=STOP)) == 1
     return SEEN
 
@@ -71,7 +71,7 @@ class Ranges(RestrictionProvider):
 
 
 class Count(beam.DoFn):
-    """Emits (name, number) at `number * step` seconds, five a call, and asks to be resumed."""
+    """Emits (name, number) at `number * step` seconds, five per call, and asks to be resumed."""
 
     @beam.DoFn.unbounded_per_element()
     def process(
@@ -130,7 +130,7 @@ class Pairs(beam.DoFn):
 def test_a_bundle_is_one_call_of_the_source_and_steps_end_in_order() -> None:
     def build(pipeline: beam.Pipeline) -> None:
         bundles = counting(pipeline, ("a", 12, 1)) | "Bundles" >> beam.ParDo(Pairs())
-        # What a step emits at the end of a bundle is in the same bundle of the next step.
+        # The next step gets what this step emits at the end of a bundle within the same bundle.
         _ = bundles | "Again" >> beam.Map(lambda numbers: ("", numbers)) | "More" >> beam.ParDo(Pairs())
         _ = bundles | beam.ParDo(See())
 
@@ -163,7 +163,7 @@ def test_a_step_is_set_up_once_and_torn_down_once() -> None:
 
 
 def test_a_source_is_read_to_its_end_and_the_one_behind_comes_first() -> None:
-    """One source's event time goes on ten times as fast, so it waits for the other."""
+    """One source's event time advances ten times as fast, so that source has to wait for the other."""
 
     def build(pipeline: beam.Pipeline) -> None:
         _ = counting(pipeline, ("slow", 50, 1), ("fast", 50, 10)) | beam.ParDo(See())
@@ -186,12 +186,12 @@ def test_an_endless_source_is_stopped_and_what_is_held_is_released() -> None:
         _ = numbers | "Stop" >> beam.ParDo(StopAt())
         _ = numbers | "Hold" >> beam.ParDo(Hold(100)) | beam.ParDo(See())
 
-    # Of the bundle in which the stop was asked for all five are there.
+    # The bundle that asks for the stop is completed: all its five elements are here.
     assert run(build) == [("a", number) for number in range(35)]
 
 
 class Idle(beam.DoFn):
-    """Has nothing to say, for a while."""
+    """Emits nothing, and asks to be resumed after 0.2 seconds."""
 
     @beam.DoFn.unbounded_per_element()
     def process(
@@ -221,7 +221,7 @@ def test_input_without_a_source_is_over_at_once() -> None:
 
 
 class Hold(beam.DoFn):
-    """Holds each element for so many seconds."""
+    """Holds each element for `delay` seconds."""
 
     HELD = BagStateSpec("held", VarIntCoder())
     NAME = ReadModifyWriteStateSpec("name", StrUtf8Coder())
@@ -279,7 +279,7 @@ def test_timers_fire_in_order_when_the_watermark_passes_them_and_not_before() ->
 
 
 class Again(beam.DoFn):
-    """Sets its timer again and clears others."""
+    """Sets timers repeatedly, and clears one of them."""
 
     TIMER = TimerSpec("timer", TimeDomain.WATERMARK)
     LAST = TimerSpec("last", TimeDomain.WATERMARK)
@@ -364,7 +364,7 @@ def test_anonymize_releases_rows_before_their_deadlines_while_the_stream_goes_on
         if kind == "in":
             arrived = element["number"]
         elif kind == "out":
-            # Five rows are a bundle, and the watermark is that of the last.
+            # A bundle has five rows, and the watermark is the time of the last one.
             assert arrived <= element["number"] + 16 + 5, "a row left after its deadline"
     published = sorted(element["number"] for kind, element, _ in seen if kind == "out")
     counts = Counts.of(element for kind, element, _ in seen if kind == "counts")

@@ -1,4 +1,4 @@
-"""A stateful step without a runner: state that can be rolled back, timers, workers that come and go."""
+"""Runs a stateful step without a runner: state that can be rolled back, a timer, and replaceable workers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ END = GlobalWindow().max_timestamp().micros
 
 
 class Bag:
-    """What Beam's bag promises, and no more: the order in which it is read is not the one of adding."""
+    """A bag that promises no more than Beam's: items are not read in the order in which they were added."""
 
     def __init__(self) -> None:
         self.items: list[bytes] = []
@@ -76,14 +76,14 @@ class State:
 
 
 class Worker:
-    """One instance of the step, on a machine of its own or beside others."""
+    """One instance of the step. Instances share the process's engine cache until `forget` empties it."""
 
     def __init__(self, of: Policy, *, secret: bytes = b"secret", uid: str = "uid") -> None:
         self.step = HoldRows(of, secret, uid)
         self.step.setup()
 
     def push(self, state: State, pack: bytes, *, at: int = 0, shard: int = 0, window: Any = None) -> list[Any]:
-        """Take a pack."""
+        """Process a pack, and return what is emitted."""
         window = window or GlobalWindow()
         elements = self.step.process(
             (shard, pack), Timestamp(micros=at), window, state.log, state.snapshot, state.token, state
@@ -91,7 +91,7 @@ class Worker:
         return list(elements)
 
     def fire(self, state: State, *, at: int | None = None, shard: int = 0, window: Any = None) -> list[Any]:
-        """Let the timer fire: at its time, told in milliseconds, or at another."""
+        """Fire the timer, at its own time or at another one, rounded down to milliseconds as Beam does."""
         window = window or GlobalWindow()
         at = state.timer if at is None else at
         assert at is not None
@@ -103,35 +103,35 @@ class Worker:
 
 
 def packs(of: Policy, given: list[dict[str, Any]], size: int, *, secret: bytes = b"secret") -> list[bytes]:
-    """The rows in packs of some size, of one shard."""
+    """Return the rows as packs of `size` rows, all of one shard."""
     packer = Packer(of, secret)
     made = [packer.pack_dicts(given[start : start + size], None) for start in range(0, len(given), size)]
     return [pack.to_bytes() for packed in made for pack in packed.packs]
 
 
 def published(elements: Iterable[Any]) -> list[Any]:
-    """The rows among what a worker emitted."""
+    """Return the published rows among the elements that a worker emitted."""
     return [element.value for element in elements if not isinstance(element, TaggedOutput)]
 
 
 def tagged(elements: Iterable[Any], tag: str) -> list[Any]:
-    """What a worker emitted under a name."""
+    """Return the elements that a worker emitted to one named output."""
     return [e.value.value for e in elements if isinstance(e, TaggedOutput) and e.tag == tag]
 
 
 def forget() -> None:
-    """As if the process had been started anew."""
+    """Empty the engine cache, as if the process had restarted."""
     CACHE._kept.clear()
 
 
 def rolled_back(state: State) -> State:
-    """A copy to go back to."""
+    """Return a copy of the state to roll back to."""
     return copy.deepcopy(state)
 
 
 @contextmanager
 def short_logs(size: int) -> Iterator[None]:
-    """Let a log become a snapshot when it has more bytes than this."""
+    """Set how many bytes a log may have before a snapshot may replace it."""
     before, hold_step._SHORTEST_LOG = hold_step._SHORTEST_LOG, size
     try:
         yield

@@ -1,4 +1,4 @@
-"""Streams for the tests of transforms: rows, a policy, ways to run them, and a judge of what came out."""
+"""Streams for the tests of transforms: rows, a policy, ways to run them, and an audit of the output."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SECOND = 1_000_000
 
 
 def policy(**changes: Any) -> Policy:
-    """A policy of all kinds of columns; the rows' number is published, so that they can be found again."""
+    """Return a policy with every kind of column. It publishes `number`, by which tests find rows again."""
     said: dict[str, Any] = {
         "version": 1,
         "person": "patient",
@@ -54,7 +54,7 @@ def policy(**changes: Any) -> Policy:
 
 
 def rows(count: int, *, seed: int = 1, every: float = 10.0, persons: int | None = None) -> list[dict[str, Any]]:
-    """Rows in the order of their event times, `every` so many seconds."""
+    """Return rows in the order of their event times, `every` seconds apart."""
     draw = random.Random(seed)
     leaves = [leaf for group in EDUCATION["any"].values() for leaf in group]
     return [
@@ -72,11 +72,11 @@ def rows(count: int, *, seed: int = 1, every: float = 10.0, persons: int | None 
     ]
 
 
-# --- What comes out ---
+# --- Output ---
 
 
 class Left(NamedTuple):
-    """One element that came out: its value, timestamp in microseconds, and window."""
+    """One element of an output: its value, timestamp in microseconds, and window."""
 
     value: Any
     timestamp: int
@@ -84,7 +84,7 @@ class Left(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """All that came out of a run."""
+    """All outputs of a run."""
 
     published: list[Left]
     suppressed: list[Left]
@@ -95,18 +95,18 @@ class Outcome(NamedTuple):
     result: Any
 
     def counter(self, name: str) -> int:
-        """The value of one of crenel's counters, over all steps."""
+        """Return the value of one of crenel's counters, summed over all steps."""
         found = self.result.metrics().query(beam.metrics.MetricsFilter().with_namespace("crenel"))
         return sum(metric.committed for metric in found["counters"] if metric.key.metric.name == name)
 
     def distribution(self, name: str) -> Any:
-        """One of crenel's distributions."""
+        """Return one of crenel's distributions."""
         found = self.result.metrics().query(beam.metrics.MetricsFilter().with_namespace("crenel"))
         (metric,) = [m for m in found["distributions"] if m.key.metric.name == name]
         return metric.committed
 
 
-#: Where Prism is, if pipelines are to run there and nowhere else.
+#: The Prism binary if all pipelines must run on Prism, else None.
 ON_PRISM: str | None = None
 
 NAMES = ("published", "suppressed", "rejected", "releases", "trace", "counts")
@@ -114,7 +114,7 @@ _KEPT: dict[str, list[Any]] = {}
 
 
 class _Keep:
-    """A matcher that keeps all there is. Called twice, as when a bundle is replayed, it keeps the same."""
+    """A matcher that keeps all elements. A second call, as when a bundle is replayed, keeps the same ones."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -124,7 +124,7 @@ class _Keep:
 
 
 class _Append(beam.DoFn):
-    """A sink that needs no GroupByKey: cheap, and some runners lose there what a timer at the end of time emits."""
+    """A cheap sink without a GroupByKey, in which some runners lose what a timer emits at the end of time."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -143,7 +143,7 @@ def run(
     options: Mapping[str, Any] | None = None,
     runner: str = "FnApiRunner",
 ) -> Outcome:
-    """Run rows through a transform, in this process, and keep all that comes out."""
+    """Run rows through a transform in this process, and return all its outputs."""
     _KEPT.clear()
     _KEPT.update({name: [] for name in NAMES})
     if ON_PRISM is not None:
@@ -156,7 +156,7 @@ def run(
         given = given | "Window" >> beam.WindowInto(window)
     anonymized = given | "Anonymize" >> transform
     for name in NAMES:
-        # A bundle that is replayed would append twice.
+        # A replayed bundle would append its elements twice.
         keep(getattr(anonymized, name), name, at_once="direct_runner_bundle_repeat" not in (options or {}))
     result = pipeline.run()
     result.wait_until_finish()
@@ -172,7 +172,7 @@ def keep(pcoll: beam.PCollection, name: str, *, at_once: bool = False) -> None:
 
 
 def kept(name: str) -> list[Any]:
-    """The values kept under a name."""
+    """Return the values kept under a name."""
     return [left.value for left in _KEPT[name]]
 
 
@@ -180,19 +180,19 @@ def kept(name: str) -> list[Any]:
 
 
 def timestamped(given: Sequence[dict[str, Any]]) -> list[TimestampedValue]:
-    """Rows as elements that have Beam's timestamp, of their column `seen`."""
+    """Return rows as elements whose Beam timestamp is their column `seen`."""
     return [TimestampedValue(row, row["seen"]) for row in given]
 
 
 class Stamp(beam.DoFn):
-    """Gives each row Beam's timestamp, of its column `seen`."""
+    """Sets each row's Beam timestamp to its column `seen`."""
 
     def process(self, element: dict[str, Any]) -> Iterator[TimestampedValue]:
         yield TimestampedValue(element, element["seen"])
 
 
 class Stamped(beam.PTransform):
-    """Bounded rows with Beam's timestamps."""
+    """A bounded source of rows with Beam timestamps."""
 
     def __init__(self, given: Sequence[dict[str, Any]]) -> None:
         super().__init__()
@@ -203,7 +203,7 @@ class Stamped(beam.PTransform):
 
 
 def stream(parts: Iterable[Sequence[dict[str, Any]] | float]) -> TestStream:
-    """A stream: lists of rows are bundles, numbers are watermarks in seconds. It ends at the end of time."""
+    """Return a stream: lists of rows are bundles, numbers are watermarks in seconds. It ends at the end of time."""
     made = TestStream()
     for part in parts:
         if isinstance(part, (int, float)):
@@ -213,23 +213,23 @@ def stream(parts: Iterable[Sequence[dict[str, Any]] | float]) -> TestStream:
     return made.advance_watermark_to_infinity()
 
 
-# --- The judge ---
+# --- Audit ---
 
 
 def as_dict(value: Any) -> dict[str, Any]:
-    """A published row of any kind as a dict, its ranges too."""
+    """Convert a published row of any kind to a dict, and its ranges to dicts."""
     plain = value if isinstance(value, dict) else value._asdict()
     return {name: as_dict(inner) if hasattr(inner, "_asdict") else inner for name, inner in plain.items()}
 
 
 def as_dicts(left: Iterable[Left]) -> list[dict[str, Any]]:
-    """Elements of any kind, batches too, as dicts."""
+    """Convert elements of any kind, including batches, to dicts."""
     found = [one.value.to_pylist() if isinstance(one.value, pa.RecordBatch) else [as_dict(one.value)] for one in left]
     return [row for some in found for row in some]
 
 
 def span(name: str, value: Any) -> tuple[float, float]:
-    """The coordinates that a published value stands for, worked out without the library."""
+    """Return the coordinates that a published value covers, computed without the library."""
     if value is None:
         return math.nan, math.nan
     if name == "age":
@@ -245,7 +245,7 @@ def span(name: str, value: Any) -> tuple[float, float]:
 def judge(
     of: Policy, given: Sequence[dict[str, Any]], published: Sequence[Left], suppressed: Sequence[Any], **known: Any
 ) -> Report:
-    """Audit what was published of the rows of one shard and window."""
+    """Audit the published rows of one shard and window."""
     encoded = Encoder(of).encode({name: [row.get(name) for row in given] for name in given[0]})
     assert not encoded.rejected
     place = {row["number"]: i for i, row in enumerate(given)}
@@ -267,7 +267,7 @@ def judge(
     )
 
 
-#: What cannot be told from the published rows alone.
+#: Parts of audit messages that the published rows alone cannot settle.
 UNTOLD = (
     "before they arrived",
     "further than t",
@@ -282,7 +282,7 @@ UNTOLD = (
 def check(
     of: Policy, given: Sequence[dict[str, Any]], published: Sequence[Left], suppressed: Sequence[Any], **known: Any
 ) -> Report:
-    """Every row of one shard and window left once, in a group, in time."""
+    """Check that every row of one shard and window was published once, in a group, by its deadline."""
     report = judge(of, given, published, suppressed, **known)
     assert report.problems() == []
     assert [text for text in report.unchecked() if not any(known in text for known in UNTOLD)] == []
@@ -291,5 +291,5 @@ def check(
 
 
 def anonymize(*, overlapping_windows: bool = False, **changes: Any) -> Anonymize:
-    """The transform, of the policy with these changes."""
+    """Return the transform for the policy with these changes."""
     return Anonymize(policy(**changes), overlapping_windows=overlapping_windows)

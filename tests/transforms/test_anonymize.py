@@ -1,4 +1,4 @@
-"""The results: by name, and as the plain PCollection of published rows; and the steps, whose labels are interface."""
+"""Results by name and as the plain PCollection of published rows; and the labels of steps, which are an interface."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GIVEN[7]["age"] = -1.0
 
 
 def labels(pipeline: beam.Pipeline) -> list[str]:
-    """The full labels of all steps."""
+    """Return the full labels of all steps."""
     found = []
 
     class Visitor(PipelineVisitor):
@@ -45,7 +45,7 @@ def labels(pipeline: beam.Pipeline) -> list[str]:
 def test_labels_are_an_interface() -> None:
     pipeline = beam.Pipeline(runner="FnApiRunner")
     _ = pipeline | "Rows" >> beam.Create([{}]) | anonymize()
-    # Savepoints and --update find their state by these: never change one.
+    # Savepoints and --update find their state by these labels: never change one.
     assert [label for label in labels(pipeline) if label.startswith("Anonymize")] == [
         "Anonymize",
         "Anonymize/Pack",
@@ -96,7 +96,7 @@ def test_outputs_by_name_and_the_published_rows_by_default(transform: Any) -> No
     keep(out.trace, "trace")
     keep(out.counts, "counts")
     keep((out.published, out.suppressed) | beam.Flatten(), "both")
-    # Beam's local runner hands a side input several times over if its step has timers; not so after a shuffle.
+    # Beam's local runner repeats the elements of a side input from a step with timers. A shuffle prevents that.
     apart = beam.pvalue.AsList(out | beam.Reshuffle())
     keep(pipeline | "One" >> beam.Create([0]) | beam.Map(lengths, apart), "as side input")
     pipeline.run().wait_until_finish()
@@ -153,7 +153,7 @@ def test_no_two_uses_share_a_secret() -> None:
     given = pipeline | beam.Create(GIVEN)
     for label in ("One", "Two"):
         _ = given | label >> anonymize()
-    assert len(secrets_of(pipeline)) == 1  # the seed's
+    assert len(secrets_of(pipeline)) == 1  # both derive it from the seed
 
 
 def test_a_policy_in_any_form(tmp_path: Any) -> None:
@@ -187,11 +187,11 @@ def test_a_batch_has_the_ranges_that_rows_have(qi: Any) -> None:
     assert found.to_pylist() == column.values(lo, hi)
 
 
-# --- The order of what leaves at once ---
+# --- The order of rows released at one moment ---
 
 
 def moments(batch: pa.RecordBatch, order: dict[int, int]) -> list[int]:
-    """The releases of a batch, as they lie in it: for each the place among all in which the engine decided on it."""
+    """Return the releases of a batch in its order, each as its place in the engine's order of decisions."""
     places = [order[number] for number in batch["number"].to_pylist()]
     return [place for place, _ in groupby(places)]
 
@@ -202,8 +202,8 @@ ROWS: dict[str, Any] = {"delay": None, "delay_rows": 60}
 @pytest.mark.parametrize(
     ("step", "changes"), [(Anonymize, ROWS), (AnonymizeBounded, ROWS), (AnonymizeBounded, {"delay": "1d"})]
 )
-def test_releases_that_leave_at_once_are_in_no_order(step: Any, changes: dict[str, Any]) -> None:
-    """A batch has one timestamp: the order inside does not tell more of the time than that."""
+def test_releases_of_one_moment_are_in_random_order(step: Any, changes: dict[str, Any]) -> None:
+    """A batch has one timestamp. The order of its rows must not reveal more about their times."""
     of = policy(k=3, **changes)
     given = rows(600)
     holder = ShardHolder(of, secret_of(of), b"0")
@@ -217,13 +217,13 @@ def test_releases_that_leave_at_once_are_in_no_order(step: Any, changes: dict[st
     batches = [moments(left.value, decided) for left in out.published]
     longest = max(batches, key=len)
     assert len(longest) > 30
-    # A release lies together; which came first, the order does not tell.
+    # The rows of a release are adjacent, but the order of the releases is random.
     assert len(set(longest)) == len(longest)
     rising = sum(a < b for a, b in pairwise(longest))
     assert abs(rising - len(longest) / 2) < 4.5 * (len(longest) / 12) ** 0.5
 
 
-def test_the_order_of_releases_is_the_secrets() -> None:
+def test_the_order_of_releases_depends_on_the_secret() -> None:
     given, orders = [pa.RecordBatch.from_pylist(rows(300))], []
     for seed in (7, 7, 8):
         out = run(given, anonymize(k=3, delay="1d", seed=seed))

@@ -1,4 +1,4 @@
-"""Bounded rows: the same results by the same names, whatever the order in which the rows come."""
+"""Bounded rows: the same results under the same names, in whatever order the rows arrive."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_rows_in_order_leave_as_from_anonymize() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_order_of_the_input_does_not_matter(seed: int) -> None:
-    of, given = policy(shards=3), rows(300, every=0.0)  # all at one time
+    of, given = policy(shards=3), rows(300, every=0.0)  # all with one event time
     known = sorted(map(repr, values(run(given, AnonymizeBounded(of)))))
     assert sorted(map(repr, values(run(shuffled(given, seed), AnonymizeBounded(of))))) == known
 

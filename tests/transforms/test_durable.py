@@ -43,7 +43,7 @@ class Timer:
 
 
 class Finalizer:
-    """What Beam gives a step, to be told when its bundle is final."""
+    """Stands for Beam's bundle finalizer, which calls a step back when its bundle is durable."""
 
     def __init__(self) -> None:
         self.callbacks: list[Any] = []
@@ -53,21 +53,22 @@ class Finalizer:
 
 
 class Flink:
-    """One task of Flink as far as the outbox can see it.
+    """A model of one Flink task, as far as the outbox can observe it.
 
-    At a barrier the open bundle is finished and the state is kept. When the coordinator has completed a checkpoint, it
-    notifies the task, maybe late; the task then finalizes all bundles that are over, whenever they were.
+    At a barrier, the task finishes the open bundle and saves the state. When the coordinator has completed a
+    checkpoint, it notifies the task, possibly late. The task then finalizes all finished bundles, including those that
+    began after the barrier.
     """
 
     def __init__(self, confirmations: int = CONFIRMATIONS) -> None:
         self.now = 1000.0
         self.step = Outbox(uuid.uuid4().hex, confirmations, 1.0, clock=lambda: self.now)
         self.state = (Bag(), Cell(), Timer(), Timer())
-        #: All that was written so far, as the present state has it.
+        #: All packs written so far, according to the current state. A crash rolls it back too.
         self.written: set[bytes] = set()
         self.bundle = Finalizer()
         self.over: list[Any] = []
-        #: The checkpoint under way; the last that is complete; notifications that were not delivered yet.
+        #: The pending checkpoint, the last completed one, and the number of undelivered notifications.
         self.pending: Any = None
         self.complete: Any = copy.deepcopy((self.state, self.written))
         self.notifications = 0
@@ -100,7 +101,7 @@ class Flink:
         self.bundle = Finalizer()
 
     def barrier(self) -> None:
-        # One checkpoint at a time, and a notification may be overtaken by the next barrier, not by the one after it.
+        # One checkpoint at a time. The next barrier may overtake a notification, but the one after it may not.
         if self.pending is None and self.notifications < 2:
             self.finish()
             self.pending = copy.deepcopy((self.state, self.written))
@@ -136,7 +137,7 @@ EVENTS = ("write", "look", "finish", "barrier", "completed", "notified", "crash"
 
 
 def play(flink: Flink, events: Iterable[str]) -> list[bytes]:
-    """Let it happen; return what was sent before a completed checkpoint had it."""
+    """Play the events; return the packs that were sent before a completed checkpoint contained them."""
     hasty = []
     for i, event in enumerate(events):
         before = len(flink.sent)
@@ -162,7 +163,7 @@ def test_everything_is_sent_in_the_end(events: list[str]) -> None:
     play(flink, events)
     for _ in range(2 * CONFIRMATIONS + 2):
         flink.checkpoint()
-        flink.now += 61  # a probe that a crash swallowed is sent once more
+        flink.now += 61  # time to resend a probe that a crash has lost
         flink.look()
     assert set(flink.sent) == flink.written | set(flink.sent)
     assert not flink.state[0].items
@@ -170,21 +171,21 @@ def test_everything_is_sent_in_the_end(events: list[str]) -> None:
 
 
 def test_one_confirmation_is_not_enough() -> None:
-    """A bundle after the barrier is finalized with those before it."""
+    """A bundle that begins after the barrier is finalized together with the bundles before it."""
     events = ["barrier", "write", "finish", "completed", "notified", "look"]
     assert play(Flink(confirmations=1), events)
     assert not play(Flink(), events)
 
 
-def test_two_are_not_if_a_notification_is_overtaken() -> None:
+def test_two_confirmations_are_not_enough_if_a_notification_is_overtaken() -> None:
     events = ["barrier", "completed", "barrier", "write", "finish", "notified", "look", "finish", "completed"]
     events += ["notified", "look"]
     assert play(Flink(confirmations=2), events)
     assert not play(Flink(), events)
 
 
-def test_at_the_end_of_time_everything_goes_once() -> None:
-    """No runner fires timers of the clock after it, so that what stayed would be lost."""
+def test_at_the_end_of_time_everything_is_sent_once() -> None:
+    """After the end of time no runner fires processing-time timers, so a pack that stayed behind would be lost."""
     flink = Flink()
     flink.write(b"a")
     flink.end()
@@ -231,14 +232,14 @@ def test_packs_hold_all_elements_of_a_bundle() -> None:
         [*range(500, 1_000)],
         [*range(1_000, 1_200)],
     ]
-    # How they came tells nobody which of them left a shard together.
+    # The order inside a pack is random: it must not reveal which rows one shard released together.
     assert sum(int(a) < int(b) for a, b in pairwise(held[0])) < 320
     assert {pack.value[0] for pack in packs} <= {0, 1, 2}
     assert [pack.timestamp.micros for pack in packs] == [499, 999, 1_199]
     assert list(gather.finish_bundle()) == []
 
 
-# -- the attack ------------------------------------------------------------------------------------
+# -- An attacker intersects the releases before and after a crash ----------------------------------
 
 POLICY = Policy.from_dict(
     {
@@ -255,7 +256,7 @@ POLICY = Policy.from_dict(
 
 
 def release(seed: int) -> list[bytes]:
-    """What 300 rows are published as when they arrive in this order: (number, lo, hi)."""
+    """Publish 300 rows in an order drawn with the seed; return (number, lo, hi) of each."""
     draw = random.Random(0)
     rows = [{"who": i % 60, "at": 1e9 + i, "age": draw.randrange(100), "number": i} for i in range(300)]
     random.Random(seed).shuffle(rows)
@@ -269,7 +270,7 @@ def release(seed: int) -> list[bytes]:
 
 
 def intersected(sent: Iterable[bytes]) -> int:
-    """How many rows an outsider who reads everything knows two generalizations of."""
+    """Count the rows of which an attacker who reads all output knows two generalizations."""
     seen: dict[bytes, set[bytes]] = {}
     for record in sent:
         number, _, box = record.partition(b" ")
@@ -277,7 +278,7 @@ def intersected(sent: Iterable[bytes]) -> int:
     return sum(len(boxes) > 1 for boxes in seen.values())
 
 
-def test_without_an_outbox_a_replay_in_another_order_tells_more_than_was_meant() -> None:
+def test_without_an_outbox_a_replay_in_another_order_reveals_more() -> None:
     before_the_crash, replayed = release(1), release(2)
     assert len(before_the_crash) == len(replayed) == 300
     assert intersected(before_the_crash + replayed) > 100
@@ -285,8 +286,11 @@ def test_without_an_outbox_a_replay_in_another_order_tells_more_than_was_meant()
 
 @pytest.mark.parametrize("checkpoints", range(CONFIRMATIONS + 2))
 @pytest.mark.parametrize("process_survives", [True, False])
-def test_with_an_outbox_it_does_not(checkpoints: int, process_survives: bool) -> None:
-    """Half of the rows, so many checkpoints, a crash, and what was not in a checkpoint is replayed otherwise."""
+def test_with_an_outbox_a_replay_in_another_order_reveals_no_more(checkpoints: int, process_survives: bool) -> None:
+    """After half of the rows come the checkpoints, then the rest, then a crash.
+
+    What no checkpoint contained is then replayed in another order.
+    """
     flink = Flink()
     first, second = release(1), release(2)
     for record in first[:150]:
@@ -299,7 +303,7 @@ def test_with_an_outbox_it_does_not(checkpoints: int, process_survives: bool) ->
         flink.write(record)
     flink.look()
     flink.crash(process_survives)
-    # The holder's state is of the same checkpoint: what it had released then, it does not release again.
+    # The holder is restored from the same checkpoint, so it does not release again what it had released by then.
     known = {record.partition(b" ")[0] for record in flink.written}
     for record in second:
         if record.partition(b" ")[0] not in known:

@@ -1,4 +1,4 @@
-"""Expansion for other languages: what Java or Go ask of Beam's Python expansion service, and what they are told."""
+"""Expansion for other languages: requests of Java or Go to Beam's Python expansion service, and its answers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def text() -> str:
 
 
 def expanded(**arguments: Any) -> beam_expansion_api_pb2.ExpansionResponse:
-    """What the expansion service answers to a transform by its full name."""
+    """Return the expansion service's answer for the transform with these arguments, requested by its full name."""
     pipeline = beam.Pipeline(runner="FnApiRunner")
     given = pipeline | "Rows" >> beam.Create(as_rows(rows(5)))
     context = PipelineContext()
@@ -52,7 +52,7 @@ def expanded(**arguments: Any) -> beam_expansion_api_pb2.ExpansionResponse:
 
 
 def schema_of(response: Any, output: str) -> schema_pb2.Schema:
-    """The schema under which another language reads an output."""
+    """Return the schema with which another language reads an output."""
     coder_id = response.components.pcollections[response.transform.outputs[output]].coder_id
     coder = response.components.coders[coder_id]
     assert coder.spec.urn == "beam:coder:row:v1"
@@ -74,8 +74,8 @@ def test_all_results_have_names_and_schemas() -> None:
     ]
 
 
-def test_names_may_be_text() -> None:
-    """A list has no type in Java until it has a class."""
+def test_names_of_outputs_may_be_one_text() -> None:
+    """In Java, passing a list needs a class of its own; a comma-separated text does not."""
     assert sorted(expanded(policy=text(), outputs="published, rejected").transform.outputs) == ["published", "rejected"]
 
 

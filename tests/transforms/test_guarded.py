@@ -1,4 +1,4 @@
-"""Methods that sample and perturb, behind the transform: who is left out appears nowhere, and retries draw nothing."""
+"""The transform with methods that sample and perturb: sampled-out rows appear nowhere, and retries repeat the draw."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def guarded(request: pytest.FixtureRequest) -> Policy:
 def through(of: Policy, *, failing: bool) -> list[Any]:
     state, worker, out = State(), Worker(of), []
     for number, pack in enumerate(packs(of, GIVEN, 25)):
-        if failing:  # it is taken, and then not committed; sometimes another process tries it again
+        if failing:  # the first attempt is not committed, and every other retry runs in another process
             before = rolled_back(state)
             worker.push(state, pack)
             state = before
@@ -51,13 +51,13 @@ def through(of: Policy, *, failing: bool) -> list[Any]:
 
 
 def test_a_retry_publishes_the_same_noise_again(guarded: Policy):
-    """Two noisy values of one row have a mean, which is nearer to the truth."""
+    """An attacker could average two noisy values of one row to come closer to the truth."""
     once, again = through(guarded, failing=False), through(guarded, failing=True)
     assert published(once) == published(again)
     assert len(published(once)) > 100
 
 
-def test_who_is_left_out_appears_nowhere(guarded: Policy):
+def test_sampled_out_rows_appear_nowhere(guarded: Policy):
     out = through(guarded, failing=False)
     releases = tagged(out, "releases")
     left_out = sum(release["rows"] for release in releases if release["kind"] == "sampled_out")

@@ -1,4 +1,4 @@
-"""Rows that lack quasi-identifiers, whatever says so, on their whole way through a pipeline."""
+"""Rows with missing quasi-identifiers, in every form of missing value, through a whole pipeline."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PARTITION: dict[str, Any] = {"method": "partition", "on_suppress": "star"}
 
 
 def with_holes(count: int, *, seed: int = 5) -> list[dict[str, Any]]:
-    """Rows, some without an age, some without a zipcode, some without either."""
+    """Return rows, some without an age, some without a zipcode, some without either."""
     draw = random.Random(seed)
     given = rows(count)
     for row in given:
@@ -42,7 +42,7 @@ def with_holes(count: int, *, seed: int = 5) -> list[dict[str, Any]]:
 
 
 GIVEN = with_holes(300)
-#: What else says that there is nothing.
+#: Other forms of a missing value; `...` stands for a row without the column.
 WAYS = {"NaN": math.nan, "empty text": "", "numpy's NaN": np.float64("nan"), "absent": ...}
 
 
@@ -67,7 +67,7 @@ def test_rows_with_holes_are_published(plain: Outcome) -> None:
     check(policy(**PARTITION), GIVEN, plain.published, plain.suppressed)
     looks = [(left.value["age"] is None, left.value["zipcode"] is None) for left in plain.published]
     assert len(set(looks)) == 4
-    # What leaves for the owner alone is exact, and its holes are holes.
+    # The output for the owner has exact values, and missing values stay missing.
     by_number = {row["number"]: row for row in GIVEN}
     for left in plain.suppressed:
         given = by_number[left.value["number"]]
@@ -76,7 +76,7 @@ def test_rows_with_holes_are_published(plain: Outcome) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_missing_is_missing_however_it_is_said(plain: Outcome, way: str) -> None:
+def test_every_form_of_a_missing_value_counts_as_missing(plain: Outcome, way: str) -> None:
     said = WAYS[way]
     given = [{name: said if value is None else value for name, value in row.items()} for row in GIVEN]
     given = [{name: value for name, value in row.items() if value is not ...} for row in given]
@@ -91,7 +91,7 @@ def test_rows_with_a_schema(plain: Outcome) -> None:
 
 
 def test_the_schema_has_room_for_holes() -> None:
-    """A coder that other languages know writes and reads a row whose range is missing as a whole."""
+    """Beam's row coder, which other languages also have, can encode a row whose whole range is missing."""
     with TestPipeline("FnApiRunner") as pipeline:
         published = (pipeline | beam.Create([Visit(**row) for row in GIVEN]) | anonymize(**PARTITION)).published
         schema = typing_to_runner_api(published.element_type).row_type.schema
@@ -109,7 +109,7 @@ def test_batches(plain: Outcome) -> None:
     assert found == {left.value["number"]: left.value for left in plain.published}
     ages = pa.concat_arrays([left.value.column("age") for left in out.published])
     assert ages.null_count == sum(left.value["age"] is None for left in plain.published)
-    # Not even the bytes under a null say what is not published.
+    # The bytes under a null do not contain the unpublished value either.
     assert ages.field(0).null_count >= ages.null_count
 
 
@@ -139,7 +139,7 @@ def test_what_is_wrong_is_still_rejected() -> None:
 
 
 def test_bounded_rows_do_not_depend_on_their_order() -> None:
-    """Rows of one time, which differ in what is not a coordinate, are put in order whether they have holes or not."""
+    """Rows with one event time are sorted by their other columns too, with or without missing values."""
     given = [{**row, "seen": 1.0} for row in with_holes(100)]
     for row in given[:50]:
         row.update(age=None, zipcode=None, education="master", patient="one", disease="flu")
@@ -208,7 +208,7 @@ def air(data_dir: Path) -> tuple[pa.Table, dict[str, Any]]:
 
 @pytest.mark.parametrize("data", [adult, charging, air])
 def test_real_holes(data: Any, data_dir: Path) -> None:
-    """No row is rejected, the audit holds, and no look (values, and what is there) is of fewer than k persons."""
+    """No row is rejected, the audit passes, and rows that look the same belong to at least k persons."""
     table, said = data(data_dir)
     table = table.append_column("number", pa.array(np.arange(table.num_rows)))
     of = Policy.from_dict({"person": "person", "publish": ["number"], "seed": 1, **PARTITION, **said})
@@ -234,13 +234,13 @@ def test_real_holes(data: Any, data_dir: Path) -> None:
 
 
 def named(of: Policy) -> dict[str, None]:
-    """The columns that a policy names, each once."""
+    """Return the columns that a policy names, each once."""
     names = (of.person, of.event_time, *of.quasi_identifiers, *of.sensitive, *of.publish)
     return dict.fromkeys(name for name in names if name is not None)
 
 
 def parts(table: pa.Table, size: int) -> list[pa.Table]:
-    """A table in parts that are copies: of a slice, Beam would pickle the whole."""
+    """Split a table into copies. Beam would pickle the whole table for each slice."""
     starts = range(0, table.num_rows, size)
     return [table.take(np.arange(start, min(start + size, table.num_rows))) for start in starts]
 

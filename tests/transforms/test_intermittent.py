@@ -1,4 +1,4 @@
-"""Intermittent streams: bursts, a silent hour, a key that never has k persons. All rows are out by their deadlines."""
+"""Intermittent streams: bursts, a silent hour, a key that never has k persons. Rows are released by their deadlines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ METHODS: dict[str, dict[str, Any]] = {
 
 
 def burst(count: int, at: float, number: int, every: float = 2.0) -> list[dict[str, Any]]:
-    """Rows that come one after another from `at` seconds after the first on."""
+    """Return `count` rows, `every` seconds apart, the first of them at FIRST + `at`."""
     return [
         {**row, "seen": FIRST + at + i * every, "number": number + i, "patient": f"patient-{number + i}"}
         for i, row in enumerate(rows(count, seed=number))
@@ -38,7 +38,7 @@ def streamed(parts: list[Any], **changes: Any) -> Outcome:
 
 @pytest.fixture
 def firings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The times at which timers fired."""
+    """Record the times at which timers fire."""
     fired: list[int] = []
     wake = hold_step.HoldRows._wake
 
@@ -58,7 +58,7 @@ def test_bursts_and_a_silent_hour(changes: dict[str, Any], firings: list[int]):
     out = streamed(parts, **changes)
     report = check(policy(**changes), [*one, *two, *three], out.published, out.suppressed)
     assert report.published >= 80
-    # In the silent hour nothing is held, and no timer fires: an idle key costs nothing.
+    # In the silent hour no row is held and no timer fires: an idle key costs nothing.
     last_deadline = int((FIRST + 400 + 180 + 600) * SECOND)
     assert [at for at in firings if last_deadline < at < int((FIRST + HOUR + 1000) * SECOND)] == []
 
@@ -69,15 +69,15 @@ def test_a_key_that_never_has_k_persons(changes: dict[str, Any]):
     out = streamed([lonely[:1], FIRST + 50, lonely[1:], *(FIRST + 60 * minutes for minutes in range(5, 30))], **changes)
     report = check(policy(**changes), lonely, out.published, out.suppressed)
     assert report.suppressed == 3
-    # Each at its own deadline, none with the stream's end.
+    # Each is released at its own deadline, none at the end of the stream.
     tick = policy(**changes).tick
     deadlines = [round(row["seen"] * SECOND) + 600 * SECOND for row in lonely]
     assert sorted(left.timestamp // tick for left in out.suppressed) == [deadline // tick for deadline in deadlines]
 
 
 @pytest.mark.parametrize("changes", METHODS.values(), ids=METHODS)
-def test_keys_wait_for_themselves_alone(changes: dict[str, Any]):
-    """A busy key's windows do not hasten, or hold, those of a slow one."""
+def test_keys_do_not_wait_for_each_other(changes: dict[str, Any]):
+    """The windows of a busy key neither hasten nor delay those of a slow key."""
     busy = [{**row, UNNAMED: "busy"} for row in burst(60, 0, 0)]
     slow = [{**row, UNNAMED: "slow"} for row in burst(3, 0, 100, every=40.0)]
     changes = {**changes, "shards": 64, "shard_by": [UNNAMED]}
@@ -91,4 +91,4 @@ def test_keys_wait_for_themselves_alone(changes: dict[str, Any]):
     assert {left.value["number"] for left in out.published} == {row["number"] for row in given}
     here, hidden = ([left for left in found if left.value["number"] < 100] for found in (out.published, out.suppressed))
     report = check(policy(**changes), busy, here, hidden)
-    assert report.suppressed < policy().k  # a cluster may be left over
+    assert report.suppressed < policy().k  # the last rows may be too few for a cluster

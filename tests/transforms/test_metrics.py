@@ -1,4 +1,4 @@
-"""The metrics add up, and say nothing of anybody."""
+"""The metrics add up, and reveal nothing about any person."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def name(windows: Any) -> str:
-    """What a test is called by: no address, which would be another in each process."""
+    """Return a test id without a memory address, which would differ between processes."""
     return type(windows).__name__
 
 
@@ -64,13 +64,13 @@ def test_distributions(given: list[dict[str, Any]]) -> None:
     assert loss.max == int(max(group["loss"] for group in groups) * 1_000_000)
     assert 0 < out.distribution("delay_ms").max <= 600_000
     held = out.distribution("held_rows")
-    # Sixty rows arrive within a delay; at the end there are none.
+    # Sixty rows arrive within one delay; at the end no row is held.
     assert held.min == 0
     assert 30 < held.max < 90
 
 
 def without_a_crowd(out: Any, k: int, *, star: bool) -> int:
-    """The published rows of releases that are no crowd, by the records of the releases."""
+    """Count the published rows of releases that are not a crowd, from the records of the releases."""
     records = [left.value for left in out.releases]
     return sum(
         record["rows"]
@@ -84,7 +84,8 @@ def without_a_crowd(out: Any, k: int, *, star: bool) -> int:
 @pytest.mark.parametrize("star", [True, False], ids=["star", "drop"])
 @pytest.mark.parametrize("method", [Anonymize, AnonymizeBounded], ids=lambda method: str(method.__name__))
 def test_rows_that_leave_without_a_crowd_are_counted(method: Any, star: bool) -> None:
-    # Fewer persons than rows in a delay, so that castle's groups have some of them twice; before, rows without company.
+    # The first rows are alone within their delay. Then a delay has fewer persons than rows, so that castle's groups
+    # contain some persons twice.
     crowded = [{**row, "seen": row["seen"] + 20_000.0} for row in rows(300, persons=30)]
     given = rows(3, seed=2, every=4_000.0) + crowded
     said = policy(on_suppress="star" if star else "drop", parameters={"reuse": "uniform"}, k=8)
@@ -104,7 +105,7 @@ def test_no_row_of_a_crowd_is_counted_as_alone() -> None:
 
 
 def test_a_release_that_is_cut_into_several_is_no_crowd() -> None:
-    """Rows that leave in the order of the input leave one after another, whatever group they are of."""
+    """With `reorder`, rows are released one after another in the order of the input, whatever their group."""
     said = policy(parameters={"reuse": "off", "reorder": True}, on_suppress="drop")
     out = run(rows(300), Anonymize(said))
     cut = sum(left.value["rows"] for left in out.releases if left.value["rows"] < 4 and left.value["kind"] == "cluster")
@@ -112,7 +113,7 @@ def test_a_release_that_is_cut_into_several_is_no_crowd() -> None:
 
 
 def test_a_release_of_rows_of_two_kinds_is_one() -> None:
-    """Dicts and Beam's rows of one release are two elements' kinds, and one crowd."""
+    """A release that contains both dicts and Beam rows has one record for each kind, but is one crowd."""
     said = policy(method="bastion", parameters={"reuse": "off"}, on_suppress="drop")
     given = [beam.Row(**row) if i % 2 else row for i, row in enumerate(rows(300))]
     out = run(given, Anonymize(said))
@@ -121,7 +122,7 @@ def test_a_release_of_rows_of_two_kinds_is_one() -> None:
     assert out.counter("alone") == 0
 
 
-def test_names_are_all_there_is(given: list[dict[str, Any]]) -> None:
+def test_there_are_no_other_metrics(given: list[dict[str, Any]]) -> None:
     out = run(given, anonymize())
     found = out.result.metrics().query(beam.metrics.MetricsFilter().with_namespace("crenel"))
     names = {metric.key.metric.name for kind in found.values() for metric in kind}
@@ -152,12 +153,12 @@ def test_bounded_rows_are_counted_by_the_same_names(given: list[dict[str, Any]])
         )
     ]
     assert names[0] == names[1]
-    # Pushed at once, so that only what is held behind the last row, and after all, is looked at.
+    # All rows are pushed at once, so held rows are counted only after that push and at the end.
     assert bounded.distribution("held_rows").min == 0
 
 
 def test_the_page_lists_what_the_code_counts() -> None:
-    """A name in the code is on the page, and the other way round."""
+    """Every name in the code is on the page, and every name on the page is in the code."""
     named = set()
     for folder in ("transforms", "pipelines"):
         for path in (ROOT / folder).rglob("*.py"):

@@ -30,7 +30,7 @@ def run(command: list[str], folder: Path) -> str:
 
 def test_the_examples_in_python(tmp_path: Path) -> None:
     code = "\n".join(blocks("transform.md", "python"))
-    # By name, so that Beam does not first try to fetch another runner.
+    # Name the runner, so that Beam does not first try to download another one.
     printed = run([sys.executable, "-c", code.replace("beam.Pipeline()", 'beam.Pipeline("FnApiRunner")')], tmp_path)
     assert len(re.findall(r"^\{'age': \{'lo': .*'zipcode': '5.*'disease': ", printed, re.MULTILINE)) >= 190
     assert "age: struct<lo: double, hi: double>" in printed
@@ -48,7 +48,7 @@ def test_the_examples_in_yaml(tmp_path: Path, number: int) -> None:
     assert yaml.safe_load(written_out)["providers"] == yaml.safe_load(provider_file().read_text())
     (tmp_path / "pipeline.yaml").write_text(found[number].replace("PROVIDERS", str(provider_file())))
     said = policy().to_dict()
-    # A reader of CSV takes zipcodes for numbers, as the page says.
+    # A CSV reader parses zipcodes as numbers, as the page says.
     said["quasi_identifiers"]["zipcode"] = {"type": "numeric", "domain": [0, 99_999]}
     (tmp_path / "policy.yaml").write_text(yaml.safe_dump(said, sort_keys=False))
     given = rows(50)

@@ -1,4 +1,4 @@
-"""The promises end to end: policies of all kinds through a pipeline, judged by the audit, shard by shard."""
+"""The promises end to end: policies of all kinds run in a pipeline, and each shard is audited."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOCAL = {"shards": 4, "shard_by": "locality"}
 
 
 def shards_of(of: Policy, given: list[dict[str, Any]]) -> dict[int, int]:
-    """The shard of each row, by its number."""
+    """Return the shard of each row, by its number."""
     packed = Packer(of, b"seed 7").pack_dicts(given, None)
     return {row[-1]: pack.shard for pack in packed.packs for row in pack.payload.rows()}
 
@@ -111,7 +111,7 @@ def test_a_secret_that_is_not_there_is_told_when_the_pipeline_is_built(
 
 
 def test_workers_have_the_secret_and_not_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is read when the pipeline is built, and travels with it."""
+    """The secret is read when the pipeline is built, and is sent to the workers with it."""
     monkeypatch.setenv("CRENEL_TEST_SECRET", bytes(range(32)).hex())
     of = policy(seed=None, secret="env:CRENEL_TEST_SECRET")
     pipeline = beam.Pipeline()
@@ -180,8 +180,8 @@ def test_shards_do_not_depend_on_the_batch() -> None:
 
 
 @pytest.mark.parametrize("by", [["city"], ["city", "education"]], ids=str)
-def test_nobody_without_the_secret_knows_the_shard_of_a_city(by: list[str]) -> None:
-    """With another secret a value is in another shard: as often as not in one of eight."""
+def test_the_shard_of_a_city_depends_on_the_secret(by: list[str]) -> None:
+    """With another secret, a value stays in its shard only by chance: one time in eight."""
     cities = [f"city-{i}" for i in range(200)]
     given = [{**row, "city": city} for row, city in zip(rows(200), cities, strict=True)]
     of = policy(shards=8, shard_by=by, seed=None)
@@ -189,11 +189,11 @@ def test_nobody_without_the_secret_knows_the_shard_of_a_city(by: list[str]) -> N
     assert dealt[0] == dealt[1]
     for other in dealt[2:]:
         same = sum(dealt[0][number] == other[number] for number in range(200))
-        assert same < 60  # 25 by chance; 60 once in a billion times
+        assert same < 60  # 25 are expected by chance; 60 happen once in a billion times
 
 
-def test_columns_tell_the_shard_together_not_by_their_sum() -> None:
-    """Values that change places are other values."""
+def test_the_shard_depends_on_which_column_has_which_value() -> None:
+    """Rows with the values of two columns swapped go to other shards: the hash is not symmetric."""
     given = [{**row, "one": row["number"] // 20, "two": row["number"] % 20} for row in rows(400)]
     turned = [{**row, "one": row["two"], "two": row["one"]} for row in given]
     packer = Packer(policy(shards=8, shard_by=["one", "two"]), b"secret")

@@ -1,4 +1,4 @@
-"""The options for rows of files: text that is parsed, rows that are numbered, traced, and put in a secret order."""
+"""The options for rows from files: parsed text, row numbers, the trace, and a secret order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TRACE = ["shard", "release", "kind", "row", "arrival", "moment", "arrivals", "gr
 
 
 def as_text(row: dict[str, Any]) -> dict[str, Any]:
-    """The row as a CSV file has it."""
+    """Return the row as a CSV file has it."""
     return {name: str(int(value) if name == "age" else value) for name, value in row.items()}
 
 
@@ -50,7 +50,7 @@ def test_text_is_parsed_as_the_policy_means_it(transform: Any, form: str) -> Non
     expected = [{**row, "number": str(row["number"])} for row in sorted(as_dicts(plain.published), key=key)]
     assert sorted(as_dicts(text.published), key=key) == expected
     assert not text.rejected
-    if form != "arrow":  # numbers of one kind and another are told apart there, too
+    if form != "arrow":  # without `parse_text`, text is not a number
         refused = run(in_forms([as_text(row) for row in GIVEN])[form], transform(policy()))
         assert not refused.published
 
@@ -83,7 +83,7 @@ def test_a_column_that_a_batch_lacks_is_missing_in_it() -> None:
 
 @pytest.mark.parametrize("form", ["dict", "row", "arrow"])
 def test_rows_are_taken_in_the_order_of_their_numbers(form: str) -> None:
-    """Whatever the order in which they come, and though Beam knows no time of theirs."""
+    """The order of arrival does not matter, and no event time is needed."""
     of = policy(event_time=None, delay=None, delay_rows=50)
     there = run(in_forms(GIVEN)[form], AnonymizeBounded(of, row_number="place"))
     back = run(in_forms(GIVEN[::-1])[form], AnonymizeBounded(of, row_number="place"))
@@ -155,7 +155,7 @@ def test_a_column_of_the_policy_is_no_number_and_no_order(option: str) -> None:
 
 @BOTH
 @pytest.mark.parametrize("form", ["dict", "row", "arrow"])
-def test_the_order_is_of_the_secret_alone(transform: Any, form: str) -> None:
+def test_the_order_depends_on_the_secret_alone(transform: Any, form: str) -> None:
     out = run(in_forms(GIVEN)[form], transform(policy(shards=3, on_suppress="drop"), order_column="order"))
     ordered = sorted([*as_dicts(out.published), *as_dicts(out.suppressed)], key=lambda row: row["order"])
     assert len({row["order"] for row in ordered}) == len(GIVEN)
@@ -163,7 +163,7 @@ def test_the_order_is_of_the_secret_alone(transform: Any, form: str) -> None:
     again = run(in_forms(GIVEN)[form], transform(policy(shards=3, on_suppress="drop", seed=8), order_column="order"))
     other = sorted([*as_dicts(again.published), *as_dicts(again.suppressed)], key=lambda row: row["order"])
     assert sorted(places) == list(range(300))
-    # A row says nothing of its neighbour: about half of the pairs are in order.
+    # A random order: about half of the adjacent pairs are ascending.
     for found in (places, [row["number"] for row in other]):
         assert 100 < sum(a < b for a, b in pairwise(found)) < 200
     assert places != [row["number"] for row in other]

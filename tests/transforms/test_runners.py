@@ -1,4 +1,4 @@
-"""The same rows on every runner at hand: every promise, and the same releases."""
+"""The same rows on every available runner: all promises hold, and the releases are the same."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def in_process(tmp_path: Path) -> Any:
 
 
 def every_bundle_twice(tmp_path: Path) -> Any:
-    """State is rolled back, and the bundle done again."""
+    """Roll back the state after every bundle, and process the bundle again."""
     return run(GIVEN, anonymize(delay_rows=200), options={"direct_runner_bundle_repeat": 1})
 
 
@@ -40,14 +40,14 @@ def as_a_stream(tmp_path: Path) -> Any:
 
 @pytest.fixture(params=[in_process, every_bundle_twice, as_a_stream], ids=lambda way: way.__name__)
 def runner(request: pytest.FixtureRequest) -> Any:
-    """A way to run the rows; processes of their own are slow, and have a test of their own below."""
+    """A way to run the rows. Running in several processes is slow, and has its own test below."""
     return request.param
 
 
 def test_every_promise_on_every_runner(runner: Any, expected: Any, tmp_path: Path) -> None:
     out = runner(tmp_path)
     check(policy(delay_rows=200), GIVEN, out.published, out.suppressed)
-    # The order between the rows of two bundles is a runner's own; what each was published as is not.
+    # The order of bundles may differ between runners, but what each row is published as may not.
     numbered = {left.value["number"]: left.value for left in expected.published}
     assert {left.value["number"]: left.value for left in out.published} == numbered
     assert sorted(map(str, (left.value for left in out.releases))) == sorted(
@@ -57,12 +57,12 @@ def test_every_promise_on_every_runner(runner: Any, expected: Any, tmp_path: Pat
 
 @pytest.mark.slow
 def test_a_key_moves_between_processes(tmp_path: Path) -> None:
-    """Two processes without a cache of state; bundles hop between them, and each must find what the other wrote."""
+    """Bundles alternate between two processes without a state cache, and each must read what the other wrote."""
     options = PipelineOptions([], direct_num_workers=2, direct_running_mode="multi_processing")
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         pipeline = beam.Pipeline(runner="DirectRunner", options=options)
-        # Groups of rows from both processes, so that a shard's packs come from both.
+        # Both processes read some of these groups of rows, so that a shard gets packs from both.
         given = pipeline | beam.Create([GIVEN[i : i + 50] for i in range(0, 500, 50)]) | beam.FlatMap(list)
         out = given | anonymize(shards=3, disorder="2h")
     for name in ("published", "suppressed"):
@@ -88,7 +88,7 @@ def test_a_key_moves_between_processes(tmp_path: Path) -> None:
 
 
 def built(**options: Any) -> list[str]:
-    """The warnings when a pipeline is built with these options."""
+    """Build a pipeline with these options; return the warnings about stale state."""
     runner = options.pop("runner", "DirectRunner")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -109,7 +109,7 @@ def built(**options: Any) -> list[str]:
     ],
     ids=str,
 )
-def test_who_would_get_stale_state_is_warned(options: dict[str, Any]) -> None:
+def test_options_that_lead_to_stale_state_give_a_warning(options: dict[str, Any]) -> None:
     (message,) = built(**options)
     assert "Use one worker, or direct_running_mode=multi_processing without max_cache_memory_usage_mb" in message
 
@@ -124,5 +124,5 @@ def test_who_would_get_stale_state_is_warned(options: dict[str, Any]) -> None:
     ],
     ids=str,
 )
-def test_others_are_not(options: dict[str, Any]) -> None:
+def test_other_options_give_no_warning(options: dict[str, Any]) -> None:
     assert built(**options) == []

@@ -1,4 +1,4 @@
-"""Nothing of a person in a log line, an exception, a metric or a repr; nothing undeclared in an output."""
+"""No log line, exception, metric or repr contains a row's values, and no output contains undeclared columns."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from crenel.transforms._pack.row_pack import Packer, RowPack
 from tests.transforms.cells import State, Worker, forget, packs
 from tests.transforms.streams import anonymize, policy, rows, run
 
-#: Values that are found wherever they are said.
+#: Ages that are easy to find in any text.
 AGES = [31.41592653, 27.18281828]
 
 
 def telling() -> list[dict[str, Any]]:
-    """Rows whose every value is one that nobody would write by chance; some are broken."""
+    """Return rows whose values would appear nowhere by chance; some rows are malformed."""
     given = [
         {
             **row,
@@ -57,7 +57,7 @@ def test_a_run_with_broken_rows_logs_nothing_of_anybody(kind: Any, caplog: pytes
     with caplog.at_level(logging.DEBUG):
         out = run(kind(telling()), anonymize())
     assert len(out.rejected) == 4
-    # Beam's own logs at DEBUG hold elements; they are not ours to silence, and not on by default.
+    # At DEBUG, which is off by default, Beam itself logs elements. We cannot prevent that.
     silent("\n".join(r.getMessage() for r in caplog.records if not r.name.startswith("apache_beam")))
     silent("\n".join(r.getMessage() for r in caplog.records if r.levelno > logging.DEBUG))
 
@@ -80,8 +80,8 @@ def test_an_exception_says_nothing_of_anybody(
     silent(caplog.text)
 
 
-def test_strange_columns_raise_nothing_that_tells() -> None:
-    """Values that Arrow or numpy would quote if they were asked to take them."""
+def test_strange_values_are_rejected_without_being_quoted() -> None:
+    """Arrow and numpy would quote these values in their own error messages."""
     given = telling()
     mixed = [
         *given,

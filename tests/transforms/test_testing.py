@@ -1,4 +1,4 @@
-"""The matchers that are shipped for users' own tests."""
+"""The matchers that crenel ships for users' own tests."""
 
 from __future__ import annotations
 

@@ -28,13 +28,13 @@ FIRST = GIVEN[0]["seen"]
 
 
 def name(windows: Any) -> str:
-    """What a test is called by: no address, which would be another in each process."""
+    """Return a test id without a memory address, which would differ between processes."""
     return type(windows).__name__
 
 
 @pytest.fixture(autouse=True)
 def firings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The times at which timers fired; a timer that re-arms for ever fails instead of hanging."""
+    """Record the times at which timers fire; fail instead of hanging if a timer is set again forever."""
     fired: list[int] = []
     wake = hold_step.HoldRows._wake
 
@@ -55,7 +55,7 @@ def by_window(found: list[Left]) -> dict[Any, list[Left]]:
 
 
 def check_windows(given: list[dict[str, Any]], out: Any, windows: Any, **changes: Any) -> None:
-    """All promises, window by window, and that rows leave in the windows they are in."""
+    """Check all promises in each window, and that each row is published in its own windows."""
     published, suppressed = by_window(out.published), by_window(out.suppressed)
     rows_of = defaultdict(list)
     for row in given:
@@ -75,7 +75,7 @@ def test_windows_that_merge_are_refused(windows: Any) -> None:
         _ = given | anonymize()
 
 
-# --- Windows that publish a row again ---
+# --- Windows that would publish a row twice ---
 
 
 def test_windows_that_overlap_are_refused_unless_asked_for() -> None:
@@ -86,13 +86,13 @@ def test_windows_that_overlap_are_refused_unless_asked_for() -> None:
     with pytest.raises(ValueError, match=r"Anonymize: windows must not overlap, .* overlapping_windows=True"):
         _ = given | "Bounded" >> AnonymizeBounded(policy())
     _ = given | "Asked for" >> anonymize(overlapping_windows=True)
-    # A window a row, with gaps between them.
+    # These windows have gaps between them, so a row is in at most one.
     apart = given | "Window apart" >> beam.WindowInto(SlidingWindows(HOUR, 2 * HOUR))
     _ = apart | "Apart" >> anonymize()
 
 
 class Twice(NonMergingWindowFn):
-    """Windows of one's own: nobody can tell that they overlap before a row comes."""
+    """A user's own windows. That they overlap shows only when a row arrives."""
 
     def assign(self, context: Any) -> list[IntervalWindow]:
         start = int(context.timestamp) // HOUR * HOUR
@@ -102,7 +102,7 @@ class Twice(NonMergingWindowFn):
         return IntervalWindowCoder()
 
 
-def test_windows_of_ones_own_that_overlap_are_refused_when_a_row_comes() -> None:
+def test_custom_windows_that_overlap_are_refused_when_a_row_arrives() -> None:
     with pytest.raises(Exception, match="Anonymize: windows must not overlap") as caught:
         run(Stamped(GIVEN[:50]), anonymize(), window=Twice())
     assert GIVEN[0]["patient"] not in str(caught.value)
@@ -122,7 +122,7 @@ def test_panes_that_accumulate_are_refused(step: Any) -> None:
 
 
 def test_a_trigger_before_bounded_rows_is_refused() -> None:
-    """Each pane would be a stream of its own, under the generator of the others."""
+    """Each pane would be a stream of its own, but all of them would share one random generator."""
     pipeline = beam.Pipeline(runner="FnApiRunner")
     windows = beam.WindowInto(
         FixedWindows(HOUR),
@@ -135,14 +135,14 @@ def test_a_trigger_before_bounded_rows_is_refused() -> None:
     _ = given | anonymize()
 
 
-def test_two_boxes_of_one_row_single_its_person_out() -> None:
-    """The attack on windows that overlap: boxes of k persons each, and one person where two of them meet."""
+def test_two_boxes_of_one_row_can_single_out_its_person() -> None:
+    """Why overlapping windows are refused: each box has k persons, but the intersection of two may have only one."""
     windows = SlidingWindows(2 * HOUR, HOUR)
     of = policy(method="bastion", parameters={"reuse": "off"}, on_suppress="drop", l=None)
     out = run(Stamped(GIVEN), Anonymize(of, overlapping_windows=True), window=windows)
     boxes = defaultdict(list)
     for left in out.published:
-        # Whoever sees two rows with the same number knows that they are one.
+        # An attacker links two published rows by their number.
         boxes[left.value["number"]].append([span(column, left.value[column]) for column in of.quasi_identifiers])
     assert max(map(len, boxes.values())) == 2
     people = [[span(column, exact(column, row)) for column in of.quasi_identifiers] for row in GIVEN]
@@ -164,11 +164,11 @@ def test_two_boxes_of_one_row_single_its_person_out() -> None:
 
 
 def exact(column: str, row: dict[str, Any]) -> Any:
-    """A row's value as if it were published exactly."""
+    """Return a row's value as if it were published exactly."""
     return {"lo": row[column], "hi": row[column]} if column == "age" else row[column]
 
 
-# --- Windows that are taken ---
+# --- Windows that are accepted ---
 
 
 @pytest.mark.parametrize("windows", [FixedWindows(HOUR), SlidingWindows(2 * HOUR, HOUR), GlobalWindows()], ids=name)
@@ -190,7 +190,7 @@ def test_streams_in_windows(windows: Any, changes: dict[str, Any]) -> None:
     check_windows(GIVEN, out, windows, **changes)
 
 
-def test_an_engine_of_each_window_draws_its_own() -> None:
+def test_the_engine_of_each_window_has_its_own_random_generator() -> None:
     assert hold_step.shard_name(3, GlobalWindow()) == b"3"
     one, two = IntervalWindow(0, 10), IntervalWindow(10, 20)
     assert len({hold_step.shard_name(shard, window) for shard in (0, 1) for window in (one, two)}) == 4
@@ -205,7 +205,7 @@ def test_an_idle_key_is_woken_by_its_timer(firings: list[int]) -> None:
     check(policy(), first, out.published, out.suppressed)
     delay = policy().delay
     assert delay is not None
-    # At the deadlines of the first rows, not at the end of time.
+    # The rows are released by their deadlines, not at the end of time.
     assert max(left.timestamp for left in out.published) <= int((FIRST + 39) * SECOND) + delay
     assert firings
 
@@ -223,7 +223,7 @@ def test_every_shard_is_woken() -> None:
 def test_the_timer_stops(firings: list[int]) -> None:
     out = run(stream([GIVEN[:50], FIRST + 5_000, FIRST + 90_000]), anonymize(), runner="BundleBasedDirectRunner")
     assert len(out.published) == 50
-    # No more often than there are ticks between the first deadline and the last.
+    # It fires at most once per tick between the first deadline and the last, and a few times more.
     assert len(firings) <= 50 * 10 / (policy().tick / SECOND) + 20
 
 
@@ -253,7 +253,7 @@ def test_rows_out_of_order(runner: str) -> None:
 
 
 def check_all_but_late(given: list[dict[str, Any]], out: Any, **changes: Any) -> Any:
-    """With disorder the clock is behind Beam's: the stamps may be after a deadline by as much."""
+    """Check all promises, but allow timestamps up to `disorder` after a deadline: the engine's clock is that late."""
     late = policy(**changes).disorder
     early = [left._replace(timestamp=left.timestamp - late) for left in out.published]
     return check(policy(**changes), given, early, out.suppressed)
@@ -271,14 +271,14 @@ def test_late_rows_of_a_window_that_is_over() -> None:
     inside = FixedWindows(HOUR).assign(beam.transforms.window.WindowFn.AssignContext(late[0]["seen"]))[0]
     published = by_window(out.published)[inside]
     mine = [row for row in given if inside.start <= row["seen"] < inside.end]
-    # Who comes late leaves at once: the watermark was told before.
+    # Late rows are released at once, because the watermark had already passed their deadlines.
     told = [(sum(row not in late for row in mine), int((FIRST + 2 * HOUR) * SECOND))]
     report = check(policy(), mine, published, by_window(out.suppressed)[inside], calls=told)
     assert report.published > 50
 
 
 class _Then(beam.PTransform):
-    """One transform after another, with the results of the second."""
+    """Applies two transforms in sequence, and returns the results of the second."""
 
     def __init__(self, first: Any, second: Any) -> None:
         super().__init__()
@@ -300,7 +300,7 @@ def test_all_rows_at_the_same_moment() -> None:
 
 
 def test_rows_without_any_time() -> None:
-    """Bounded rows of which neither a column nor Beam knows when: all at the beginning of time."""
+    """Neither a column nor Beam gives the rows a time, so all of them are at the beginning of time."""
     out = run(GIVEN[:100], anonymize(event_time=None, delay=None, delay_rows=20))
     assert {left.value["number"] for left in out.published} == set(range(100))
     out = run(GIVEN[:100], anonymize(event_time=None))
@@ -314,19 +314,19 @@ def test_tiny_and_huge_bundles_publish_the_same(size: int, of: int) -> None:
     out = run(stream([*parts, FIRST + 90_000]), anonymize(), runner="BundleBasedDirectRunner")
     check(policy(), given, out.published, out.suppressed)
     whole = run(given, anonymize())
-    # What leaves at once, in any order, is another with other bundles.
+    # Bundles decide which rows are released at one moment, in random order, so compare by number.
     found, expected = ({left.value["number"]: left.value for left in each.published} for each in (out, whole))
     assert found == expected
 
 
-def test_a_drain_lets_everything_go() -> None:
+def test_a_drain_releases_all_held_rows() -> None:
     """A drain moves the watermark to the end of time; so does the end of a stream."""
     out = run(stream([GIVEN[:60]]), anonymize(delay="1d"), runner="BundleBasedDirectRunner")
     report = check(policy(delay="1d"), GIVEN[:60], out.published, out.suppressed)
     assert report.suppressed < policy().k
 
 
-# --- What a timestamp tells ---
+# --- What a timestamp reveals ---
 
 
 @pytest.mark.parametrize(
@@ -366,7 +366,7 @@ def test_rows_are_not_later_than_their_deadlines_where_ticks_are_no_milliseconds
 
 
 def test_results_go_on_to_windows_and_groups_downstream() -> None:
-    """What leaves is not late: a GroupByKey after it has all of it."""
+    """Published rows are not late, so a GroupByKey downstream drops none of them."""
     from apache_beam.testing.test_pipeline import TestPipeline as Pipeline
     from apache_beam.testing.util import assert_that, equal_to
 

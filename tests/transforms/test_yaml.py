@@ -29,7 +29,7 @@ def policy_file(tmp_path: Path) -> Path:
 
 
 def run_yaml(tmp_path: Path, spec: dict[str, Any], *, expect: int = 0) -> Any:
-    """Run a pipeline by Beam's own command."""
+    """Run a pipeline with Beam's own command."""
     (tmp_path / "pipeline.yaml").write_text(yaml.safe_dump(spec, sort_keys=False))
     command = [sys.executable, "-m", "apache_beam.yaml.main", "--yaml_pipeline_file", str(tmp_path / "pipeline.yaml")]
     done = subprocess.run(

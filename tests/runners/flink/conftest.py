@@ -1,4 +1,4 @@
-"""One cluster for all tests."""
+"""One Flink cluster for all tests of this folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.runners.harness import Flink, need_flink
 
 @pytest.fixture(scope="session")
 def flink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flink]:
-    """Two TaskManagers, one slot each."""
+    """A cluster of two TaskManagers with one slot each."""
     need_flink()
     with Flink(tmp_path_factory.mktemp("flink")) as running:
         yield running

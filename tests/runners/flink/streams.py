@@ -38,7 +38,7 @@ DISORDER = 50
 
 
 def policy(**changes: Any) -> Policy:
-    """A policy of two quasi-identifiers. The row number is published, so that tests can find rows again."""
+    """Return a policy with two quasi-identifiers. It publishes the row number, by which tests find rows again."""
     said: dict[str, Any] = {
         "version": 1,
         "person": "person",
@@ -59,14 +59,14 @@ def policy(**changes: Any) -> Policy:
 
 
 class Stream:
-    """A stream in partitions. The columns of a row depend on its number alone, so that tests can compute them again.
+    """A partitioned stream. The columns of a row depend only on its number, so that tests can compute them again.
 
     Args:
-        rows: How many in all.
-        persons: Of how many persons.
-        partitions: How many partitions; row i is in partition i % partitions.
+        rows: The number of rows.
+        persons: The number of persons.
+        partitions: The number of partitions; row i is in partition i % partitions.
         every: Milliseconds of event time between two rows.
-        lonely: The first and the last of some rows that are all of one person, so that all shards but one are idle.
+        lonely: The range (end excluded) of rows that all belong to one person, so that all shards but one are idle.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Stream:
         self.every = every
 
     def columns(self, number: np.ndarray) -> dict[str, np.ndarray]:
-        """The rows of these numbers. Their event times are out of order."""
+        """Return the columns of the rows with these numbers. Their event times are out of order."""
         mixed = _mixed(number)
         jitter = mixed % (DISORDER * self.partitions)
         alone = (number >= self.lonely[0]) & (number < self.lonely[1])
@@ -92,21 +92,21 @@ class Stream:
         }
 
     def shards(self, of: Policy, number: np.ndarray) -> np.ndarray:
-        """The shards of the rows of these numbers."""
+        """Return the shards of the rows with these numbers."""
         packed = Packer(of, secret_of(of)).pack_arrow(pa.RecordBatch.from_pydict(self.columns(number)), None)
         return np.asarray(packed.shard)
 
     def part(self, partition: int) -> int:
-        """The number of rows of a partition."""
+        """Return the number of rows of a partition."""
         return len(range(partition, self.rows, self.partitions))
 
     def since(self, number: int) -> int:
-        """The earliest event time, in microseconds, of a row of this number or a later one."""
+        """Return the earliest event time, in microseconds, of the rows with this number or a larger one."""
         return EPOCH * SECOND + number * self.every * 1000
 
 
 def _mixed(number: np.ndarray) -> np.ndarray:
-    """Reproducible pseudo-random numbers."""
+    """Hash row numbers to reproducible pseudo-random numbers."""
     with np.errstate(over="ignore"):
         x = number.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         x ^= x >> np.uint64(29)
@@ -116,19 +116,19 @@ def _mixed(number: np.ndarray) -> np.ndarray:
 
 
 class Gate:
-    """How many rows of each partition may be read: a file that the test writes and the source reads."""
+    """A file in which the test says how many rows of each partition the source may read."""
 
     def __init__(self, path: Path) -> None:
         self.path = str(path)
 
     def open_to(self, rows: int) -> None:
-        """Allow this many rows of each partition."""
+        """Allow the source to read this many rows of each partition."""
         unfinished = f"{self.path}.unfinished"
         Path(unfinished).write_text(str(rows))
         os.replace(unfinished, self.path)
 
     def allowed(self) -> int:
-        """How many rows are allowed."""
+        """Return how many rows of each partition are allowed."""
         return int(Path(self.path).read_text())
 
     def reach(self, partition: int, rows: int) -> None:
@@ -136,7 +136,7 @@ class Gate:
         Path(f"{self.path}.{partition}").write_text(str(rows))
 
     def reached(self, partitions: int) -> int:
-        """How many rows of every partition were read, as far as it was reported."""
+        """Return the least number of rows that were reported as read of any partition."""
         told = [Path(f"{self.path}.{partition}") for partition in range(partitions)]
         return min(int(path.read_text() or 0) if path.exists() else 0 for path in told)
 
@@ -184,17 +184,17 @@ class Read(beam.DoFn):
             watermark.set_watermark(Timestamp(micros=self._stream.since(place * self._stream.partitions + partition)))
         self._gate.reach(partition, place)
         if place >= count:
-            tracker.try_claim(count)  # there is no more
+            tracker.try_claim(count)  # the end of the partition
             return
         waiting = place >= self._gate.allowed()
         tracker.defer_remainder(Duration(seconds=1 if waiting else 0))
 
 
 def source(stream: Stream, gate: Gate, **how: Any) -> beam.PTransform:
-    """The stream as RecordBatches."""
+    """Return a source that reads the stream as RecordBatches."""
     parts = [(partition, stream.part(partition)) for partition in range(stream.partitions)]
     read = beam.ParDo(Read(stream, gate, **how)).with_output_types(pa.RecordBatch)
-    # One element for each partition: Flink distributes elements.
+    # One element for each partition, because Flink distributes elements.
     return _Chain(beam.Create(parts, reshuffle=False), read)
 
 
@@ -211,7 +211,7 @@ class _Chain(beam.PTransform):
 
 
 def as_lines(batch: pa.RecordBatch, stamp: int) -> str:
-    """Rows as lines of JSON: the number, the boxes, and the time of release."""
+    """Format rows as lines of JSON: the number, the boxes, and the time of release."""
     rows = batch.to_pylist()
     boxes = ("age", "income")
     return "".join(
@@ -222,7 +222,7 @@ def as_lines(batch: pa.RecordBatch, stamp: int) -> str:
 
 
 class Append(beam.DoFn):
-    """Appends released rows to a file at once, as an outsider sees them. After a failure some come twice."""
+    """Appends released rows to a file at once, as an attacker would see them. After a failure, some appear twice."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = str(folder)
@@ -237,9 +237,9 @@ class Append(beam.DoFn):
 
 
 class Collect(beam.DoFn):
-    """Keeps what leaves in state, which goes back with a checkpoint, and writes it as a file when all is over.
+    """Collects released rows in state, which is rolled back after a failure, and writes them to a file at the end.
 
-    A file is named by its key and replaced as a whole: whatever is done again after a failure writes all of it again.
+    A file is named after its key and replaced as a whole, so that writing it again after a failure does no harm.
     """
 
     LINES = BagStateSpec("lines", BytesCoder())
@@ -278,7 +278,7 @@ def collect(published: beam.PCollection, folder: Path) -> None:
 
 
 def written(folder: Path) -> list[tuple[int, Any, Any, int]]:
-    """All released rows: number, age, income, moment."""
+    """Return all released rows as (number, age, income, moment)."""
     found = []
     for path in sorted(folder.glob("*.jsonl")):
         text = path.read_text("utf-8")
@@ -287,15 +287,15 @@ def written(folder: Path) -> list[tuple[int, Any, Any, int]]:
 
 
 def lines(folder: Path) -> int:
-    """How many rows were released."""
+    """Return how many rows were released."""
     return sum(path.read_bytes().count(b"\n") for path in folder.glob("*.jsonl"))
 
 
 def check(of: Policy, stream: Stream, left: list[tuple[int, Any, Any, int]]) -> Report:
     """Check that every row was released once, under one box, in a group of k persons.
 
-    Not that it left in time: partitions run ahead of each other, and a row that comes when its shard's clock is past
-    its deadline leaves at once.
+    This does not check deadlines. Partitions run ahead of each other, so a row may arrive when its shard's clock is
+    already past its deadline. Such a row is released at once, but late.
     """
     numbers = [row[0] for row in left]
     assert len(numbers) == stream.rows, f"{len(numbers)} rows left of {stream.rows}"
@@ -311,6 +311,6 @@ def check(of: Policy, stream: Stream, left: list[tuple[int, Any, Any, int]]) -> 
 
 
 def late(of: Policy, stream: Stream, left: list[tuple[int, Any, Any, int]]) -> int:
-    """How many rows were released after their deadlines."""
+    """Return how many rows were released after their deadlines."""
     at = stream.columns(np.array([row[0] for row in left]))["at"] * SECOND
     return int(np.count_nonzero(np.array([row[3] for row in left]) - at > (of.delay or 0)))

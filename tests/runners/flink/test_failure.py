@@ -1,4 +1,4 @@
-"""Workers and machines die during a run: no row is lost, none is released twice, and groups stay groups."""
+"""Workers and machines fail during a run: no row is lost, none is released twice, and groups stay whole."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.runners.harness import Flink
 pytestmark = pytest.mark.flink
 
 ROWS, PERSONS, PARTITIONS = 200_000, 5_000, 4
-#: Rows of each partition between two failures; after the last one there are more.
+#: Rows of each partition between two failures. More rows follow after the last failure.
 STEP = ROWS // PARTITIONS // 6
 
 
@@ -34,7 +34,7 @@ def test_each_row_is_released_once_though_workers_die(flink: Flink, tmp_path: Pa
     kills = [flink.kill_task_manager, flink.kill_worker, flink.kill_task_manager, flink.kill_task_manager]
     with flink.submit("failures", build) as job:
         for number, kill in enumerate(kills, start=1):
-            # Some rows are in a checkpoint, some were read since, and more are on their way.
+            # Now some rows are in a checkpoint, some were read after it, and some are still to come.
             job.wait(lambda n=number: gate.reached(PARTITIONS) >= STEP * n, f"step {number} was read")
             job.wait_checkpoints()
             gate.open_to(STEP * (number + 1))
@@ -42,7 +42,7 @@ def test_each_row_is_released_once_though_workers_die(flink: Flink, tmp_path: Pa
             kill()
             job.wait(lambda n=number: job.restored() >= n, f"the job goes on after failure {number}")
         gate.open_to(ROWS)
-        # Without a drain: at the end of the source the held rows are released.
+        # No drain is needed: at the end of the source the held rows are released.
         job.wait(lambda: streams.lines(out) >= ROWS, "all rows have left")
         assert job.restored() >= len(kills)
     streams.check(of, stream, streams.written(out))

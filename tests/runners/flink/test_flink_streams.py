@@ -1,6 +1,6 @@
 """A stream on a cluster: timers follow the watermark, state stays bounded, and a job continues from a savepoint.
 
-One job lives through all of it, and each test looks at another part of its life.
+One job goes through all of this, and each test examines another part of it.
 """
 
 from __future__ import annotations
@@ -20,56 +20,56 @@ from tests.runners.harness import Flink, Running
 
 pytestmark = pytest.mark.flink
 
-#: First rows of many persons, then of one alone, then again of many.
+#: The ends of three phases: rows of many persons, then of one person alone, then of many again.
 EARLY, LONELY, ROWS = 4_000, 20_000, 260_000
 PARTITIONS, SHARDS, STEPS = 2, 2, 6
 
-#: A snapshot has the rows of a delay, all of which a shard may hold that gets those of one person alone, and boxes.
+#: A snapshot contains reusable boxes and the rows of one delay: a shard holds all of them while one person is alone.
 PARAMETERS = {"reuse": "weighted", "max_reusable": 500}
 SNAPSHOT = 6_000 * 100 + 500 * 100
-#: What the state of all shards may take: a log is replaced by a snapshot when it is longer than `_SHORTEST_LOG`, and
-#: than twice the last snapshot, so that its size goes up and down.
+#: The most bytes of state of all shards. A snapshot replaces a log that is longer than both `_SHORTEST_LOG` and twice
+#: the last snapshot, so the size of the state goes up and down.
 BOUND = SHARDS * (max(_SHORTEST_LOG, 2 * SNAPSHOT) + SNAPSHOT)
-#: Five columns of numbers.
+#: Five columns of 8-byte numbers.
 ROW_BYTES = 40
-#: Nothing but a checkpoint ends a bundle: what leaves then must not wait for the next one, which for a shard without
-#: rows never comes.
+#: Only a checkpoint ends a bundle. Rows released at that time must not wait for the next bundle, which never comes for
+#: a shard without new rows.
 FLAGS = ["--max_bundle_time_mills=600000", "--max_bundle_size=1000000"]
 
 
 @dataclass
 class Life:
-    """Observations of a job."""
+    """A job from start to end, and what was observed of it."""
 
     policy: Any
     stream: streams.Stream
     gate: streams.Gate
     out: Path
-    #: Rows that had left when those of idle shards were due.
+    #: The rows of the first phase, as released when the rows of idle shards were due.
     early: list[Any] = field(default_factory=list)
-    #: Bytes of state, while more and more rows came.
+    #: Bytes of state, measured while more and more rows arrived.
     sizes: list[int] = field(default_factory=list)
-    #: How many rows had left at the savepoint, and all that left in the end.
+    #: How many rows were released at the savepoint, and all rows released in the end.
     before: int = 0
     left: list[Any] = field(default_factory=list)
     savepoint: str = ""
-    #: What Flink says that the second job began from.
+    #: What the second job was restored from, as Flink reports it.
     restored: dict[str, Any] = field(default_factory=dict)
 
     def build(self, pipeline: Any) -> None:
-        """The pipeline: the source reads a step of the test within a bundle."""
+        """Build the pipeline. Its source reads many batches in one bundle."""
         source = streams.source(self.stream, self.gate, batches=40)
         anonymized = pipeline | "Source" >> source | Anonymize(self.policy)
         _ = anonymized | "Append" >> beam.ParDo(streams.Append(self.out))
 
     def read(self, job: Running, rows: int) -> None:
-        """Let rows come, and wait until they were read."""
+        """Let the source read up to this many rows, and wait until it has read them."""
         self.gate.open_to(rows // PARTITIONS)
         job.wait(lambda: self.gate.reached(PARTITIONS) >= rows // PARTITIONS, f"{rows} rows were read")
 
     def begin(self, job: Running) -> None:
-        """Many shards, then one alone, then many for long; then a savepoint."""
-        # All that are early are within one delay, so that none can come late.
+        """Run from the start to the savepoint: all shards are busy, then only one, then all for a long time."""
+        # The rows of the first phase are within one delay, so that none can arrive late.
         self.read(job, EARLY)
         self.read(job, LONELY)
         job.wait(lambda: len(self._early()) == EARLY, "rows of idle shards have left")
@@ -77,14 +77,14 @@ class Life:
         for step in range(STEPS):
             self.read(job, LONELY + (ROWS - LONELY) * (step + 1) // (STEPS + 1) // PARTITIONS * PARTITIONS)
             job.wait_checkpoints()
-            # Of the step that holds rows, whose output is appended. Not of the source: Beam 2.70 leaves some bytes
-            # there whenever a source rests.
+            # Measure the step that holds rows, which Flink fuses with "Append". Do not measure the source: Beam 2.70
+            # leaves some bytes there whenever a source pauses.
             self.sizes.append(job.size("Append"))
         self.savepoint = job.stop()
         self.before = len(streams.written(self.out))
 
     def go_on(self, job: Running) -> None:
-        """From the savepoint to the end of the stream."""
+        """Run from the savepoint to the end of the stream."""
         self.restored = job.checkpoints()["latest"]["restored"]
         self.read(job, ROWS)
         job.stop(drain=True)
@@ -96,7 +96,7 @@ class Life:
 
 @pytest.fixture(scope="module")
 def life(flink: Flink, tmp_path_factory: pytest.TempPathFactory) -> Life:
-    """A job from its start over a savepoint to its end: with two tasks of each step, then with one."""
+    """A job that runs to a savepoint with two tasks per step, and from there to its end with one."""
     folder = tmp_path_factory.mktemp("life")
     stream = streams.Stream(ROWS, 3_000, partitions=PARTITIONS, lonely=(EARLY, LONELY))
     policy = streams.policy(shards=SHARDS, parameters=PARAMETERS)
@@ -115,7 +115,7 @@ def test_idle_shards_release_in_time(life: Life) -> None:
     """The rows of a shard that gets no more rows are released in time, because the watermark advances."""
     shard = life.stream.shards(life.policy, np.arange(EARLY + 1))
     idle_rows = set(np.flatnonzero(shard[:EARLY] != shard[EARLY]).tolist())
-    # The other shard's rows leave by those that come, which are ahead of the watermark.
+    # Leave out the busy shard: new rows, which are ahead of the watermark, trigger its releases.
     idle = [row for row in life.early if row[0] in idle_rows]
     assert len(idle) > EARLY // 4
     assert streams.late(life.policy, life.stream, idle) == 0

@@ -42,7 +42,7 @@ def test_killed_and_stopped(tmp_path: Path) -> None:
     process = Process(["sleep", "600"], tmp_path / "log")
     process.kill()
     until(lambda: not process.alive, 60)
-    process.stop()  # has nothing left to stop, and says nothing
+    process.stop()  # nothing is left to stop, and this is no error
     assert not runs(process.pid)
 
 

@@ -1,4 +1,4 @@
-"""Shards that share a key: each is what it would be alone, whatever is beside it and however it is stored."""
+"""Shards that share a key: each releases what it would release alone, whatever shares its key or its storage."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.transforms.test_external import expanded
 POLICY = policy(shards=3)
 GIVEN = rows(240)
 PACKER = Packer(POLICY, b"secret")
-#: Packs of three shards, in turns.
+#: Packs of three shards, interleaved.
 PACKS = [pack for i in range(0, len(GIVEN), 24) for pack in PACKER.pack_dicts(GIVEN[i : i + 24], None).packs]
 FIRST = GIVEN[0]["seen"]
 
@@ -53,7 +53,7 @@ def add(found: dict[int, list[Any]], left: Left) -> None:
 
 
 def alone(now: list[int]) -> dict[int, list[Any]]:
-    """What leaves each shard by itself; `now[i]` is told before the pack `i`."""
+    """Return what each shard releases on its own; event time advances to `now[i]` before pack `i`."""
     found: dict[int, list[Any]] = {}
     for shard in range(POLICY.shards):
         holder = ShardHolder(POLICY, b"secret", b"%d" % shard)
@@ -67,13 +67,13 @@ def alone(now: list[int]) -> dict[int, list[Any]]:
     return found
 
 
-# --- Together as alone ---
+# --- Shards with one key compared with separate shards ---
 
 
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
-def test_a_shard_is_what_it_would_be_alone(data: st.DataObject) -> None:
-    """Told the time, stored and restored at any point."""
+def test_a_shard_releases_what_it_would_release_alone(data: st.DataObject) -> None:
+    """Event time advances, and the shards are stored and restored, at arbitrary points."""
     steps = data.draw(st.lists(st.integers(0, 120), min_size=len(PACKS), max_size=len(PACKS)))
     stored = data.draw(st.lists(st.booleans(), min_size=len(PACKS), max_size=len(PACKS)))
     now = [int(FIRST * SECOND) + int(at) * SECOND for at in np.cumsum(steps)]
@@ -83,7 +83,7 @@ def test_a_shard_is_what_it_would_be_alone(data: st.DataObject) -> None:
             kept = shards.snapshot()
             shards = ShardSet(POLICY, b"another secret")
             shards.restore(kept)
-            shards._secret = b"secret"  # of shards that begin later
+            shards._secret = b"secret"  # for shards that begin later
         add(found, shards.wake(at))
         add(found, shards.push(pack))
     add(found, shards.flush())
@@ -122,7 +122,7 @@ def test_a_shard_begins_once() -> None:
 
 
 def through(state: State, given: list[RowPack], *, fail: bool = False, restart: bool = False) -> list[Any]:
-    """The packs under one key; with failures each comes twice, the first time in vain."""
+    """Push the packs under one key; with `fail`, the first attempt at each pack is rolled back."""
     worker, out = Worker(POLICY), list[Any]()
     for pack in given:
         if fail:
@@ -134,7 +134,7 @@ def through(state: State, given: list[RowPack], *, fail: bool = False, restart: 
 
 
 def fired(worker: Worker, state: State, *, shard: int = 0) -> list[Any]:
-    """What leaves while the timer fires at its time, until it is not set any more, or to the end."""
+    """Fire the timer whenever it is set, until it is unset or set to the end of time; return what is released."""
     out: list[Any] = []
     for _ in range(200):
         if state.timer is None or state.timer >= END:
@@ -164,7 +164,7 @@ def test_shards_of_one_key_survive_failures(shortest: int, fail: bool, restart: 
 
 @pytest.mark.parametrize("shortest", [0, 1 << 20])
 def test_a_shard_goes_on_with_the_generator_it_began_with(shortest: int) -> None:
-    """Whatever secrets come later, and though nothing is remembered."""
+    """Later secrets do not change it, even if no engine is in the cache."""
     expected = through(State(), PACKS)
     forget()
     state, out = State(), list[Any]()
@@ -174,7 +174,7 @@ def test_a_shard_goes_on_with_the_generator_it_began_with(shortest: int) -> None
             secret = b"secret" if i < POLICY.shards else b"another"
             out += Worker(POLICY, secret=secret).push(state, pack.to_bytes())
         out += Worker(POLICY, secret=b"a third").fire(state, at=END)
-    # The order of releases that leave at once is the secret's of today.
+    # The current secret orders releases of one moment, so compare them by number.
     assert sorted(published(out), key=itemgetter("number")) == sorted(published(expected), key=itemgetter("number"))
 
 
@@ -185,7 +185,7 @@ def test_one_timer_wakes_every_shard() -> None:
     out += fired(worker, state)
     assert {record["shard"] for record in tagged(out, "releases")} == {0, 1, 2}
     assert len(numbers(out)) == sum(len(pack.rows) for pack in PACKS[:6])
-    # The same under keys of their own.
+    # Each shard under its own key releases the same rows.
     apart: list[Any] = []
     for shard in range(3):
         forget()
@@ -211,7 +211,7 @@ def test_a_firing_for_nothing_stores_nothing_and_arms_again() -> None:
 
 
 def keys_of(proto: Any) -> set[bool]:
-    """Whether the steps of an expanded pipeline pack under one key."""
+    """Return the values of `_one_key` among the steps of an expanded pipeline."""
     found = set()
     for step in proto.components.transforms.values():
         if step.spec.urn == "beam:transform:pardo:v1":
@@ -224,7 +224,7 @@ def keys_of(proto: Any) -> set[bool]:
 
 def built(transform: Any, runner: str = "DirectRunner") -> set[bool]:
     pipeline = beam.Pipeline(runner=runner, options=PipelineOptions([]))
-    # Within another step, as in somebody's pipeline.
+    # Inside another composite, as in a user's pipeline.
     _ = pipeline | beam.Create(GIVEN[:5]) | "Theirs" >> beam.ptransform_fn(lambda given: given | transform)()
     return keys_of(pipeline.to_runner_api())
 
@@ -237,8 +237,8 @@ def test_shards_share_a_key_where_keys_are_never_side_by_side() -> None:
     assert built(AnonymizeBounded(POLICY)) == {False}
 
 
-def test_a_pipeline_that_is_only_expanded_is_not_run_here() -> None:
-    """It has Beam's default runner, and runs wherever the one in Java does."""
+def test_a_pipeline_that_is_only_expanded_does_not_count_as_local() -> None:
+    """Its options name Beam's default runner, but the calling Java pipeline decides where it runs."""
     assert keys_of(expanded(policy=policy(shards=3).to_dict())) == {False}
 
 

@@ -1,4 +1,4 @@
-"""State: log, snapshot, token. A bundle fails, a key moves, a pipeline is updated: no stale memory answers."""
+"""State: log, snapshot, token. When a bundle fails, a key moves or a pipeline is updated, no stale engine is used."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def nothing_remembered() -> Iterator[None]:
 
 
 def through(state: State, workers: list[Worker], given: list[bytes] = PACKS, *, end: bool = True) -> list[Any]:
-    """All packs, each by the next worker; then the timer until it stops."""
+    """Push the packs, each through the next worker; with `end`, then fire the timer at the end of time."""
     out = []
     for i, pack in enumerate(given):
         out += workers[i % len(workers)].push(state, pack)
@@ -49,7 +49,7 @@ def expected() -> list[Any]:
 
 
 class Broken(Exception):
-    """What a user's step raises in the middle of a bundle."""
+    """Raised in the middle of a bundle, as by a user's step."""
 
 
 # --- Failures ---
@@ -63,7 +63,7 @@ def test_a_bundle_that_fails_half_way_is_tried_again(expected: list[Any], where:
     for start in range(0, len(PACKS), 3):
         bundle = PACKS[start : start + 3]
         before = rolled_back(state)
-        for pack in bundle[:after]:  # then something downstream fails, and nothing of this is committed
+        for pack in bundle[:after]:  # a later step fails, so none of this is committed
             worker.push(state, pack)
         state = before
         if where == "another worker":
@@ -77,7 +77,7 @@ def test_a_bundle_that_fails_half_way_is_tried_again(expected: list[Any], where:
 
 
 def test_an_engine_that_fails_leaves_nothing_behind(expected: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """It has taken some rows when it raises; the state says that it has not."""
+    """The engine has taken rows when it raises, but the state does not have them: the engine must be discarded."""
     state, worker = State(), Worker(POLICY)
     out = through(state, [worker], PACKS[:5], end=False)
     push = ShardSet.push
@@ -96,8 +96,8 @@ def test_an_engine_that_fails_leaves_nothing_behind(expected: list[Any], monkeyp
     assert published(out) == expected
 
 
-def test_a_step_whose_output_was_never_read_has_happened(expected: list[Any]) -> None:
-    """Outputs are made as they are read; the state does not wait for that."""
+def test_the_state_is_written_before_the_output_is_read(expected: list[Any]) -> None:
+    """Output is produced lazily, as the runner reads it. The state must not wait for that."""
     state, worker = State(), Worker(POLICY)
     left = worker.step.process((0, PACKS[0]), _zero(), GlobalWindow(), state.log, state.snapshot, state.token, state)
     out = through(state, [worker], PACKS[1:])
@@ -132,7 +132,7 @@ def test_a_key_moves_between_instances(expected: list[Any], workers: int) -> Non
 
 
 def test_a_key_moves_between_processes(expected: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each has a memory of its own, in which the key's engine is getting old."""
+    """Each process has its own cache, in which the key's engine becomes stale while the key is elsewhere."""
     memories = [EngineCache(), EngineCache()]
     state, out = State(), []
     for i, pack in enumerate(PACKS):
@@ -142,17 +142,17 @@ def test_a_key_moves_between_processes(expected: list[Any], monkeypatch: pytest.
     assert published(out) == expected
 
 
-def test_memory_is_used_if_it_is_of_this_state(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cached_engine_of_this_state_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     state, worker = State(), Worker(POLICY)
     through(state, [worker], PACKS[:3], end=False)
     before = state.token.value
-    monkeypatch.setattr(hold_step.HoldRows, "_rebuilt", None)  # to rebuild would fail
+    monkeypatch.setattr(hold_step.HoldRows, "_rebuilt", None)  # rebuilding would fail
     worker.push(state, PACKS[3])
     assert state.token.value != before
 
 
-def test_memory_that_ran_ahead_of_its_state_never_answers(expected: list[Any]) -> None:
-    """The attack: the live object has seen a pack more than the state that was rolled back."""
+def test_a_cached_engine_ahead_of_its_state_is_never_used(expected: list[Any]) -> None:
+    """The cached engine has seen one pack more than the state, which was rolled back."""
     state, worker = State(), Worker(POLICY)
     out = through(state, [worker], PACKS[:4], end=False)
     before = rolled_back(state)
@@ -163,8 +163,8 @@ def test_memory_that_ran_ahead_of_its_state_never_answers(expected: list[Any]) -
     assert published(out) == expected
 
 
-def test_two_states_of_one_key_are_two(expected: list[Any]) -> None:
-    """The same object in two pipelines of a process, or applied twice: same key, another state."""
+def test_two_states_of_one_key_stay_separate(expected: list[Any]) -> None:
+    """One transform object in two pipelines of a process, or applied twice, has equal keys but separate states."""
     states, worker = [State(), State()], Worker(POLICY)
     outs: list[list[Any]] = [[], []]
     for pack in PACKS:
@@ -183,7 +183,7 @@ def test_tokens_are_never_the_same() -> None:
     assert len(tokens) == len(PACKS)
 
 
-def test_memory_forgets_the_least_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_forgets_the_least_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_cache, "_MOST", 2)
     memory = EngineCache()
     first, second, third = [("uid", key, GlobalWindow()) for key in range(3)]
@@ -197,12 +197,12 @@ def test_memory_forgets_the_least_used(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(memory) == 2
 
 
-def test_what_was_forgotten_is_rebuilt(expected: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_is_not_cached_is_rebuilt(expected: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_cache, "_MOST", 0)
     assert published(through(State(), [Worker(POLICY)])) == expected
 
 
-def test_many_threads_share_the_memory() -> None:
+def test_many_threads_share_the_cache() -> None:
     wrong = []
 
     def work(shard: int) -> None:
@@ -246,15 +246,15 @@ def test_a_long_log_becomes_a_snapshot(
 def test_the_log_is_read_in_its_order_whatever_the_bag_says(expected: list[Any]) -> None:
     state = State()
     out = through(state, [Worker(POLICY)], PACKS[:9], end=False)
-    assert len(state.log.items) == 10  # with what it begins with
+    assert len(state.log.items) == 10  # nine packs, and the entry that begins the log
     state.log.items = state.log.items[3:] + state.log.items[:3]
     forget()
     out += through(state, [Worker(POLICY)], PACKS[9:])
     assert published(out) == expected
 
 
-def test_state_is_of_the_bundle_not_of_the_buffer() -> None:
-    """What a bundle writes does not grow with what is held."""
+def test_a_bundle_writes_only_its_own_rows() -> None:
+    """The bytes that a bundle writes do not grow with the number of held rows."""
     long = policy(delay="1d")
     given = packs(long, rows(2_000, every=0.1), 25)
     state, worker = State(), Worker(long)
@@ -289,7 +289,7 @@ def test_a_window_that_is_over_keeps_what_late_rows_need() -> None:
     assert state.timer <= window.max_timestamp().micros
     late += worker.fire(state, at=window.max_timestamp().micros, window=window)
     assert len(published(late)) == 25
-    # Some leave under what was published before.
+    # Some of them reuse a generalization that was published before.
     assert "reuse" in {record["kind"] for record in tagged(late, "releases")}
 
 
@@ -305,7 +305,7 @@ def test_firing_twice_late_or_out_of_order_does_no_harm(expected: list[Any]) -> 
             if at is not None and at <= int(GIVEN[min(i * 25 + 25, 399)]["seen"] * SECOND):
                 out += worker.fire(state, at=at)
     out += worker.fire(state, at=END)
-    # Other bundles: what leaves at once is another, and so is its order.
+    # These bundles differ from the expected run's, so rows of one moment come in another order: compare by number.
     assert {row["number"]: row for row in published(out)} == {row["number"]: row for row in expected}
     assert len(published(out)) == len(expected)
     for at in (0, END, int(GIVEN[5]["seen"] * SECOND)):
@@ -347,7 +347,7 @@ def test_a_timer_that_nothing_waits_for_stores_nothing() -> None:
 
 
 def test_a_late_row_sets_a_timer_that_has_fired_in_vain() -> None:
-    """All rows left by count, the timer fired and found nothing; then comes a row of that same deadline."""
+    """All rows were released by count, so the timer found nothing to do. Then a row with the same deadline arrives."""
     pair = policy(k=2, delay_rows=2, parameters={"beta": 1})
     given = [{**row, "seen": 1_000_000.0, "patient": f"patient-{i}"} for i, row in enumerate(rows(4))]
     first, second, third, late = packs(pair, given, 1)
@@ -364,7 +364,7 @@ def test_a_late_row_sets_a_timer_that_has_fired_in_vain() -> None:
 
 
 def test_another_secret_goes_on_with_the_state() -> None:
-    """A rebuilt pipeline has a new secret: the log is still replayed by the generator that it was written under."""
+    """A rebuilt pipeline has a new secret, but the log is replayed with the generator that it was written under."""
     no_seed = policy(seed=None)
     for at in (1, 2, 5, 9):
         forget()
@@ -377,7 +377,7 @@ def test_another_secret_goes_on_with_the_state() -> None:
 
 
 def test_a_person_is_not_counted_twice_under_two_secrets() -> None:
-    """The same three persons before and after: hashed by two keys they would look like six, and k is four."""
+    """The same three persons come before and after. Hashed with two keys they would count as six, and k is four."""
     no_seed = policy(seed=None, delay="1h")
     three = [{**row, "patient": i % 3, "age": 30.0, "zipcode": "53706"} for i, row in enumerate(rows(30, every=1.0))]
     state = State()
@@ -399,8 +399,8 @@ def test_a_stronger_policy_goes_on_with_the_state() -> None:
     assert persons and min(persons) >= 8
 
 
-def test_a_column_no_longer_published_does_not_leave() -> None:
-    """Rows are held from when `number` was published; now `disease` alone leaves, and a new column does."""
+def test_a_column_that_is_no_longer_declared_is_not_published() -> None:
+    """Rows are held since `number` was published. The new policy publishes `ward` instead, and `disease` as before."""
     other = policy(publish=["ward"])
     state = State()
     through(state, [Worker(POLICY)], PACKS[:2], end=False)
@@ -434,7 +434,7 @@ def test_other_columns_are_refused(changes: dict[str, Any]) -> None:
     through(state, [Worker(POLICY)], PACKS[:3], end=False)
     with pytest.raises(SnapshotError):
         Worker(other, uid="new").push(state, packs(other, given, 25)[3])
-    # A pack that was on its way when the pipeline was updated.
+    # A pack that was in flight when the pipeline was updated.
     with pytest.raises(SnapshotError, match="Drain the pipeline before you change these"):
         Worker(other, uid="new").push(State(), PACKS[0])
 

@@ -1,4 +1,4 @@
-"""Arrow columns leave with the values of their own rows: in dictionaries, nested ones, and behind slices."""
+"""Published Arrow columns contain only values of their own rows: no leftovers in dictionaries or behind slices."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def one(text: str) -> Any:
     return text
 
 
-#: Types, and what makes a value of them of a text.
+#: Types, and a function that wraps a text as a value of the type.
 KINDS: dict[str, tuple[pa.DataType, Callable[[str], Any]]] = {
     "text": (pa.string(), one),
     "dictionary": (WORDS, one),
@@ -42,19 +42,19 @@ KINDS: dict[str, tuple[pa.DataType, Callable[[str], Any]]] = {
 
 
 def batch(kind: str, given: list[dict[str, Any]]) -> pa.RecordBatch:
-    """The rows, of which each has a story of its own, and some none."""
+    """Return the rows with a column `story`: a secret text of their own, or null for every ninth."""
     plain, make = KINDS[kind]
     stories = [None if row["number"] % 9 == 8 else make(f"SECRET-{row['number']}-") for row in given]
     return pa.RecordBatch.from_pylist(given).append_column("story", pa.array(stories, plain))
 
 
 def told_of(**changes: Any) -> Any:
-    """The transform, of a policy that lets stories leave."""
+    """Return the transform with a policy that publishes `story`."""
     return anonymize(publish=["number", "story"], **changes)
 
 
 def written(value: pa.RecordBatch) -> list[bytes]:
-    """What leaves of a batch: as Beam sends it, and as a file has it."""
+    """Return the bytes of a batch as Beam sends it, as a file stores it, and as its buffers hold it."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, value.schema) as writer:
         writer.write_batch(value)
@@ -63,7 +63,7 @@ def written(value: pa.RecordBatch) -> list[bytes]:
 
 
 def told(value: pa.RecordBatch) -> set[int]:
-    """The numbers of all rows whose story can be found in what leaves."""
+    """Return the numbers of all rows whose story is found in the bytes of a batch."""
     return {n for n in range(200) if any(b"SECRET-%d-" % n in data for data in written(value))}
 
 
@@ -72,11 +72,11 @@ def own(value: pa.RecordBatch) -> set[int]:
 
 
 def broken(count: int = 120) -> list[dict[str, Any]]:
-    """Rows of which every fifth is rejected."""
+    """Return rows, every fifth of which is rejected."""
     return [{**row, "age": 1000.0 if row["number"] % 5 == 0 else row["age"]} for row in rows(count)]
 
 
-# `rejected` rows are in no published batch; `suppressed` ones are not with `drop`.
+# Rejected rows are in no published batch; with `drop`, neither are suppressed rows.
 @pytest.mark.parametrize("changes", [{}, {"delay": None, "delay_rows": 30}, {"shards": 3}], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_only_values_of_its_own_rows_leave_with_a_batch(kind: str, changes: dict[str, Any]) -> None:
@@ -114,7 +114,7 @@ def test_rows_outside_of_a_slice_do_not_leave(kind: str) -> None:
 
 
 def test_the_order_of_a_dictionary_is_that_of_its_own_rows() -> None:
-    """Not of the input's, which would tell who came first."""
+    """The order of the input's dictionary would reveal whose row came first."""
     names = ["gout", "flu", "mumps", "croup", "cold", "ague"]
     ills = pa.DictionaryArray.from_arrays(pa.array([5, 3, 1] * 20, pa.int32()), pa.array(names))
     made = pa.RecordBatch.from_pylist(rows(60))
@@ -125,7 +125,7 @@ def test_the_order_of_a_dictionary_is_that_of_its_own_rows() -> None:
 
 
 def test_an_ordered_dictionary_keeps_its_order() -> None:
-    """Which is of its values, not of its rows: mild is less than grave."""
+    """This order belongs to the values (mild is less than grave) and reveals nothing about the rows."""
     kinds = pd.Categorical(["grave", "mild", "fair"] * 20, categories=["none", "mild", "fair", "grave"], ordered=True)
     frame = pd.DataFrame([{**row, "disease": None} for row in rows(60)]).assign(disease=kinds)
     made = pa.RecordBatch.from_pandas(frame)
@@ -147,7 +147,7 @@ def test_categories_of_pandas_that_no_row_has_do_not_leave() -> None:
 
 
 def test_batches_that_leave_at_different_moments_share_no_memory() -> None:
-    """A slice of what leaves would hold what leaves later."""
+    """A slice of a larger batch would carry the rows of later releases in its buffers."""
     out = run([batch("text", rows(120))], told_of(delay="2m"))
     assert len(out.published) > 3
     for left in out.published:

@@ -1,4 +1,4 @@
-"""Packs: what a bundle's rows become, and what a failed bundle leaves: nothing."""
+"""The rows of a bundle become packs, and a failed bundle leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def value(row: Any, time: int = 5, windows: Any = GLOBAL) -> WindowedValue:
 
 
 def only_packs(elements: Iterable[Any]) -> Iterator[Any]:
-    """What a step emitted, without rejected rows and counts."""
+    """Return the packs that a step emitted, without rejected rows and counts."""
     return (element for element in elements if not isinstance(element, TaggedOutput))
 
 
@@ -48,7 +48,7 @@ def test_a_bundle_leaves_nothing_for_the_next() -> None:
     step = made()
     for row in GIVEN[:10]:
         assert list(step.process(row, value(row))) == []
-    # It fails, is not finished, and another begins.
+    # This bundle fails without being finished, and another begins.
     step.start_bundle()
     for row in GIVEN[10:20]:
         step.process(row, value(row))
@@ -104,16 +104,16 @@ def test_a_pack_is_handed_over_only_while_it_is_emitted(shards: int) -> None:
         assert np.array_equal(one.rows.qi, two.rows.qi)
         assert np.array_equal(one.rows.person, two.rows.person)
         assert list(one.payload.rows()) == list(two.payload.rows())
-        # It will be held: the rows of other shards must not be, because of it.
+        # The pack will be held. A view would keep the rows of other shards in memory too.
         assert len(one.rows.qi) == len(one.rows.qi if one.rows.qi.base is None else one.rows.qi.base)
-        assert handed_over(bytes(bytearray(data))) is None  # equal, but sent
+        assert handed_over(bytes(bytearray(data))) is None  # equal bytes, but a copy, as after a transfer
         emitted.append(data)
     assert len(emitted) == shards
     assert [handed_over(data) for data in emitted] == [None] * shards
 
 
-def test_what_can_be_changed_is_not_handed_over() -> None:
-    """Who made a row may change a list in it; the held row is another."""
+def test_rows_with_mutable_values_are_not_handed_over() -> None:
+    """The step that made a row may still change a list in it, so the held row must be a copy."""
     step = made()
     for row in GIVEN:
         step.process(row | {"number": [row["number"]]}, value(row))
@@ -155,5 +155,5 @@ def test_equal_texts_are_one_object() -> None:
     ],
 )
 def test_other_columns_stay_as_they_are(given: list[Any]) -> None:
-    """Values that are equal need not be the same: True is 1."""
+    """Equal values are not always interchangeable: True == 1."""
     assert shared(given) is given

@@ -1,4 +1,4 @@
-"""Noise on sensitive columns: one value for one row, however often it is published."""
+"""Noise on sensitive columns: a row has one noisy value, however often it is published."""
 
 from __future__ import annotations
 
@@ -75,14 +75,14 @@ def test_values_leave_with_noise_and_are_counted_with_it():
     assert sum(row[0] != was["disease"] for row, was in zip(out, given, strict=True)) > 100
     assert all(row[1] != was["cost"] for row, was in zip(out, given, strict=True))
     assert [row[2] for row in out] == list(range(400))
-    # l is counted over what leaves, or it would promise nothing.
+    # l is counted over the noisy values, since these are published.
     assert of.pack.rows.sensitive[:, 0].tolist() == [VALUES.index(row[0]) for row in out]
     assert of.pack.rows.sensitive[:, 1].tolist() == [min(int(row[1] / 200), 4) for row in out]
     assert all(0 <= row[1] <= 1000 for row in out)
 
 
 def test_the_same_row_has_the_same_noise_however_it_is_delivered():
-    """The mean of many copies would otherwise be the truth: the averaging attack."""
+    """Otherwise an attacker could average the noise of many copies away."""
     given = rows(100)
     once = noisy(packed(given))
     assert noisy(packed(given)) == once
@@ -105,20 +105,20 @@ def test_all_forms_have_the_same_noise():
 
 def test_other_secrets_rows_and_values_have_other_noise():
     given = rows(100)
-    # So little noise that hardly any is cut off at the ends of the domain, where all look alike.
+    # The noise is small, so that few values are clipped to the ends of the domain, where they would be equal.
     of = policy(parameters={"perturb_sensitive": {"cost": 40.0}})
     once = noisy(packed(given, of))
     other = noisy(packed(given, of, secret=b"other"))
     assert sum(a[1] == b[1] for a, b in zip(once, other, strict=True)) < 10
     moved = noisy(packed([row | {"cost": row["cost"] + 1} for row in given], of))
-    # Were it the same noise, two rows of one person would tell the difference of their values.
+    # With the same noise, two rows of one person would reveal the difference of their values.
     assert not any(math.isclose(b[1] - a[1], 1) for a, b in zip(once, moved, strict=True))
     later = noisy(packed([row | {"at": row["at"] + 1} for row in given], of))
     assert sum(a[1] == b[1] for a, b in zip(once, later, strict=True)) < 10
 
 
 def test_times_given_on_the_way_are_not_in_the_noise():
-    """A source that delivers a row again may stamp it anew; and a row's place in a file is not its own."""
+    """A source may give a redelivered row another timestamp, and a row's place in a file is not part of the row."""
     given = rows(20)
     untimed = policy(event_time=None)
     first = Packer(untimed, b"secret").pack_dicts(given, np.arange(20))
@@ -135,7 +135,7 @@ def test_randomized_response_tells_the_truth_as_often_as_it_should():
     told = [row[0] for row in noisy(packed(given))]
     expected = noise.truth_chance(1.0, 4)
     assert expected == pytest.approx(math.e / (math.e + 3))
-    # Five standard deviations: a right sampler fails once in two million seeds, and this is one seed.
+    # Five standard deviations: a correct sampler fails for one seed in two million, and this seed is fixed.
     assert abs(told.count("gout") / 20_000 - expected) < 5 * math.sqrt(expected * (1 - expected) / 20_000)
     for other in ("flu", "mumps", "croup"):
         share = (1 - expected) / 3
@@ -202,8 +202,8 @@ def test_rejected_rows_are_still_rejected():
     assert len(noisy(of)) == 8
 
 
-def test_rows_that_came_without_noise_never_leave_under_a_policy_with_it():
-    """A pipeline that is updated fails rather than publish what it was told to hide."""
+def test_rows_held_without_noise_are_never_published_under_a_policy_with_noise():
+    """An updated pipeline fails rather than publish the exact values that its policy now hides."""
     plain = policy(parameters={"beta_sample": 1.0})
     before = packed(rows(20), plain).pack
     with pytest.raises(SnapshotError, match="Drain"):
@@ -273,7 +273,7 @@ def test_the_command_line_publishes_noise_alone(tmp_path: Path, capsys: pytest.C
         assert main([*args, "--output", str(out), "--workers", "1"]) == 0, capsys.readouterr().err
         with open(out, newline="") as file:
             outputs.append({int(row["number"]): (row["disease"], row["cost"]) for row in csv.DictReader(file)})
-    # However the files are cut.
+    # The noise does not depend on how the rows are split into files.
     assert outputs[0] == outputs[1]
     assert len(outputs[0]) == 60
     assert not any(float(outputs[0][row["number"]][1]) == row["cost"] for row in given)

@@ -1,4 +1,4 @@
-"""Rows of every kind go in, and leave as the same kind, with a schema that the next step can use."""
+"""Rows of every kind are published as the same kind, with a schema that the next step can use."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Visit(typing.NamedTuple):
 
 
 class SparseVisit(typing.NamedTuple):
-    """A row of which something may be missing."""
+    """A row with optional columns."""
 
     patient: str | None
     seen: float
@@ -59,7 +59,7 @@ def as_batches(given: list[dict[str, Any]]) -> list[pa.RecordBatch]:
 
 
 def listed(batches: list[Left]) -> list[Left]:
-    """The rows of batches, one by one."""
+    """Return the rows of batches, one by one."""
     return [left._replace(value=row) for left in batches for row in left.value.to_pylist()]
 
 
@@ -118,7 +118,7 @@ def test_the_schema_of_batches_is_known_beforehand() -> None:
 def test_a_suppressed_row_is_the_whole_domain(kind: Any, on_suppress: str) -> None:
     few = rows(3)
     out = run(kind(few), anonymize(on_suppress=on_suppress))
-    # They leave at one moment, and so in any order.
+    # They are released at one moment, so their order is random.
     published, suppressed = (
         sorted(
             (as_dict(left.value) for left in (listed(found) if kind is as_batches else found)),
@@ -129,7 +129,7 @@ def test_a_suppressed_row_is_the_whole_domain(kind: Any, on_suppress: str) -> No
     star = {"age": {"lo": 0.0, "hi": 100.0}, "zipcode": "*****", "education": "any"}
     expected = [{**star, "disease": row["disease"], "number": row["number"]} for row in few]
     assert published == (expected if on_suppress == "star" else [])
-    # The owner's, with exact values.
+    # This output is for the owner, and has exact values.
     assert [(row["age"], row["zipcode"]) for row in suppressed] == [
         ({"lo": row["age"], "hi": row["age"]}, row["zipcode"]) for row in few
     ]
@@ -159,7 +159,7 @@ RELEASE = ["shard", "kind", "rows", "persons", "loss", "moment", "arrivals", "gr
 
 
 def typed(of: Any, given: Any) -> tuple[Any, Any]:
-    """The transform's results, in a pipeline that is not run."""
+    """Apply the transform in a pipeline that is not run; return its results."""
     pipeline = beam.Pipeline(runner="FnApiRunner")
     return pipeline, pipeline | beam.Create(given) | Anonymize(of)
 
@@ -175,7 +175,7 @@ def test_the_schema_is_told(kind: Any) -> None:
     assert out.suppressed.element_type == out.published.element_type
     assert dict(out.rejected.element_type._fields) == {"row": str, "field": str, "reason": str}
     assert list(dict(out.releases.element_type._fields)) == RELEASE
-    # As other languages would be told it.
+    # The schema that other languages would receive.
     assert typing_from_runner_api(typing_to_runner_api(out.published.element_type))._fields
 
 
@@ -213,7 +213,7 @@ def test_published_rows_can_be_selected_grouped_and_sent() -> None:
 
 def test_a_coder_of_the_schema_takes_every_published_row() -> None:
     given = [*GIVEN, *rows(1)]
-    given[-1].update(seen=9e6, number=300)  # it leaves alone, suppressed
+    given[-1].update(seen=9e6, number=300)  # released alone, so it is suppressed
     _, out = typed(policy(), as_tuples(given))
     coder = RowCoder(typing_to_runner_api(out.published.element_type).row_type.schema)
     for left in run(as_tuples(given), anonymize()).published:

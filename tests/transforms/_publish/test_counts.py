@@ -1,4 +1,4 @@
-"""Counts of what became of the rows: the same however the rows are cut into bundles, shards and workers."""
+"""Counts of published, suppressed and rejected rows do not depend on bundles, shards and workers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_counts_agree_with_the_outputs(transform: Any, shards: int) -> None:
 def test_a_record_lies_in_its_window() -> None:
     out = run(Stamped(GIVEN), AnonymizeBounded(policy()), window=FixedWindows(1_000))
     assert {left.window for left in out.counts} == {left.window for left in out.published}
-    # Timestamps lose their microseconds between two stages.
+    # Beam rounds timestamps to milliseconds between two stages.
     assert all(left.timestamp // 1000 == left.window.max_timestamp().micros // 1000 for left in out.counts)
     assert total(out).rows == len(GIVEN)
 
