@@ -1,4 +1,4 @@
-"""Every method releases what it released before: the same rows and the same seed lead to the same releases."""
+"""Every method makes the same releases as before, from the same rows and the same seed."""
 
 from __future__ import annotations
 
