@@ -1,4 +1,4 @@
-"""The command line: usage, exit codes, and how it ends when things go wrong."""
+"""The command line: usage, exit codes, and how it ends when something fails."""
 
 from __future__ import annotations
 

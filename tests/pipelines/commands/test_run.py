@@ -1,4 +1,4 @@
-"""`crenel run`: formats, order, accounts, and how it ends when things go wrong."""
+"""`crenel run`: formats, order, the account of all rows, and how a run ends when something fails."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def crenel(*argv: object) -> int:
 
 
 def read(path: Path) -> list[Row]:
-    """Whatever the format, the rows as JSON has them."""
+    """Read a file of any format, and return its rows as JSON would have them."""
     if path.suffix == ".parquet":
         return list(pq.read_table(path).to_pylist())
     if path.suffix == ".avro":
@@ -359,7 +359,7 @@ def holed_rows() -> list[Row]:
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet", ".avro"])
 def test_rows_with_holes_in_every_format(here: Path, suffix: str) -> None:
-    """A hole is a hole in all of them, on the way in and on the way out."""
+    """Every format reads and writes a missing value as a missing value."""
     (here / "policy.yaml").write_text(POLICY + "method: partition\n")
     WRITERS[suffix](here / f"in{suffix}", holed_rows())
     write_json(here / "same.jsonl", holed_rows())
@@ -493,7 +493,7 @@ CHOICES = {
 
 @pytest.mark.parametrize("choice", CHOICES)
 def test_rows_that_left_alone_are_told_first(here: Path, choice: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The trace and the input say whose rows left with whom."""
+    """The trace and the input show which persons' rows left together."""
     said = CHOICES[choice]
     rows = [*make_rows(150), {**make_rows(1)[0], "at": "2020-09-20T00:00:00Z"}]
     (here / "policy.yaml").write_text(policy_of(**said))
@@ -515,7 +515,7 @@ def test_rows_that_left_alone_are_told_first(here: Path, choice: str, capsys: py
 
 def test_a_policy_that_asks_for_the_crowd_leaves_no_row_alone(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "policy.yaml").write_text(policy_of(parameters="{reuse: off}", on_suppress="drop"))
-    # Each row of another person: how the end of a stream treats those who come twice is tested where it ends.
+    # Each row belongs to another person. Other tests cover persons with several rows at the end of a stream.
     write_csv(here / "in.csv", [{**row, "who": i} for i, row in enumerate(make_rows())])
     assert crenel("--input", "in.csv", "--output", "out.csv") == 0
     first, *_ = capsys.readouterr().err.splitlines()
@@ -526,7 +526,7 @@ def test_a_policy_that_asks_for_the_crowd_leaves_no_row_alone(here: Path, capsys
 
 
 def lonely_rows(lonely: int, of: int = 100) -> list[Row]:
-    """Rows of one moment, and some that have no company within a day: mondrian suppresses exactly these."""
+    """Make rows of one moment, and `lonely` rows at least a day from any other: mondrian suppresses only these."""
     rows = [{**row, "who": i, "at": "2020-09-13T00:00:00Z"} for i, row in enumerate(make_rows(of))]
     for i in range(lonely):
         rows[-1 - i]["at"] = f"2021-01-{i + 1:02}T00:00:00Z"
@@ -537,7 +537,7 @@ def test_more_suppressed_rows_than_may_be_are_3(here: Path, capsys: pytest.Captu
     (here / "policy.yaml").write_text(policy_of(method="mondrian", on_suppress="drop"))
     write_csv(here / "in.csv", lonely_rows(20))
     assert crenel("--input", "in.csv", "--output", "out.jsonl") == 3
-    # The last line, after the table: which limit, by how much, and what to do.
+    # The last line, after the table, says which limit was exceeded, by how much, and what to do.
     *_, last = capsys.readouterr().err.splitlines()
     assert last.startswith("crenel: 20 rows (20%) were suppressed, 15 more than --most-suppressed 5% allows: ")
     assert "the output is written and keeps the policy's promises" in last
@@ -571,7 +571,7 @@ def test_limits_are_told_to_machines(here: Path, capsys: pytest.CaptureFixture[s
         {"what": "suppressed", "rows": 20, "share": 0.2, "limit": 0.05, "excess": 15}
     ]
     assert said.err.startswith("crenel: 20 rows (20%) were suppressed")
-    # Where JSON is on standard error, nothing else is.
+    # If the JSON object goes to standard error, nothing else is written there.
     assert crenel("--input", "in.csv", "--output", "-", "--json") == 3
     assert len(json.loads(capsys.readouterr().err)["too_many"]) == 1
     assert crenel("--input", "in.csv", "--output", "out.csv", "--json", "--most-suppressed", "50%") == 0
@@ -587,7 +587,7 @@ def test_a_share_that_is_none_is_2(here: Path, share: str, capsys: pytest.Captur
     assert nothing_but(here, "in.csv")
 
 
-# -- what goes wrong -------------------------------------------------------------------------------
+# -- failures --------------------------------------------------------------------------------------
 
 
 def sentence(capsys: pytest.CaptureFixture[str]) -> str:
@@ -733,7 +733,7 @@ def test_an_interrupted_run_leaves_nothing(here: Path, number: int, code: int) -
     text = (here / "in.jsonl").read_text() * 200
     (here / "in.jsonl").write_text(text)
     argv = ["-m", "crenel.pipelines.cli", "run", "policy.yaml", "--input", "in.jsonl", "--output", "o.csv"]
-    # A test that runs in the background may have been told to ignore Ctrl-C, and its children with it.
+    # Tests that run in the background may ignore Ctrl-C, and so would their child processes.
     heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     done = subprocess.Popen(
         [sys.executable, *argv],
@@ -755,13 +755,13 @@ def test_an_interrupted_run_leaves_nothing(here: Path, number: int, code: int) -
 
 
 def workers_of(process: subprocess.Popen[str]) -> list[int]:
-    """The worker processes of a run, as Linux lists them."""
+    """Return the ids of a run's worker processes, from Linux's /proc."""
     workers = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             said = (entry / "cmdline").read_bytes()
             group = os.getpgid(int(entry.name))
-        except (FileNotFoundError, ProcessLookupError):  # it has just ended
+        except (FileNotFoundError, ProcessLookupError):  # the process has just ended
             continue
         if group == process.pid and b"sdk_worker_main" in said:
             workers.append(int(entry.name))
@@ -782,7 +782,7 @@ def test_a_worker_that_is_killed_ends_the_run(here: Path) -> None:
         until = time.monotonic() + 120
         while not (workers := workers_of(done)) and done.poll() is None and time.monotonic() < until:
             time.sleep(0.05)
-        for worker in workers:  # as soon as there are any, so that the run cannot be over
+        for worker in workers:  # kill them as soon as they exist, before the run can end
             os.kill(worker, signal.SIGKILL)
         _, err = done.communicate(timeout=60)
     finally:
@@ -878,7 +878,7 @@ def test_a_seed_is_warned_of_before_anything_is_read(here: Path, capsys: pytest.
     said = capsys.readouterr()
     assert said.err == f"crenel: warning: {GUESSED}\n"
     assert json.loads(said.out)["warnings"] == [GUESSED]
-    # Where the JSON object goes to standard error, it is alone there.
+    # If the JSON object goes to standard error, nothing else is written there.
     assert crenel("--input", "in.csv", "--output", "-", "--json") == 0
     said = capsys.readouterr()
     assert json.loads(said.err)["warnings"] == [GUESSED]
