@@ -65,7 +65,7 @@ LAST, FIRST = np.iinfo(np.int64).max, np.iinfo(np.int64).min
 @pytest.mark.parametrize("method", BUFFERED)
 @pytest.mark.parametrize("disorder", [0, "1d"])
 @pytest.mark.parametrize("times", [[FIRST, 0, LAST], [LAST, LAST, FIRST], [FIRST] * 3, [LAST - 1, LAST, LAST]])
-def test_times_at_the_end_of_the_world(method: str, times: list[int], disorder: object):
+def test_times_at_the_limits_of_int64(method: str, times: list[int], disorder: object):
     policy = long_case(3, method=method, parameters=None, disorder=disorder, delay="1d", k=2).policy
     rows = Rows(
         qi=np.array([[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]]),
@@ -85,7 +85,7 @@ def test_one_by_one_is_the_same_as_all_at_once_of_many_rows():
 
 
 @pytest.mark.parametrize("method", ["mondrian", "adaptive-window"])
-def test_no_moment_tells_when_a_row_came(method: str):
+def test_no_moment_of_release_reveals_an_arrival(method: str):
     """Every release by time happens at a tick, and no row arrived at a tick."""
     case = long_case(2000, method=method, parameters=None, delay_rows=None, disorder=0, delay="3200us")
     rows = replace(case.rows, time=np.cumsum(np.full(2000, 7)) * 200 + 1)
@@ -175,7 +175,7 @@ def test_mondrian_releases_when_delay_rows_are_held():
     assert [release.kind for release in held.flush()] == [Kind.SUPPRESSED]
 
 
-def test_one_person_again_and_again_is_suppressed_one_by_one():
+def test_rows_of_a_single_person_are_suppressed_one_by_one():
     held = engine("mondrian", delay_rows=4)
     same = ages(*range(10))
     same.person[:] = 1
@@ -214,7 +214,7 @@ def test_passive_faanst_lets_a_lossy_cluster_expire_and_the_proactive_one_publis
     assert [release.kind for release in passive.advance(16 * 10**6)] == [Kind.SUPPRESSED] * 3
 
 
-def test_faanst_looks_again_when_k_more_have_come():
+def test_faanst_clusters_again_when_k_more_rows_have_arrived():
     held = faanst("passive", clusters=1)
     held.push(ages(0, 20, 40, 60, 80, 100))
     rounds = held._last_arrivals
@@ -234,7 +234,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("changes", "message"), WRONG.values(), ids=WRONG)
-def test_what_faanst_cannot_do_is_refused(changes: dict[str, Any], message: str):
+def test_settings_that_faanst_does_not_support_are_refused(changes: dict[str, Any], message: str):
     with pytest.raises(PolicyError, match=message):
         engine("faanst-passive", k=3, **changes)
 

@@ -182,7 +182,7 @@ def test_state_does_not_grow_with_the_stream():
     assert max(sizes[30:]) < 1.5 * max(sizes[:30])
 
 
-def test_read_only_rows_are_welcome():
+def test_read_only_rows_are_accepted():
     """Columns that come from Arrow are read-only."""
     case = long_case(300)
     expected = run(case)
@@ -209,7 +209,7 @@ WRONG_ROWS = {
 
 @pytest.mark.parametrize("wrong", WRONG_ROWS.values(), ids=WRONG_ROWS)
 @pytest.mark.parametrize("promise", [{"l": 2}, {"t": 0.5}], ids=["l", "t"])
-def test_rows_that_no_encoding_gives_are_refused(promise: dict[str, object], wrong: tuple[str, int, float]):
+def test_rows_that_no_encoder_makes_are_refused(promise: dict[str, object], wrong: tuple[str, int, float]):
     """A leaf or a code that is out of range would make a kernel read or write outside of an array."""
     case = long_case(
         1,
@@ -236,7 +236,7 @@ def test_rows_that_no_encoding_gives_are_refused(promise: dict[str, object], wro
     assert engine.snapshot() == before
 
 
-def test_other_keys_bring_other_releases():
+def test_other_keys_lead_to_other_releases():
     """Otherwise an attacker could compute which rows leave together."""
     one = run(long_case(500))
     other = run(Case(policy=long_case().policy, rows=stream(500), secret=b"other"))
@@ -253,7 +253,7 @@ FIRST = np.iinfo(np.int64).min
     ids=["rise", "fall", "first", "last"],
 )
 @pytest.mark.parametrize("disorder", [0, "1us", "1d"])
-def test_times_at_the_end_of_the_world(times: list[int], disorder: object):
+def test_times_at_the_limits_of_int64(times: list[int], disorder: object):
     """Deadlines and clocks stop at the last moment that 64 bits can hold. None wraps around."""
     case = long_case(3, disorder=disorder, delay="1d", k=2)
     case = Case(

@@ -546,7 +546,7 @@ def test_too_few_sensitive_values(honest: Files, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize("column", ["who", "secret", "extra"])
-def test_a_column_that_must_not_leave(honest: Files, column: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_column_that_must_not_be_published(honest: Files, column: str, capsys: pytest.CaptureFixture[str]) -> None:
     honest.change("published", lambda rows: [{**row, column: "P1"} for row in rows])
     for level in LEVELS:
         document = judge(capsys, level)
@@ -585,7 +585,7 @@ def test_a_row_that_left_twice(honest: Files, capsys: pytest.CaptureFixture[str]
         assert "nothing lost" in broken(judge(capsys, level))
 
 
-def test_a_row_in_another_one_s_place(honest: Files, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_row_that_replaces_another(honest: Files, capsys: pytest.CaptureFixture[str]) -> None:
     """A copy of one row replaces another row. The numbers of rows and classes stay the same."""
 
     def swap(rows: list[Row]) -> None:
@@ -621,7 +621,7 @@ def test_a_box_that_does_not_hold_its_rows(
     assert found["groups"] == 1
 
 
-def test_suppressed_rows_must_have_come(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
+def test_suppressed_rows_must_be_in_the_input(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
     """A file of suppressed rows that were never in the input does not account for lost rows."""
     files.run(METHODS["dropped"])
     assert not broken(judge(capsys, "input"))
@@ -630,7 +630,7 @@ def test_suppressed_rows_must_have_come(files: Files, capsys: pytest.CaptureFixt
         assert broken(judge(capsys, level)) == {"nothing lost"}
 
 
-def test_what_is_dropped_must_be_given(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dropped_rows_must_be_given(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
     files.run(METHODS["dropped"])
     capsys.readouterr()
     argv = ["audit", "policy.yaml", "--input", "input.csv", "--published", "published.csv", "--json"]

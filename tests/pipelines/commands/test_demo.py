@@ -53,7 +53,7 @@ def test_its_files_can_be_kept_and_run_again(
     assert json.loads(capsys.readouterr().out)["rejected"] == _demo_data.BROKEN
 
 
-def test_a_folder_that_is_there_is_not_touched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_existing_folder_is_not_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--keep", str(tmp_path)]) == 2
     assert capsys.readouterr().err.endswith("must be a new folder, but it exists already.\n")
     assert list(tmp_path.iterdir()) == []
@@ -85,7 +85,7 @@ def test_a_wait_for_the_compiler_is_announced(
     assert f"({kernel_cache.WAIT})" in capsys.readouterr().out
 
 
-def test_a_broken_promise_is_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broken_promise_exits_with_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     # The audit judges by a stronger policy than the engine had.
     monkeypatch.setattr(_demo_data, "POLICY", _demo_data.POLICY.replace("k: 10 ", "k: 3  "))
     from crenel.audit import exact, guarantees

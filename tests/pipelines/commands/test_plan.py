@@ -58,12 +58,12 @@ def test_the_fewest_shards_that_keep_up() -> None:
     assert plan.advised is not None and plan.advised.shards == 4
 
 
-def test_shards_that_a_bundle_is_cut_into_cost() -> None:
+def test_no_number_of_shards_keeps_up_with_too_high_a_rate() -> None:
     plan = make_plan(policy(), 10**9, known=ROUND)
     assert plan.advised is None
 
 
-def test_persons_come_again() -> None:
+def test_persons_return() -> None:
     plan = make_plan(policy(), 1_000, persons=5_000, known=ROUND)
     assert plan.persons == pytest.approx(5_000 * (1 - math.exp(-2)))
     # The time until 250 of 5,000 persons have arrived.

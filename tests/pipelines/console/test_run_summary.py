@@ -60,7 +60,7 @@ def test_counts_add_up():
     assert "2 s  on average; at most 3 s\n" in text
 
 
-def test_what_is_not_known_is_not_told():
+def test_unknown_figures_are_left_out():
     outcome = Outcome()
     outcome.take(Counts(), timed=False)
     told = as_dict(POLICY, outcome)

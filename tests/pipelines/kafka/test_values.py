@@ -152,7 +152,7 @@ def test_schemas_travel_with_the_topic(here: Path) -> None:
         ("7.avsc", {**VISIT, "name": "Stay"}, "7.avsc is of a record 'Stay', not 'Visit'"),
     ],
 )
-def test_schemas_that_cannot_be_read_by_are_told_of(here: Path, name: str | None, schema: Any, said: str) -> None:
+def test_unusable_schemas_are_reported(here: Path, name: str | None, schema: Any, said: str) -> None:
     if name is not None:
         (here / "ids" / name).write_text(json.dumps(schema))
     with pytest.raises(CommandError, match=said):

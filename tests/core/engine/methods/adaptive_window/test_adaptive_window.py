@@ -142,7 +142,7 @@ def test_the_next_window_lives_for_3428_ms(engine: Engine):
     assert policy().tick == 312_500
 
 
-def test_similar_records_that_come_in_it_are_published_with_those_that_waited(engine: Engine):
+def test_similar_records_of_the_next_window_join_those_that_waited(engine: Engine):
     engine.advance(5000 * MS)
     assert len(engine.push(rows_of(("Forgery", 45, 6000), first_person=10))) == 0
     assert engine.next_deadline() == 8125 * MS
@@ -182,7 +182,7 @@ def left_alone(engine: Engine) -> Any:
     return alone
 
 
-def test_a_row_that_can_neither_wait_nor_join_is_published_as_one_before():
+def test_a_row_that_can_neither_wait_nor_join_reuses_a_published_box():
     alone = left_alone(busy(reuse="best"))
     assert (alone.kind, alone.lo[1], alone.hi[1]) == (Kind.REUSE, 20.0, 40.0)
     assert left_alone(busy(reuse="off")).kind is Kind.SUPPRESSED
@@ -204,7 +204,7 @@ def test_best_reuse_reveals_where_a_row_is_not_and_uniform_reuse_does_not():
     assert seen == {"best": {40.0}, "uniform": {40.0, 60.0}}
 
 
-def test_too_few_for_any_group_wait_as_long_as_they_can():
+def test_rows_too_few_for_any_group_wait_until_their_deadlines():
     engine = create_engine(policy(parameters={"min_delay": "2s"}))
     engine.push(rows_of(("Murder", 20, 0), ("Rape", 30, 2500)))
     (first,) = engine.advance(5000 * MS)

@@ -15,7 +15,7 @@ SEEDS = range(3)
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.loss])
-def test_the_average_loss_is_what_is_aimed_at(name: str, data_dir: Path) -> None:
+def test_the_average_loss_meets_its_target(name: str, data_dir: Path) -> None:
     """Over all rows, suppressed ones counted as 1. `run` fails on any breach the audit finds."""
     assert data_dir
     case = CASES[name]

@@ -273,7 +273,7 @@ def as_tuples(rows: Rows) -> list[Any]:
 
 
 @pytest.mark.parametrize("seed", range(16))
-def test_a_stream_may_go_on_after_its_end(seed: int):
+def test_a_stream_may_continue_after_a_flush(seed: int):
     case = seeded_case(seed, rows=300)
     engine, judge = case.engine(), oracle(case)
     listed = list(
@@ -286,7 +286,7 @@ def test_a_stream_may_go_on_after_its_end(seed: int):
 
 @pytest.mark.parametrize("changes", [{"delay_rows": 9}, {"delay_rows": 25, "k": 9}, {"k": 2}, {"k": 20}], ids=str)
 @pytest.mark.parametrize("seed", [2, 4, 6, 12])
-def test_an_engine_goes_on_under_another_policy(seed: int, changes: dict[str, Any]):
+def test_an_engine_continues_under_another_policy(seed: int, changes: dict[str, Any]):
     """With a shorter delay, many rows are due at once."""
     case = seeded_case(seed, rows=300)
     case = replace(case, policy=replace(case.policy, t=None, l=None, delay=None, delay_rows=60))
@@ -305,7 +305,7 @@ def test_an_engine_goes_on_under_another_policy(seed: int, changes: dict[str, An
     assert_equal(as_oracle(published), [*judge.push(listed[150:]), *judge.flush()])
 
 
-def test_reuse_may_be_given_up():
+def test_reuse_may_be_turned_off():
     """Turning reuse off discards all boxes, and turning it on again does not bring them back."""
     case = seeded_case(0, rows=400)
     engine = case.engine()

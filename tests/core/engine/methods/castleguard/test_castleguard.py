@@ -103,7 +103,7 @@ def guarded(of: Policy, key: bytes, rows: Rows) -> dict[int, list[float]]:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_it_is_castle_on_what_the_page_says(seed: int):
+def test_it_is_castle_on_the_rows_that_the_page_describes(seed: int):
     """Rows that are sampled out only move deadlines: without deadlines, CASTLE sees only the kept rows."""
     of = policy(seed=seed, delay=HOUR, delay_rows=None)
     rows = stream(300, seed)
@@ -129,7 +129,7 @@ def test_it_is_castle_on_what_the_page_says(seed: int):
 # -- the effect on a stream ------------------------------------------------------------------------------------------
 
 
-def test_rows_are_sampled_with_their_chance():
+def test_rows_are_sampled_with_the_given_probability():
     n = 20_000
     releases = run(policy(k=2, delay_rows=10), stream(n))
     kept = 1 - np.mean(releases.per_row(releases.kind) == Kind.SAMPLED_OUT)
@@ -182,7 +182,7 @@ def test_a_row_that_is_left_out_leaves_no_trace():
         np.testing.assert_array_equal(getattr(first, name), getattr(second, name))
 
 
-def test_its_release_says_nothing_but_that_it_was_there():
+def test_the_release_of_a_sampled_out_row_reveals_only_that_it_arrived():
     releases = run(policy(), stream(200))
     out = releases.kind == Kind.SAMPLED_OUT
     assert (releases.sizes[out] == 1).all()

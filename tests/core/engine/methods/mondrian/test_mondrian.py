@@ -92,7 +92,7 @@ def test_a_prefix_is_cut_by_its_next_digit():
     assert cut({"zip": Prefix(length=3)}, rows, 2) == [{0, 1, 2}, {3, 4}, {5, 6}]
 
 
-def test_the_cut_is_along_what_loses_the_least():
+def test_the_cut_is_along_the_column_that_loses_least():
     # A cut by x makes each group exact in x, and a cut by y makes it exact in y: they lose the same, and x comes first.
     both = {"x": Numeric(domain=(0, 10)), "y": Numeric(domain=(0, 10))}
     assert cut(both, rows_of([0, 10, 0, 10], [0, 0, 10, 10]), 2) == [{0, 2}, {1, 3}]
@@ -110,7 +110,7 @@ def test_every_group_has_l_values():
     assert cut(AGE, rows_of([1, 2, 8, 9], sensitive=[1, 2, 1, 2]), 2, 2) == [{0, 1}, {2, 3}]
 
 
-def test_too_few_are_no_group():
+def test_too_few_rows_form_no_group():
     assert cut(AGE, rows_of([1, 2, 3], person=[1, 1, 1]), 2) == [{0, 1, 2}]
     space = space_of(Policy(person="p", quasi_identifiers=AGE, k=2, delay_rows=10))
     assert partition(space, rows_of([1, 2], person=[1, 1]), 2).tolist() == [-1, -1]

@@ -69,7 +69,7 @@ def test_engine_publishes_what_the_oracle_does_for_longer(seed: int):
     assert as_oracle(run(case)) == oracle_run(case)
 
 
-def test_longer_streams_reach_all_there_is():
+def test_longer_streams_reach_every_situation():
     kinds: Counter[int] = Counter()
     merged = 0
     for seed in range(12):
@@ -206,7 +206,7 @@ def test_neighbours_are_distinct_persons():
     assert alone.kind is Kind.REUSE or alone.kind is Kind.SUPPRESSED
 
 
-def test_the_own_partition_comes_first_though_another_is_nearer():
+def test_the_own_partition_comes_first_even_if_another_is_nearer():
     first, second = small([[10, 10], [10, NAN], [90, 90], [12, NAN]])
     assert seen(first) == ({0, 2}, [(10, 90), (10, 90)])
     assert seen(second) == ({1, 3}, [(10, 12), None])
@@ -219,7 +219,7 @@ def test_partitions_merge_by_similarity_then_size():
     assert seen(first) == ({0, 3}, [None, (10, 50), (10, 50)])
 
 
-def test_what_is_left_of_a_merged_partition_goes_back():
+def test_rows_left_of_a_merged_partition_return_to_it():
     """Row 4 finds row 2 in its own partition, although that partition was merged for row 0."""
     first, second, *_ = small([[10, 10], [12, NAN], [80, NAN], [14, 90], [82, NAN]], persons=[0, 1, 2, 0, 4])
     assert seen(first) == ({0, 1}, [(10, 12), None])
@@ -242,14 +242,14 @@ def test_rows_without_any_quasi_identifier_leave_together():
 # -- loss: definition 5 --------------------------------------------------------------------------
 
 
-def test_what_a_row_had_and_is_not_published_is_lost():
+def test_a_value_that_is_not_published_counts_as_lost():
     (release,) = small([[10, 10, 40], [20, 30, NAN]], names="abc")
     assert seen(release) == ({0, 1}, [(10, 20), (10, 30), None])
     # (0.1 + 0.2 + 1) / 3 for the first, (0.1 + 0.2) / 2 for the second.
     assert release.loss == pytest.approx((1.3 / 3 + 0.3 / 2) / 2)
 
 
-def test_what_is_filled_in_is_lost_as_in_the_paper():
+def test_a_value_that_is_filled_in_counts_as_lost_as_in_the_paper():
     (release,) = small([[10, 10, 40], [20, 30, NAN]], names="abc", parameters={"fill_missing": True})
     assert seen(release) == ({0, 1}, [(10, 20), (10, 30), (40, 40)])
     # (0.1 + 0.2 + 0) / 3 for the first, (0.1 + 0.2 + 1) / 3 for the second.
@@ -285,7 +285,7 @@ def test_reuse_for_rows():
     assert reuse_case(20, 90, reuse_for=3).kind is Kind.REUSE
 
 
-def test_reuse_is_of_the_same_partition():
+def test_a_row_reuses_only_boxes_of_its_own_partition():
     """The third row is inside [10, 20] but lacks b. Publishing it under the box would claim that it has b."""
     released = small([[10, 10], [20, 10]], [[15, NAN]], parameters={"reuse_for": 100})
     assert released[-1].kind is Kind.SUPPRESSED
@@ -375,13 +375,13 @@ def policy(**said: Any) -> Policy:
         ({"parameters": {"fill_missing": "yes"}}, "fill_missing must be true or false"),
     ],
 )
-def test_what_a_policy_must_not_say(said: dict[str, Any], expected: str):
+def test_settings_that_a_policy_must_not_have(said: dict[str, Any], expected: str):
     with pytest.raises(PolicyError) as error:
         policy(**said)
     assert expected in str(error.value)
 
 
-def test_what_a_policy_may_say():
+def test_settings_that_a_policy_may_have():
     assert policy(parameters={"reuse": False}).parameters.reuse is Reuse.OFF  # how YAML reads a bare off
     timed = policy(delay="1h", parameters={"reuse_for": "90s", "reuse": "weighted", "eta": 2})
     assert timed.parameters.reuse_for == "90s"

@@ -264,7 +264,7 @@ def test_a_release_counts_its_persons_by_its_rows(method: str, data: st.DataObje
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_many_rows_of_few_persons_are_no_company(method: str) -> None:
+def test_many_rows_of_few_persons_form_no_group(method: str) -> None:
     """An attacker who floods the stream with k - 1 identities does not get a victim's row published alone."""
     rows = clouds(400)
     rows = replace(rows, person=np.arange(400) % 4)
@@ -287,7 +287,7 @@ def test_rows_that_are_held_back_leave_no_trace() -> None:
     assert np.mean(sizes["rtree-full"] == 5) > 0.8 > np.mean(sizes["rtree-density"] == 5)
 
 
-def test_when_a_leaf_leaves_cannot_be_foretold() -> None:
+def test_the_moment_of_a_release_cannot_be_predicted() -> None:
     """Moments are drawn at random: an attacker who knows all rows and the method, but not the key, cannot know them."""
     moments = set()
     for secret in (b"one", b"two", b"three"):
@@ -310,7 +310,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("said", "sentence"), REFUSED.values(), ids=REFUSED)
-def test_what_a_policy_must_not_say(said: dict[str, object], sentence: str) -> None:
+def test_settings_that_a_policy_must_not_have(said: dict[str, object], sentence: str) -> None:
     with pytest.raises(PolicyError) as raised:
         policy_of("rtree-full", **said)
     assert sentence in str(raised.value)

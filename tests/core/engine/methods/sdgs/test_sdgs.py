@@ -197,7 +197,7 @@ def test_a_person_counts_once_and_leaves_once_in_a_window():
     assert sorted(group.rows.tolist())[0] == 0  # the first row of each person
 
 
-def test_one_person_changes_their_own_cell_alone():
+def test_a_person_changes_only_their_own_cell():
     """The proof considers a single cell, so a person's values must not change how other cells are published."""
     of, rows = policy(k=3), stream(3_000)
     first = released(of, rows)
@@ -256,7 +256,7 @@ def test_the_grid_does_not_depend_on_the_data():
     assert {box[1:] for box in boxes if box[0] == 1} <= {(0, 1), (2, 4), (5, 5)}
 
 
-def test_rows_leave_in_no_order():
+def test_rows_leave_in_random_order():
     of = policy(parameters={"beta_sample": 1.0, "grid": {"x": 1, "c": 0}, "cover": "quasi_identifiers"})
     orders = [group.rows.tolist() for group in groups(released(of, stream(2_000)))]
     assert orders
@@ -370,7 +370,7 @@ def test_what_the_proof_does_not_allow_is_refused(changes: dict[str, Any], said:
     assert said in str(raised.value)
 
 
-def test_it_is_allowed_where_it_is_not_covered():
+def test_other_columns_are_allowed_if_only_quasi_identifiers_are_covered():
     loose = policy(publish=["p"], parameters={"cover": "quasi_identifiers"})
     assert Policy.from_dict(loose.to_dict()) == loose
     statement = stated(loose)
