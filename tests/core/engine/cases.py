@@ -213,7 +213,7 @@ def cases(
             the rest of the policy.
         declared: Whether all domains are declared.
         binned: Whether sensitive columns may be compared in bins.
-        on_suppress: What happens to rows without company.
+        on_suppress: What happens to rows that cannot join a group.
         timed: Whether the method needs `delay`.
         counted: Whether the method needs `delay_rows`.
     """

@@ -47,7 +47,7 @@ def test_its_files_can_be_kept_and_run_again(
     capsys.readouterr()
     again = folder / "again.csv"
     argv = ["run", folder / "policy.yaml", "--input", folder / "transactions.csv", "--output", again, "--json"]
-    # 500 payments are a thin stream, so many rows are suppressed.
+    # 500 payments are a thin stream, in which many rows are suppressed.
     assert main([*map(str, argv), "--most-suppressed", "100%"]) == 0
     assert again.read_bytes() == (folder / "published.csv").read_bytes()
     assert json.loads(capsys.readouterr().out)["rejected"] == _demo_data.BROKEN

@@ -21,7 +21,7 @@ from crenel.policy import Policy
 
 FORMATS = ("csv", "jsonl", "avro", "parquet")
 
-#: Two hours of half the taxis are a thin stream for k = 10, so many rows are suppressed.
+#: Two hours of half the taxis are a thin stream for k = 10, in which many rows are suppressed.
 THIN = ("--most-suppressed", "100%")
 
 

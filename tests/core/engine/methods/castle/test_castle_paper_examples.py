@@ -344,7 +344,7 @@ def uniform(fitting: list[tuple[float, float, str]]) -> dict[Any, Fraction]:
 
 
 def output_before_the_tuple(castle: Any, tuple_: Tuple) -> tuple[list[Any], Any]:
-    """Publish the wide group, C2 and C3, then the tuple; return what the attacker sees of each."""
+    """Publish the wide group, C2 and C3, then the tuple. Return what the attacker sees of each."""
     *before, last = published(castle, WIDE, IN_C2, IN_C3, [tuple_])
     seen = [release.published for release in before]
     assert seen == [(18, 120, "Any"), C2, C3]
