@@ -1,4 +1,4 @@
-"""The command line: usage, exit codes, and how it ends when things go wrong."""
+"""The command line: usage, exit codes, and how it ends when something fails."""
 
 from __future__ import annotations
 
@@ -57,14 +57,16 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("argv", [[], ["chek"], ["check"], ["check", "a", "b"], ["init", "--wrong"], ["--wrong"]])
-def test_wrong_usage_is_2_and_on_standard_error(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_exits_with_2_and_is_reported_on_standard_error(
+    argv: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert exit_code(*argv) == 2
     said = capsys.readouterr()
     assert "usage: crenel" in said.err
     assert said.out == ""
 
 
-def test_a_fine_policy_is_0(policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_good_policy_exits_with_0(policy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code("check", str(policy)) == 0
     said = capsys.readouterr()
     assert said.err == ""
@@ -84,7 +86,9 @@ def test_every_mistake_of_a_policy_is_a_sentence_of_its_own(tmp_path: Path, caps
 
 
 @pytest.mark.parametrize("content", ["", "k: [", "- a\n- b\n", "\x00\x01", "just text"])
-def test_a_file_that_is_not_a_policy_is_2(tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_not_a_policy_exits_with_2(
+    tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "policy.yaml"
     path.write_text(content)
     assert exit_code("check", str(path)) == 2
@@ -93,7 +97,7 @@ def test_a_file_that_is_not_a_policy_is_2(tmp_path: Path, content: str, capsys: 
     assert "Traceback" not in err
 
 
-def test_files_that_are_not_there_are_2(policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_files_exit_with_2(policy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     none = str(tmp_path / "none.csv")
     for argv in (["check", none], ["check", str(policy), "--data", none], ["init", none]):
         assert exit_code(*argv) == 2
@@ -102,7 +106,9 @@ def test_files_that_are_not_there_are_2(policy: Path, tmp_path: Path, capsys: py
 
 
 @pytest.mark.parametrize("content", [b"", bytes(range(256)), b"who,age\n1\n"])
-def test_a_broken_sample_is_2(policy: Path, tmp_path: Path, content: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broken_sample_exits_with_2(
+    policy: Path, tmp_path: Path, content: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
     data = tmp_path / "data.csv"
     data.write_bytes(content)
     for argv in (["check", str(policy), "--data", str(data)], ["init", str(data)]):
@@ -113,7 +119,9 @@ def test_a_broken_sample_is_2(policy: Path, tmp_path: Path, content: bytes, caps
         assert said.err.count("\n") == 1
 
 
-def test_an_interrupt_is_130(policy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupt_exits_with_130(
+    policy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def interrupted(arguments: object) -> int:
         raise KeyboardInterrupt
 

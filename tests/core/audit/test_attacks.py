@@ -80,7 +80,7 @@ def test_boundary_with_noise_by_hand():
 
 
 def found_out(method: str, *, timed: bool = False, **changes: Any) -> Outcome:
-    """Attack with everyone's quasi-identifiers; with `timed`, also with the arrival of their rows."""
+    """Attack with everyone's quasi-identifiers. With `timed`, the attacker also knows when their rows arrived."""
     of, rows = policy(method, **changes), clouds()
     when: dict[str, Any] = {"arrived": np.arange(N), "within": 60} if timed else {}
     return homogeneity(observed(of, rows), people=rows.qi, truth=rows.sensitive[:, 0], **when)
@@ -163,7 +163,8 @@ def test_homogeneity_by_hand():
     assert homogeneity(boxes, people=people, truth=truth, arrived=late, within=8).claims == 2
     assert homogeneity(boxes, people=people, truth=truth, arrived=late, within=7).claims == 0
     starred = observation([[0.0], [-np.inf]], [[5.0], [np.inf]], [1, 2], [False, True])
-    assert homogeneity(starred, people=people, truth=truth).claims == 2  # 8 and 99 can only be the star
+    # 8 and 99 lie in no other box, so they can only be the star.
+    assert homogeneity(starred, people=people, truth=truth).claims == 2
 
 
 def test_what_an_attacker_observes():

@@ -1,4 +1,4 @@
-"""Attackers who know times, or who is in a group, or only the output: what a crowd withstands, and what fails."""
+"""Attackers who know times, or group members, or only the output: a crowd withstands them, and rows alone do not."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def line(values: list[float], persons: list[int] | None = None, time: list[int] 
 
 
 def thin(n: int = 1_500) -> Rows:
-    """About a row every ten seconds: twelve within a delay of two minutes, and sometimes fewer."""
+    """Make about one row every ten seconds: on average twelve within a delay of two minutes."""
     gaps = np.random.default_rng(3).exponential(10.0, n)
     return replace(stream(n), time=np.cumsum(gaps * 1e6).astype(np.int64))
 
@@ -70,7 +70,7 @@ def test_a_crowd_leaves_the_observer_one_in_k(known: float):
 
 
 def test_stars_are_found_without_reuse():
-    """Reuse is not the only reason: a star is alone in its time, too."""
+    """Reuse is not the only problem: a star also leaves alone at its time."""
     of, rows = timed("bastion", parameters={"reuse": "off"}, on_suppress="star"), thin()
     found = observer(of, rows, published(of, rows), most=500)
     assert found.above > found.targets / 10
@@ -88,7 +88,7 @@ def test_the_observer_by_hand():
         arrivals=[5, 7, 8, 10],
     )
     exact = observer(of, rows, out, known=0.0)
-    # The rows at 1 and 2 are one of two, and so are 9 and 9.5. The row at 3 left alone at its deadline, and so did 2.5.
+    # 1 and 2 left together, and so did 9 and 9.5: each is one of two. 3 and 2.5 left alone at their deadlines.
     assert (exact.targets, exact.linked, exact.above, exact.missed) == (6, 2, 2, 0)
     assert exact.mean == pytest.approx((4 * 0.5 + 2 * 1.0) / 6)
     # Without any knowledge of the time, 2 may be any of four rows, and 3 either of the two that left alone.
@@ -107,7 +107,7 @@ def test_rows_that_leave_alone_have_a_best_guess_above_one_in_k(method: str):
     releases = published(of, rows)
     found = posterior(of, rows, releases)
     assert found.targets == 1_400
-    # Not all of them, if two leave at once.
+    # Not every reused row is counted: rows that leave at one moment hide each other.
     assert 10 < found.reused <= np.count_nonzero(releases.kind == Kind.REUSE)
     assert found.above == found.reused + found.stars
     assert found.highest == 1.0
@@ -188,7 +188,7 @@ def test_the_outermost_member_has_the_unique_value():
 
 
 def test_the_outermost_member_is_anyone_if_values_do_not_decide():
-    """The same groups, but anyone has the unique value: of 60 guesses 5.5 are right by chance."""
+    """The groups are the same, but anyone may have the unique value: 5.5 of 60 guesses are right by chance."""
     of, rows, out = nearest_and_a_new_value(300)
     sensitive = np.zeros((len(rows), 1), np.int64)
     sensitive[np.arange(300) * 11 + np.random.default_rng(1).integers(0, 11, 300)] = 1
@@ -246,7 +246,7 @@ def test_ends_by_hand():
 
 
 def rare_values(n: int = 200_000) -> Rows:
-    """Rows of which one in 20 has another value, wherever it lies: half of all groups of 10 lack it."""
+    """Make rows of which one in 20, anywhere, has the rare value: more than half of all groups of 10 lack it."""
     random = np.random.default_rng(8)
     qi = random.normal(50, 15, (n, 3)).clip(0, 100)
     return Rows(qi, np.arange(n), (random.random((n, 1)) < 0.05).astype(np.int64), np.zeros(n, np.int64))

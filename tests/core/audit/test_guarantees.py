@@ -149,11 +149,11 @@ def crowded(**changes: Any) -> Policy:
 
 
 def test_rows_that_leave_alone_are_counted():
-    """By reuse, as stars, and in releases that are too small. A dropped row does not leave at all."""
+    """Rows leave alone by reuse, as stars, and in releases that are too small. A dropped row does not leave at all."""
     report = audit(POLICY, ROWS, published())
     assert (report.alone, report.repeated, report.no_crowd) == (4, 0, 4)
     assert str(report).splitlines()[0] == "4 rows left with fewer than k persons at one moment."
-    # It is not promised, so it is no breach.
+    # The policy does not promise a crowd, so this is no breach.
     assert report.ok
     assert audit(replace(POLICY, on_suppress="drop"), ROWS, published()).alone == 2
     few = audit(replace(POLICY, k=4, on_suppress="drop"), ROWS, published())

@@ -1,4 +1,4 @@
-"""Whose row is this? Attacks by who is inside its box, and by who is inside several boxes."""
+"""Attacks that find a row's person: by who is inside its box, and by who is inside several boxes."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_weak_stream_links_some_with_a_higher_probability():
 
 @pytest.mark.parametrize("method", ["castle", "bastion"])
 def test_a_stream_of_one_row_each(method: str):
-    """Even an attacker who knows who is in a group has one over its number of rows, which is at most 1/k."""
+    """Even an attacker who knows who is in a group links a row with probability 1/(rows of the group), at most 1/k."""
     of, rows = policy(method, on_suppress="drop"), stream()
     outcome = linkage(of, observed(of, rows), rows)
     out = published(of, rows)
@@ -209,7 +209,7 @@ def test_rows_known_to_belong_to_one_person(method: str):
     assert known.targets > 40
     assert known.highest > 1 / of.k
     assert known.mean < 1.0
-    # An attacker who does not know it has one row at a time.
+    # An attacker who does not know that the rows belong to one person attacks one row at a time.
     assert intersection(of, what, rows).targets == 0
 
 

@@ -40,7 +40,7 @@ def test_losses_by_hand() -> None:
     assert loss.overall == pytest.approx((3 * one + 1) / 4)
     assert loss.per_attribute == pytest.approx([(3 * part + 1) / 4 for part in parts])
     assert loss.penalty == pytest.approx((3 * sum(parts) + 3) / 4)
-    # Ten of a hundred codes, two of three leaves.
+    # Ten of a hundred codes, and two of three leaves.
     assert loss.ncp == pytest.approx((3 * (2 * 0.1 + 10 / 100 + 2 / 3) / 4 + 1) / 4)
     assert measures.losses(POLICY, LO, HI, ENDS, np.zeros(0, np.int64)) is None
 

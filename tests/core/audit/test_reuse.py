@@ -169,7 +169,7 @@ def test_weights_lie_between():
     # The average is the loss of the first group, moved a tenth of the way to that of the second.
     average = (2 + (3 - 2) / 10) / 102
     gap = (3 / 102 - 2 / 102) / average
-    assert gap > 0.25  # a larger gap makes no difference
+    assert gap > 0.25  # a larger gap changes nothing
     assert found[2].odds == pytest.approx(1 + math.exp(2))
     assert found[2].odds == pytest.approx(reuse_odds(2.0, boxes=2, averages=gap))
     assert found[3].highest == pytest.approx(0.5, abs=0.001)

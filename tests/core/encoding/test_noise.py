@@ -20,7 +20,7 @@ def bits(count: int = N, seed: int = 1) -> np.ndarray:
 
 @pytest.mark.parametrize("chance", [0.01, 0.25, 0.5, 0.9])
 def test_sampling_keeps_its_probability(chance: float):
-    """Within five standard deviations, with a fixed seed."""
+    """The share is within five standard deviations. The seed is fixed."""
     assert abs(noise.sampled(bits(), chance).mean() - chance) < 5 * math.sqrt(chance * (1 - chance) / N)
 
 

@@ -1,3 +1,3 @@
-"""The tests: one folder for each folder of code."""
+"""The tests of `crenel.engine`, with one folder for each folder of its code."""
 
 from __future__ import annotations

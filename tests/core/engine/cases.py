@@ -1,9 +1,9 @@
-"""Hypothesis strategies for streams to try an engine with: policies, rows, and the calls that bring them.
+"""Hypothesis strategies for test streams: policies, rows, and the calls that push the rows into an engine.
 
-`cases()` leans to what is awkward: ties, constant columns, persons that return, more `k` than persons, times that stand
-still or go back. Most streams draw most rows from a few places (`crenel.testing.engine_streams` says why), and
-`test_cases.py` holds the strategy to that: it must reach splits, reuse and suppression often enough for the checks to
-mean something.
+`cases()` prefers awkward streams: ties, constant columns, persons who return, `k` above the number of persons, times
+that stand still or go back. Most streams draw most rows from a few places (`crenel.testing.engine_streams` says why).
+`test_cases.py` checks that the strategy reaches splits, reuse and suppression often enough for the checks to mean
+something.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from crenel.testing.engine_streams import STEPS, Advance, Case, make_rows
 
 MOST_ROWS = 80
 
-#: Rows that Hypothesis draws itself, and can shrink, at most.
+#: Hypothesis draws the values of at most this many rows itself, and can shrink them.
 MOST_DRAWN = 25
 
 
 def judged(case: Case, oracle: Any) -> list[Any]:
-    """Return what an oracle releases, which is given the rows as tuples."""
+    """Pass the stream to an oracle, with rows as tuples, and return its releases."""
     columns = (case.rows.qi, case.rows.person, case.rows.sensitive, case.rows.time)
     listed = list(zip(*(column.tolist() for column in columns), strict=True))
     releases: list[Any] = []
@@ -51,7 +51,7 @@ def judged(case: Case, oracle: Any) -> list[Any]:
 
 
 def promised(policy: Policy) -> dict[str, Any]:
-    """Return a policy in the plain terms of an oracle, without the method's parameters."""
+    """Return a policy as keyword arguments for an oracle, without the method's parameters."""
     columns = policy.quasi_identifiers.values()
     return {
         "geometries": [qi.geometry for qi in columns],
@@ -66,7 +66,7 @@ def promised(policy: Policy) -> dict[str, Any]:
     }
 
 
-# --- Quasi-identifiers, each with the coordinates its rows may have ---
+# --- Quasi-identifiers, each with a strategy for its coordinates ---
 
 RAGGED = Hierarchy.from_mapping(
     {"a": ["a1", "a2", "a3"], "b": {"b1": ["b11", "b12"], "b2": ["b21", "b22", "b23"]}, "c": None}
@@ -213,11 +213,11 @@ def cases(
             the rest of the policy.
         declared: Whether all domains are declared.
         binned: Whether sensitive columns may be compared in bins.
-        on_suppress: What happens to rows without company.
+        on_suppress: What happens to rows that cannot join a group.
         timed: Whether the method needs `delay`.
         counted: Whether the method needs `delay_rows`.
     """
-    # Half of the cases are lively: nothing about them is so unusual that no row would be reused.
+    # Half of the cases are lively: they avoid the unusual settings that would prevent all reuse.
     lively = draw(st.booleans())
     columns = draw(st.lists(_declared if declared else _quasi_identifier, min_size=1, max_size=4))
     k = draw(st.integers(2, 4) if lively else _mostly(2, 3, 4, 6, 100))
@@ -259,20 +259,20 @@ def cases(
 
 
 def castleguard_cases() -> st.SearchStrategy[Case]:
-    """Cases of `castleguard`, with l and without."""
+    """Draw cases of `castleguard`, with and without l."""
     given = {"method": "castleguard", "parameters": castleguard_parameters}
     return st.booleans().flatmap(lambda diverse: cases(diverse=diverse, **given))
 
 
 def sdgs_cases() -> st.SearchStrategy[Case]:
-    """Cases of `sdgs`, which asks for more of a policy than other methods do; with l and without."""
+    """Draw cases of `sdgs`, with and without l. It restricts policies more than other methods do."""
     given = {"method": "sdgs", "parameters": sdgs_parameters, "declared": True, "binned": False}
     drop = st.just(OnSuppress.DROP)
     return st.booleans().flatmap(lambda diverse: cases(diverse=diverse, on_suppress=drop, **given))
 
 
 def _mostly(usual: Any, *others: Any) -> st.SearchStrategy[Any]:
-    """The usual value half of the time: if everything is unusual at once, hardly a row is published."""
+    """Draw the usual value half of the time: if every setting were unusual, hardly any row would be published."""
     return st.sampled_from([*[usual] * len(others), *others])
 
 
@@ -290,7 +290,7 @@ def _delays(draw: st.DrawFn, k: int, lively: bool, *, both: bool, timed: bool, c
 
 
 def _reuses(method: str) -> st.SearchStrategy[Reuse]:
-    """Whatever the method takes for `reuse`."""
+    """Draw any value that the method accepts for `reuse`."""
     return st.sampled_from(find(method).reuses)
 
 
@@ -298,7 +298,7 @@ def _reuses(method: str) -> st.SearchStrategy[Reuse]:
 def castle_parameters(draw: st.DrawFn, reorder: bool, lively: bool) -> CastleParameters:
     least = 2 if lively else 1
     return CastleParameters(
-        # With mu = 1 tau is the last loss itself: nothing is below it, and nothing is ever reused.
+        # With mu = 1, tau equals the last loss: no loss is below it, so nothing is ever reused.
         beta=draw(st.integers(least, 5)),
         mu=draw(st.integers(least, 5)),
         reuse=Reuse.UNIFORM if lively else draw(_reuses("castle")),
@@ -345,7 +345,7 @@ def castleguard_parameters(draw: st.DrawFn, setting: Setting) -> CastleGuardPara
 def sdgs_parameters(draw: st.DrawFn, setting: Setting) -> SdgsParameters:
     return SdgsParameters(
         beta_sample=draw(_mostly(0.9, 0.5, 1.0, 0.01)),
-        # Of whatever type the first column is, there are that few.
+        # Every type of quasi-identifier accepts 1 here, and the first column may have any type.
         grid={"q0": 1} if draw(st.booleans()) else {},
         cover=draw(st.sampled_from(Cover)),
     )
@@ -353,7 +353,7 @@ def sdgs_parameters(draw: st.DrawFn, setting: Setting) -> SdgsParameters:
 
 @st.composite
 def _rtree_parameters(draw: st.DrawFn, dense: bool, k: int, timed: bool) -> RTreeParameters:
-    # A few rows only, so that publishing times come before deadlines do.
+    # Only a few rows, so that publishing times come before deadlines.
     given: dict[str, Any] = {"active_rows": 2 * k + draw(st.integers(0, 4))}
     if timed:
         given["instant"] = draw(st.sampled_from([None, "1us", "7us"]))
@@ -365,7 +365,7 @@ def _rtree_parameters(draw: st.DrawFn, dense: bool, k: int, timed: bool) -> RTre
 
 
 def continuous(method: str, *, diverse: bool = False) -> st.SearchStrategy[Case]:
-    """A case of a method of continuous publishing."""
+    """Draw cases for a method of continuous publishing."""
     if method == "min-delay":
         return cases(method=method, diverse=diverse, parameters=st.just(MinDelayParameters()))
     dense = method != "rtree"
@@ -378,7 +378,7 @@ def _bastion_parameters(draw: st.DrawFn, reuse: st.SearchStrategy[Reuse], reorde
         reuse=draw(reuse),
         eta=draw(_mostly(4.5, 0.0, 20.0)),
         lonely=draw(_mostly(0.2, 0.0, 1.0)),
-        # Fewer than a group has, a few, or all that are held.
+        # All held rows, fewer than a group needs, or a few more.
         search=draw(_mostly(8192, 2, 3, 6, 12)),
         max_reusable=draw(_mostly(3, 0, 1, 100)),
         reorder=reorder,
@@ -391,7 +391,7 @@ def bastion_cases(
     reorder: bool = False,
     **how: Any,
 ) -> st.SearchStrategy[Case]:
-    """Cases for `bastion`, with every kind of reuse and without."""
+    """Draw cases for `bastion`, with every kind of reuse and without reuse."""
     reuse = _reuses("bastion") if reuse is None else reuse
     return cases(method="bastion", parameters=_bastion_parameters(reuse, reorder), reorder=reorder, **how)
 
@@ -403,16 +403,16 @@ def _rows(
     codes: list[list[int]],
     n: int,
 ) -> Rows:
-    """Rows whose values are of small pools: a pool of one is a constant column."""
+    """Draw rows whose values come from small pools. A pool of one value makes a constant column."""
     most = draw(st.sampled_from([4, 8, 2, 8]))
     pools = [draw(st.lists(values, min_size=1, max_size=most)) for values in columns]
     kinds = [draw(st.sampled_from([*[values] * 9, values[:1]])) for values in codes]
     persons = draw(_mostly(10, 4, 1000, 1))
-    # Steps that go back twice as often as others: few rows are late otherwise.
+    # Steps that go back in time are drawn twice as often as others: otherwise few rows would be late.
     steps = draw(_mostly(*STEPS, *(steps for steps in STEPS if min(steps) < 0)))
-    # How many of ten rows are in one of a few places; the others are anywhere.
+    # Of ten rows, this many lie in one of a few places, and the others anywhere.
     gathered = draw(_mostly(7, 9, 10, 0))
-    # Longer streams take more draws than Hypothesis allows, and it would silently give them up.
+    # Longer streams need more draws than Hypothesis allows: it would silently discard them.
     quick = n > MOST_DRAWN or draw(st.booleans())
     random = np.random.default_rng(draw(st.integers(0, 2**32))) if quick else None
     return make_rows(
@@ -429,7 +429,7 @@ def _rows(
 
 @st.composite
 def _with_holes(draw: st.DrawFn, qi: np.ndarray) -> np.ndarray:
-    """Give each row one of a few patterns of missing values: more patterns would hardly ever meet again."""
+    """Give each row one of a few patterns of missing values. With more patterns, few rows would share one."""
     patterns = draw(st.lists(st.lists(st.booleans(), min_size=qi.shape[1], max_size=qi.shape[1]), max_size=3))
     choices = np.array([[False] * qi.shape[1], *patterns])
     picked = np.random.default_rng(draw(st.integers(0, 2**32))).integers(0, len(choices), len(qi))
@@ -449,7 +449,7 @@ def partition_parameters(draw: st.DrawFn) -> PartitionParameters:
 
 @st.composite
 def _moves(draw: st.DrawFn, rows: Rows) -> tuple[tuple[int, int], ...]:
-    """Watermarks near the times of the rows around them, behind and ahead."""
+    """Draw watermarks that are shortly before or after the times of the rows around them."""
     moves = draw(
         st.lists(
             st.tuples(st.integers(0, len(rows)), st.sampled_from([-50, -1, 0, 1, 30, 500])),

@@ -1,9 +1,9 @@
-"""Digests of everything that each method releases, so that a change which is not meant to change a release shows.
+"""Digests of everything that each method releases, to detect unintended changes of releases.
 
     python -m tests.core.engine.digests      adds the digests of streams that have none yet
 
-The digests in `digests.json` stay as they are while a method stays as it is. To change what a method releases, delete
-its lines and run the command.
+The digests in `digests.json` stay the same as long as a method releases the same rows in the same way. To change what
+a method releases on purpose, delete its lines and run the command.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _BOTH = {"delay": "300s", "disorder": "20s"}
 _LEARNED = {"quasi_identifiers": {**_BASE["quasi_identifiers"], "age": {"type": "numeric"}}}
 _DECLARED = {"quasi_identifiers": {**_BASE["quasi_identifiers"], "height": {"type": "numeric", "domain": [0, 60]}}}
 
-#: How each stream differs from the base.
+#: The changes to the base policy, for each stream.
 STREAMS: dict[str, dict[str, Any]] = {
     "bastion": {"method": "bastion"},
     "bastion, by time": {"method": "bastion", **_BY_TIME},
@@ -86,7 +86,7 @@ STREAMS: dict[str, dict[str, Any]] = {
 
 
 def rows(*, holes: bool) -> Rows:
-    """Scattered rows, by arithmetic alone: a release of numpy could change what its generators draw."""
+    """Make scattered rows by arithmetic alone: a new version of numpy could change what its generators draw."""
     n = np.arange(ROWS, dtype=np.int64)
     qi = np.stack([n * 37 % 101, n * n % 59 // 3, (n * 113 + n // 7 * 31) % 1000, n * 5 % 4], axis=1).astype(np.float64)
     if holes:

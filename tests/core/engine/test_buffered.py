@@ -1,4 +1,4 @@
-"""Methods that decide on all held rows at once: longer streams, snapshots, and what FAANST and Mondrian do."""
+"""Methods that decide on all held rows at once: long streams, snapshots, and the rules of FAANST and Mondrian."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BUFFERED = ["mondrian", "adaptive-window", "faanst-passive", "faanst-proactive"]
 
 
 def of(method: str, changes: dict[str, Any]) -> dict[str, Any] | None:
-    """The changes with the parameters that the method needs; None if the method does not support them."""
+    """Add the parameters that the method needs to the changes. Return None if the method does not support them."""
     timed, counted = changes.get("delay", "") is not None, changes.get("delay_rows", 1) is not None
     if "t" in changes or (method == "adaptive-window" and not timed):
         return None
@@ -42,7 +42,7 @@ def test_long_stream(changes: dict[str, Any]):
     case = long_case(**changes)
     report = audited(case, run(case))
     assert report.ok, str(report)
-    # If all rows were suppressed, every promise would hold as well. FAANST suppresses rows of small clusters.
+    # Suppressing all rows would keep every promise, too. FAANST suppresses the rows of small clusters.
     assert report.published > (0.8 if "faanst" in changes["method"] else 0.95) * report.rows
     assert report.loss is not None
     assert report.loss < 0.4
@@ -65,7 +65,7 @@ LAST, FIRST = np.iinfo(np.int64).max, np.iinfo(np.int64).min
 @pytest.mark.parametrize("method", BUFFERED)
 @pytest.mark.parametrize("disorder", [0, "1d"])
 @pytest.mark.parametrize("times", [[FIRST, 0, LAST], [LAST, LAST, FIRST], [FIRST] * 3, [LAST - 1, LAST, LAST]])
-def test_times_at_the_end_of_the_world(method: str, times: list[int], disorder: object):
+def test_times_at_the_limits_of_int64(method: str, times: list[int], disorder: object):
     policy = long_case(3, method=method, parameters=None, disorder=disorder, delay="1d", k=2).policy
     rows = Rows(
         qi=np.array([[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]]),
@@ -85,8 +85,8 @@ def test_one_by_one_is_the_same_as_all_at_once_of_many_rows():
 
 
 @pytest.mark.parametrize("method", ["mondrian", "adaptive-window"])
-def test_no_moment_tells_when_a_row_came(method: str):
-    """Every release in time is at a tick, and no row arrived at one."""
+def test_no_moment_of_release_reveals_an_arrival(method: str):
+    """Every release by time happens at a tick, and no row arrived at a tick."""
     case = long_case(2000, method=method, parameters=None, delay_rows=None, disorder=0, delay="3200us")
     rows = replace(case.rows, time=np.cumsum(np.full(2000, 7)) * 200 + 1)
     case = replace(case, rows=rows)
@@ -135,7 +135,7 @@ def test_a_stronger_guarantee_forgets_what_was_published_under_the_weaker(change
 
 
 def ages(*values: float, at: list[int] | None = None, person: int = 0) -> Rows:
-    """Rows of distinct persons, at these seconds."""
+    """Make rows of distinct persons, with these ages and these times in seconds."""
     n = len(values)
     return Rows(
         qi=np.array(values, np.float64)[:, None],
@@ -175,7 +175,7 @@ def test_mondrian_releases_when_delay_rows_are_held():
     assert [release.kind for release in held.flush()] == [Kind.SUPPRESSED]
 
 
-def test_one_person_again_and_again_is_suppressed_one_by_one():
+def test_rows_of_a_single_person_are_suppressed_one_by_one():
     held = engine("mondrian", delay_rows=4)
     same = ages(*range(10))
     same.person[:] = 1
@@ -194,12 +194,12 @@ def faanst(kind: str, **parameters: Any) -> Engine:
 
 def test_faanst_publishes_good_clusters_and_recycles_the_rest():
     held = faanst("passive")
-    # Two clusters: ages 1 to 4; and 60 and 90, which are too few.
+    # There are two clusters: ages 1 to 4, and the ages 60 and 90, which are too few.
     assert len(held.push(ages(1, 2, 3, 60, 90))) == 0
     (group,) = held.push(ages(4, at=[1], person=5))
     assert (group.kind, sorted(group.rows.tolist())) == (Kind.CLUSTER, [0, 1, 2, 5])
     assert held.held == 2
-    # Three more of each kind: 2 is where a group was published, the others are not.
+    # Four more rows arrive. Only age 2 lies where a group was published.
     left = list(held.push(ages(2, 65, 70, 95, at=[2, 2, 2, 2], person=6)))
     assert [(r.kind, sorted(r.rows.tolist())) for r in left if r.kind is Kind.REUSE] == [(Kind.REUSE, [6])]
 
@@ -208,13 +208,13 @@ def test_passive_faanst_lets_a_lossy_cluster_expire_and_the_proactive_one_publis
     rows = ages(0, 40, 100, 1, 41, 99, at=[0, 0, 0, 10, 10, 10])
     passive, proactive = faanst("passive", clusters=1), faanst("proactive", clusters=1)
     assert len(passive.push(rows)) == 0
-    # It took 10 s to fill the buffer; in 10 s more the first three would have been due.
+    # The buffer took 10 s to fill. If it takes 10 s again, the first three rows expire before it is full.
     (group,) = proactive.push(rows)
     assert group.rows.size == 6
     assert [release.kind for release in passive.advance(16 * 10**6)] == [Kind.SUPPRESSED] * 3
 
 
-def test_faanst_looks_again_when_k_more_have_come():
+def test_faanst_clusters_again_when_k_more_rows_have_arrived():
     held = faanst("passive", clusters=1)
     held.push(ages(0, 20, 40, 60, 80, 100))
     rounds = held._last_arrivals
@@ -234,7 +234,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("changes", "message"), WRONG.values(), ids=WRONG)
-def test_what_faanst_cannot_do_is_refused(changes: dict[str, Any], message: str):
+def test_settings_that_faanst_does_not_support_are_refused(changes: dict[str, Any], message: str):
     with pytest.raises(PolicyError, match=message):
         engine("faanst-passive", k=3, **changes)
 

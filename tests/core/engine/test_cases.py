@@ -1,6 +1,6 @@
-"""The strategy of the suite reaches what the checks are about.
+"""The suite's strategy reaches the situations that the checks are about.
 
-A check that never meets a reused generalization proves nothing about reuse, even if it passes.
+A check that passes without ever meeting a reused generalization proves nothing about reuse.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.core.engine.cases import cases
 
 EXAMPLES = 200
 
-# Far below the averages: Hypothesis draws unevenly, and only a loss of reach is to fail.
+# Far below the averages, because Hypothesis draws unevenly: this fails only if a situation is hardly reached any more.
 LEAST = {"a cluster": 50, "a split": 3, "a reuse": 6, "a suppression": 40, "a late row": 2}
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -29,7 +29,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def reached(case: Case) -> set[str]:
-    """What happened in a case."""
+    """Return the situations that occur in a case."""
     releases = run(case)
     kinds = set(releases.kind.tolist())
     found = {
@@ -41,7 +41,7 @@ def reached(case: Case) -> set[str]:
         )
         if kind in kinds
     }
-    # Before the flush, one call for one row brings two clusters at one arrival: it was split.
+    # Before the flush, two clusters at one arrival and one moment mean that a cluster was split.
     before = (releases.kind == Kind.CLUSTER) & (releases.arrivals < len(case.rows))
     moments = list(zip(releases.arrivals[before], releases.moment[before], strict=True))
     if len(moments) > len(set(moments)):

@@ -1,4 +1,4 @@
-"""Counting in groups says what a plain dict of counts says."""
+"""Counting in groups gives the same results as a plain dict of counts."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from crenel.engine.kernels import distinct_counts
 
-#: A table so small that entries of different values lie in each other's way, and around its end.
+#: The table is so small that entries collide and wrap around its end.
 SIZE = 16
 
 
 @numba.njit
 def count(table: np.ndarray, up: bool, group: int, value: int) -> int:
-    """Only kernels can call them."""
+    """Call the functions from a kernel, because plain Python cannot."""
     return (
         distinct_counts.count_up_in(table, group, value) if up else distinct_counts.count_down_in(table, group, value)
     )

@@ -1,4 +1,4 @@
-"""Every method releases what it released before: the same rows and the same seed lead to the same releases."""
+"""Every method makes the same releases as before, from the same rows and the same seed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GOLDEN: dict[str, str] = json.loads(digests.FILE.read_text("utf-8"))
 
 
 @pytest.mark.parametrize("name", digests.STREAMS)
-def test_a_method_releases_what_it_released(name: str) -> None:
+def test_a_method_makes_the_same_releases_as_before(name: str) -> None:
     assert digests.digest(name) == GOLDEN[name]
 
 

@@ -1,7 +1,6 @@
-"""Every method keeps the promises of the design: the checks that crenel ships, on streams that Hypothesis draws.
+"""Every method keeps the promises of the design. Runs the checks that crenel ships on streams that Hypothesis draws.
 
-A new method adds itself to `METHODS`: a name for the test, and the streams it is tried with. What it does not promise
-is read from its declaration.
+To test a new method, add a name and its streams to `METHODS`. The method's declaration says what it does not promise.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ PARTITION: dict[str, Any] = {"method": "partition", "parameters": partition_para
 
 @dataclass(frozen=True)
 class Tried:
-    """Streams that a method is tried with."""
+    """A method under test, and its streams."""
 
     name: str
     cases: st.SearchStrategy[Case]
@@ -118,11 +117,11 @@ def test_a_snapshot_is_of_the_declared_schema(name: str):
     assert Schemas(package, (file,)).wrote(create_engine(policy).snapshot())
 
 
-# -- longer streams than Hypothesis draws --------------------------------------------------------
+# -- streams that are longer than Hypothesis draws -----------------------------------------------
 
 
 def stream(n: int, *, seed: int = 1) -> Rows:
-    """Persons that return, in two clouds that drift."""
+    """Make rows in two drifting clouds, with persons who return."""
     random = np.random.default_rng(seed)
     person = random.integers(0, n // 3 + 1, n)
     cloud = random.integers(0, 2, n)[:, None] * 40.0
@@ -166,14 +165,14 @@ def test_long_stream(changes: dict[str, object]):
     case = long_case(**changes)
     report = audited(case, run(case))
     assert report.ok, str(report)
-    # Had all been suppressed, every promise were kept too.
+    # Suppressing all rows would keep every promise, too.
     assert report.published > 0.9 * report.rows
     assert report.loss is not None
     assert report.loss < 0.6
 
 
 def test_state_does_not_grow_with_the_stream():
-    """Promise 7: what is remembered is what is held, and a number of generalizations."""
+    """Promise 7: the state consists of the held rows and a bounded number of generalizations."""
     case = long_case(6000, t=0.5, l=2)
     engine = case.engine()
     sizes = []
@@ -183,8 +182,8 @@ def test_state_does_not_grow_with_the_stream():
     assert max(sizes[30:]) < 1.5 * max(sizes[:30])
 
 
-def test_read_only_rows_are_welcome():
-    """Columns that come from Arrow cannot be written to."""
+def test_read_only_rows_are_accepted():
+    """Columns that come from Arrow are read-only."""
     case = long_case(300)
     expected = run(case)
     for name in ("qi", "person", "sensitive", "time"):
@@ -210,8 +209,8 @@ WRONG_ROWS = {
 
 @pytest.mark.parametrize("wrong", WRONG_ROWS.values(), ids=WRONG_ROWS)
 @pytest.mark.parametrize("promise", [{"l": 2}, {"t": 0.5}], ids=["l", "t"])
-def test_rows_that_no_encoding_gives_are_refused(promise: dict[str, object], wrong: tuple[str, int, float]):
-    """A leaf or a code out of range would be read, or counted, outside of its array."""
+def test_rows_that_no_encoder_makes_are_refused(promise: dict[str, object], wrong: tuple[str, int, float]):
+    """A leaf or a code that is out of range would make a kernel read or write outside of an array."""
     case = long_case(
         1,
         quasi_identifiers={
@@ -237,8 +236,8 @@ def test_rows_that_no_encoding_gives_are_refused(promise: dict[str, object], wro
     assert engine.snapshot() == before
 
 
-def test_other_keys_bring_other_releases():
-    """Otherwise it were no secret who leaves with whom."""
+def test_other_keys_lead_to_other_releases():
+    """Otherwise an attacker could compute which rows leave together."""
     one = run(long_case(500))
     other = run(Case(policy=long_case().policy, rows=stream(500), secret=b"other"))
     assert one.rows.tolist() != other.rows.tolist()
@@ -254,8 +253,8 @@ FIRST = np.iinfo(np.int64).min
     ids=["rise", "fall", "first", "last"],
 )
 @pytest.mark.parametrize("disorder", [0, "1us", "1d"])
-def test_times_at_the_end_of_the_world(times: list[int], disorder: object):
-    """Deadlines and clocks stop at the last moment there is; none wraps around."""
+def test_times_at_the_limits_of_int64(times: list[int], disorder: object):
+    """Deadlines and clocks stop at the last moment that 64 bits can hold. None wraps around."""
     case = long_case(3, disorder=disorder, delay="1d", k=2)
     case = Case(
         policy=case.policy,

@@ -1,4 +1,4 @@
-"""Quasi-identifiers with a step, under every method: what is published, and the loss that is reported of it."""
+"""Quasi-identifiers with a step, under every method: the published ranges, and the loss that is reported."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from crenel.engine.contract import SnapshotError
 from crenel.policy import Policy
 from crenel.policy.quasi_identifiers import Datetime, Numeric
 
-#: The ends of the domain are multiples of the step, so that widths can be compared as they are published.
+#: The ends of the domain are multiples of the step, so that published widths can be compared directly.
 SCORE = Numeric(domain=(0, 100), step=2.5)
 SEEN = Datetime(domain=("2020-01-01", "2020-03-01"), step="6h", weight=2.0)
 DAY = 86_400_000_000
 START = int(Datetime().coordinate("2020-01-01"))
 
-#: Every method, with parameters that let rows leave in all the ways it has.
+#: Every method, with parameters under which it makes every kind of release it can.
 METHODS: dict[str, dict[str, Any]] = {
     "castle": {"method": "castle", "parameters": {"beta": 5, "mu": 10}},
     "bastion": {"method": "bastion", "parameters": {"reuse": "weighted"}},
@@ -57,7 +57,7 @@ def policy(**changes: Any) -> Policy:
 
 
 def values(n: int = 600, seed: int = 1) -> dict[str, Any]:
-    """Columns of exact values, nearly all of them one person's."""
+    """Make columns of exact values, nearly all of which belong to one person only."""
     random = np.random.default_rng(seed)
     micros = START + random.integers(0, 60 * DAY, n)
     return {
@@ -91,7 +91,7 @@ def test_what_is_published_ends_at_multiples_and_its_loss_is_reported(name: str)
         assert START <= first < last <= START + 60 * DAY
         loss = (score.hi - score.lo) / 100 / 3 + (last - first) / (60 * DAY) * 2 / 3
         assert release.loss == pytest.approx(loss, abs=1e-12)
-        if name != "castleguard":  # it publishes boxes over perturbed values
+        if name != "castleguard":  # it publishes boxes of perturbed values
             own = columns["score"][release.rows], columns["seen"][release.rows].astype(np.int64)
             assert score.lo <= own[0].min() <= own[0].max() <= score.hi
             assert first <= own[1].min() <= own[1].max() <= last
@@ -145,13 +145,13 @@ def test_perturbed_values_of_a_learned_domain_stay_in_cells_that_there_are() -> 
 @pytest.mark.parametrize(
     "score",
     [
-        Numeric(domain=(0, 200), step=5),  # as many cells, of another width
-        Numeric(domain=(0, 99), step=2.5),  # the same cells, and another end
+        Numeric(domain=(0, 200), step=5),  # the same number of cells, with another width
+        Numeric(domain=(0, 99), step=2.5),  # the same cells, with another end
         Numeric(domain=(0, 39)),
         Numeric(domain=(0, 100)),
     ],
 )
-def test_a_snapshot_is_of_its_step(name: str, score: Numeric) -> None:
+def test_a_snapshot_is_refused_under_another_step(name: str, score: Numeric) -> None:
     of = policy(**METHODS[name])
     engine = create_engine(of)
     engine.push(Encoder(of).encode(values(50)).rows)
@@ -164,7 +164,7 @@ def test_a_snapshot_is_of_its_step(name: str, score: Numeric) -> None:
 
 
 def exact_ends(of: Policy, columns: dict[str, Any]) -> set[float]:
-    """The values of `fnlwgt` that one row alone has, and that ranges end at; not those that are round by themselves."""
+    """Return values of `fnlwgt` that only one row has and at which ranges end, except for multiples of 5000."""
     _, releases = published(of, columns)
     grouped = releases.kind == Kind.CLUSTER
     weight = of.quasi_identifiers["fnlwgt"]
@@ -175,8 +175,8 @@ def exact_ends(of: Policy, columns: dict[str, Any]) -> set[float]:
 
 
 @pytest.mark.parametrize("method", ["bastion without reuse", "castle"])
-def test_nobodys_value_leaves_as_an_end(method: str, data_dir: Path) -> None:
-    """On Adult, where most have a `fnlwgt` of their own: without a step, thousands of them can be read off."""
+def test_no_range_ends_at_the_value_of_one_person(method: str, data_dir: Path) -> None:
+    """In Adult, most rows have a unique `fnlwgt`. Without a step, the published ranges reveal thousands of them."""
     table = pq.read_table(data_dir / "adult_30162.parquet", columns=["fnlwgt", "age"])
     columns: dict[str, Any] = {name: table[name].to_numpy() for name in table.column_names}
     columns |= {"who": np.arange(table.num_rows), "at": np.arange(table.num_rows)}

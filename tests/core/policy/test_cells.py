@@ -108,7 +108,7 @@ def test_ranges_end_where_the_domain_ends() -> None:
     assert ages.geometry.widest() == (3, 17)
     assert ages.publish(3, 3) == (17, 20)
     assert ages.publish(*ages.geometry.widest()) == (17, 90)
-    # The largest value shares its cell with others. Alone, it would be published exactly.
+    # The largest value shares a cell with others. In a cell of its own, it would be published exactly.
     assert ages.coordinate(90) == ages.coordinate(85)
     assert ages.publish(17, 17) == (85, 90)
     whole = Numeric(domain=(0, 10), step=10)

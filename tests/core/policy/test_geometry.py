@@ -13,7 +13,7 @@ from crenel.policy.geometry import Geometry, Interval, Radix, Tree
 
 @st.composite
 def trees(draw: st.DrawFn) -> Tree:
-    """Draw a tree in depth-first order: a node hangs on the one before it, or on an ancestor of that one."""
+    """Draw a tree in depth-first order: a node's parent is the node before it, or an ancestor of that node."""
     parents = [0]
     for node in range(1, draw(st.integers(1, 25))):
         line = [node - 1]

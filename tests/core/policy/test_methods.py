@@ -1,4 +1,4 @@
-"""Methods declare themselves once, are found by their names, and are refused in one wording."""
+"""Methods are declared once and found by name, and all refuse a guarantee that they do not keep in the same words."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ OTHER = Method(name="other", summary="Another method.", parameters=OtherParamete
 
 @pytest.fixture(autouse=True)
 def registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a test registers is gone after it."""
+    """Remove whatever a test registers after the test."""
     monkeypatch.setattr(methods, "_registered", {})
     monkeypatch.setattr(methods, "_loaded", dict(methods._loaded))
 
 
 def installed(monkeypatch: pytest.MonkeyPatch, *points: tuple[str, str]) -> None:
-    """Let these entry points be installed beside crenel's own."""
+    """Pretend that these entry points are installed, in addition to crenel's own."""
     found = dict(methods._installed())
     for name, value in points:
         found[name] = [*found.get(name, []), EntryPoint(name, value, methods.GROUP)]
@@ -71,7 +71,7 @@ def test_every_method_is_declared_in_full(name: str) -> None:
     assert method.summary.endswith(".")
     for about in method.fields.values():
         assert about.sentence.endswith(".")
-    # The defaults keep their own rules, and None is explained where it is the default.
+    # The defaults obey their own rules, and a default of None is explained.
     made = method.parameters()
     for field, about in method.fields.items():
         assert getattr(made, field) == about.default
@@ -109,7 +109,7 @@ METHOD = Method(
 
 
 def test_an_installed_package_adds_a_method(tmp_path: Path) -> None:
-    """As pip would install it: a module, and an entry point in the metadata. Its broken sister harms nobody."""
+    """The package has a module and an entry point, as pip would install them. A second, broken one does no harm."""
     (tmp_path / "theirs.py").write_text(THEIRS)
     metadata = tmp_path / "theirs-1.0.dist-info"
     metadata.mkdir()

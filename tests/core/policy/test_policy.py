@@ -433,7 +433,7 @@ def test_durations(text, micros):
 def test_sensitive_codes():
     plain = Sensitive()
     assert plain.size is None
-    # Codes are in the state that a later release reads: this one never changes.
+    # A later version reads codes from stored state, so this code must never change.
     assert plain.code("flu") == 7026984775585684840
     assert plain.code(1) == plain.code("1") == plain.code(1.0)
     assert plain.code(None) == plain.code(float("nan"))

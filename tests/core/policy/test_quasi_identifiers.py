@@ -36,7 +36,7 @@ EDUCATION = Hierarchy.from_mapping({"School": ["9th", "10th"], "Higher": {"BSc":
 
 @dataclass(frozen=True, kw_only=True)
 class Income(QuasiIdentifier):
-    """A user-defined type: a logarithmic scale."""
+    """A user-defined type with a logarithmic scale."""
 
     greatest: float = 1e6
 
@@ -222,7 +222,7 @@ FIRST, LAST = dt.datetime(1690, 1, 1), dt.datetime(2250, 1, 1)  # noqa: DTZ001 -
 def test_a_moment_has_one_coordinate_however_it_is_written(moment):
     datetime = Datetime()
     place = datetime.coordinate(moment)
-    # In UTC: Python holds a moment in a repeated hour unequal to that of any other zone (PEP 495).
+    # In UTC, because Python never considers a time in a repeated hour equal to a time in another zone (PEP 495).
     assert qi_types._moment(place) == moment.astimezone(UTC)
     offset = moment.utcoffset()
     if offset is not None and offset.seconds % 60 == 0:
@@ -418,7 +418,7 @@ def test_entry_points_are_loaded_when_needed(monkeypatch):
 
 
 class Broken(Numeric):
-    """A type that breaks one promise at a time."""
+    """A type that breaks one of the promises of a type."""
 
     def __init__(self, what):
         super().__init__(domain=(0, 100))
@@ -476,7 +476,7 @@ def test_a_repeated_hour_is_two_hours_in_a_column():
 
 
 def test_an_installed_package_adds_a_type(tmp_path: Path) -> None:
-    """By the entry point that the page names, as another package declares it: nothing is imported by hand."""
+    """Another package declares the entry point that the page names. The test imports nothing by hand."""
     (tmp_path / "own_types.py").write_text(
         "from crenel.policy.quasi_identifiers import Numeric\n\n\nclass Height(Numeric):\n    type = 'height'\n"
     )

@@ -19,7 +19,7 @@ def by_scipy(k: int, beta: float, epsilon: float, most: int) -> float:
     """Compute the maximum over every n up to `most`, tail by tail."""
     gamma = (math.exp(epsilon) - 1 + beta) / math.exp(epsilon)
     n = np.arange(math.ceil(k / gamma - 1 - 1e-9), most)
-    # If gamma * n is an integer but for rounding, the tail begins above it.
+    # If gamma * n is an integer except for rounding, the tail begins above that integer.
     return float(scipy_stats.binom.sf(np.floor(gamma * n + 1e-9), n, beta).max())
 
 
@@ -47,7 +47,7 @@ def test_theorem_2_over_all_parameters(k: int, beta: float, more: float):
 
 
 def by_hand(k: int, beta: Fraction, gamma: Fraction, most: int) -> Fraction:
-    """Compute the same without floats."""
+    """Compute the same value without floats."""
     worst = Fraction(0)
     for n in range(math.ceil(k / gamma - 1), most):
         tail = sum(
@@ -60,7 +60,7 @@ def by_hand(k: int, beta: Fraction, gamma: Fraction, most: int) -> Fraction:
 
 @pytest.mark.parametrize(("k", "beta"), [(3, Fraction(1, 2)), (5, Fraction(1, 4)), (8, Fraction(4, 5))])
 def test_theorem_2_in_fractions(k: int, beta: Fraction):
-    """At the least epsilon gamma is rational, and the theorem's strict inequality holds exactly."""
+    """At the least epsilon, gamma is rational, and the theorem's strict inequality holds exactly."""
     gamma = 1 - (1 - beta) ** 2
     exact = by_hand(k, beta, gamma, most=60)
     assert delta(k, float(beta), least_epsilon(float(beta))) == pytest.approx(float(exact), rel=1e-12)
@@ -78,7 +78,7 @@ def test_the_promise_of_theorem_2_holds():
                 size = max(len(one), len(other))
                 p, q = np.pad(one, (0, size - len(one))), np.pad(other, (0, size - len(other)))
                 worst = max(worst, float(np.maximum(p - math.exp(epsilon) * q, 0).sum()))
-        # The theorem adds up all outcomes that are too likely: more than needed, but never less.
+        # The theorem adds up all outcomes that are too likely, which is more than necessary, but never less.
         assert 0 < worst <= promised
 
 

@@ -151,7 +151,7 @@ def test_two_engines_with_one_secret_publish_the_same(monkeypatch: pytest.Monkey
 
 
 def test_a_given_secret_is_used_without_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker has the pipeline's secret, but not the variable."""
+    """A worker is given the pipeline's secret, but does not have the environment variable."""
     monkeypatch.delenv(NAME, raising=False)
     assert releases(policy(secret=f"env:{NAME}"), secret=SECRET) == releases(policy(), secret=SECRET)
     with pytest.raises(PolicyError, match="is not set"):

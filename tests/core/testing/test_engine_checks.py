@@ -1,4 +1,4 @@
-"""The shipped checks find what they are for: each fails on an engine that is broken in its way."""
+"""The shipped checks find the faults they are made for: each fails on an engine with that fault."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from crenel.testing.engine_streams import Case, run
 
 
 def busy_case() -> Case:
-    """A stream with clusters, reuse, suppression, watermarks and several pushes."""
+    """Make a stream with clusters, reuse, suppression, watermarks and several pushes."""
     n = 120
     random = np.random.default_rng(5)
     policy = Policy(
@@ -49,14 +49,14 @@ def busy_case() -> Case:
 
 
 def crowded_case() -> Case:
-    """The same stream, all of which leaves in crowds."""
+    """Make the same stream, with a policy under which all rows leave in crowds."""
     case = busy_case()
     crowd = {"method": "bastion", "parameters": BastionParameters(reuse=Reuse.OFF), "on_suppress": OnSuppress.DROP}
     return replace(case, policy=replace(case.policy, **crowd))
 
 
 class Broken:
-    """An engine whose releases pass through `change` on their way out."""
+    """An engine that passes all its releases through `change`."""
 
     def __init__(self, engine: Any) -> None:
         self.engine = engine
@@ -109,7 +109,7 @@ class Talks(Broken):
 
 
 class CountsPushes(Broken):
-    """What leaves depends on something that no snapshot has."""
+    """Releases depend on the number of calls, which no snapshot contains."""
 
     def change(self, releases: Releases) -> Releases:
         start, stop = releases.offsets[:2] if len(releases) else (0, 0)
@@ -124,7 +124,7 @@ class Hurries(Broken):
 
 
 class KeepsTheArrays(Broken):
-    """Looks at the rows of a push only when the next call comes."""
+    """Reads the rows of a push only at the next call."""
 
     def __init__(self, engine: Any) -> None:
         super().__init__(engine)
@@ -167,7 +167,7 @@ class HoldsNothing(Broken):
 
 
 class SortsItsRows(Broken):
-    """Within a release, rows leave in the order of their arrival."""
+    """Releases rows in the order of their arrival."""
 
     def change(self, releases: Releases) -> Releases:
         rows = [np.sort(release.rows) for release in releases]
@@ -184,7 +184,7 @@ class Forgets(Broken):
 
 
 def under(**changes: Any) -> Callable[..., Engine]:
-    """Makes the engine of another policy."""
+    """Make a factory for engines that changes the policy."""
     return lambda policy, **given: create_engine(replace(policy, **changes), **given)
 
 
@@ -231,7 +231,7 @@ FAULTS: dict[str, tuple[Any, Check]] = {
 }
 
 
-#: These look at policies that promise a crowd.
+#: These checks apply to policies that promise a crowd.
 CROWD_CHECKS = (engine_checks.check_crowd, engine_checks.check_secret_order)
 
 
@@ -256,12 +256,12 @@ def test_the_busy_case_is_busy():
 
 
 def test_every_check_has_a_fault():
-    """Except those that compare two engines, or the columns with themselves."""
+    """The exceptions compare two engines, or the columns with themselves."""
     found = {check for _, check in FAULTS.values()}
     assert set(engine_checks.ALL_CHECKS) - found == {engine_checks.check_iteration, engine_checks.check_order_alone}
 
 
-# --- The suite as the author of a method calls it ---
+# --- The suite, as the author of a new method calls it ---
 
 
 SMALL: dict[str, Any] = {
@@ -278,7 +278,7 @@ def policy_of(method: Method) -> Policy:
 
 
 def theirs(engine: Callable[[Policy, bytes], Any]) -> Method:
-    """A method of somebody else's, which works like mondrian."""
+    """Declare a third-party method that works like mondrian."""
     return replace(methods.find("mondrian"), name="theirs", engine=engine)
 
 
@@ -326,7 +326,7 @@ def test_streams_that_publish_nothing_prove_nothing():
 
 @pytest.mark.parametrize("name", methods.names())
 def test_every_method_passes_on_a_few_streams(name: str):
-    """The strategies of `test_engines` try them harder; here the drawn streams must fit the policy."""
+    """`test_engines` tests the methods more thoroughly. This test checks that the drawn streams fit the policy."""
     parameters: dict[str, Any] = {
         "sdgs": {"cover": "quasi_identifiers", "beta_sample": 0.9},
         "rtree-density": {"sample": 10, "window_rows": 30},

@@ -76,7 +76,7 @@ def write(rows: list[Row], **changes: Any) -> None:
 
 @pytest.fixture
 def check(here: Path, capsys: pytest.CaptureFixture[str]) -> Check:
-    """Runs the command; returns the exit code, the output on one line, and the table: deadline to share and loss."""
+    """Run the command. Return the exit code, the output on one line, and the share and loss for each deadline."""
 
     def run(rows: list[Row], *options: str, **changes: Any) -> tuple[int, str, Table]:
         write(rows, **changes)
@@ -117,7 +117,7 @@ def test_a_stream_that_is_dense_enough_is_no_problem(check: Check) -> None:
 
 
 def test_the_table_is_what_a_run_does(check: Check, capsys: pytest.CaptureFixture[str]) -> None:
-    """At the policy's deadline, and at a longer one when the policy is changed to it."""
+    """This holds at the policy's deadline, and at a longer one after changing the policy to it."""
     _, _, table = check(make_rows(), **CROWD)
     for delay in ("2m", "12m"):
         write(make_rows(), **CROWD | {"delay": delay})
@@ -167,7 +167,7 @@ def test_the_order_of_the_file_does_not_matter(check: Check) -> None:
 
 
 def test_of_a_long_sample_the_middle_is_tried(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every tenth row instead would be a stream ten times thinner."""
+    """Trying every tenth row instead would make the stream ten times thinner."""
     monkeypatch.setattr(delay_trials, "MOST_ROWS", 500)
     rows = make_rows(5_000, every=4)
     code, said, table = check(rows, **CROWD)

@@ -1,4 +1,4 @@
-"""`crenel audit`: honest outputs of every format and method pass, and forged ones do not."""
+"""`crenel audit`: honest outputs of every format and method pass, and forged outputs do not."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def make_rows(count: int = 400, persons: int = 60) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Files:
-    """The files of a run, for an audit."""
+    """The files of a run that an audit reads."""
 
     folder: Path
 
@@ -107,11 +107,11 @@ class Files:
         assert main(argv) == 0
 
     def copy(self, made: Path) -> None:
-        """Take the files of a run that is done."""
+        """Copy the files of a finished run."""
         shutil.copytree(made, self.folder, dirs_exist_ok=True)
 
     def change(self, name: str, how: Callable[[list[Row]], list[Row] | None]) -> None:
-        """Rewrite a file by hand."""
+        """Rewrite the rows of a file."""
         path = self.folder / f"{name}.csv"
         with open(path, newline="") as file:
             rows = list(csv.DictReader(file))
@@ -142,7 +142,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def honest(files: Files, made: Path) -> Files:
-    """The files of a run, unchanged."""
+    """Return the unchanged files of a run."""
     files.copy(made)
     return files
 
@@ -155,7 +155,7 @@ LEVELS: dict[str, list[str]] = {
 
 
 def judge(capsys: pytest.CaptureFixture[str], level: str, *more: str, published: str = "published.csv") -> Document:
-    """Audit, and return the document. The exit code must fit the verdict."""
+    """Audit the files and return the document. The exit code must match the verdict."""
     capsys.readouterr()
     code = main(["audit", "policy.yaml", "--published", published, *LEVELS[level], "--json", "--queries", "20", *more])
     said = capsys.readouterr()
@@ -168,7 +168,7 @@ def judge(capsys: pytest.CaptureFixture[str], level: str, *more: str, published:
 
 
 def assert_silent(text: str) -> None:
-    """Assert that a text holds no value of a row."""
+    """Assert that a text contains no value of a row."""
     for word in ("SECRET", "P1", "00019", "gout", "farmer", "Office"):
         assert word not in text
 
@@ -326,7 +326,7 @@ def test_a_run_keeps_its_promises(files: Files, name: str, capsys: pytest.Captur
         "dropped",
         "learned",
         "stepped and learned",
-    ):  # the run counts what it did not publish, and domains as they grew
+    ):  # the run also counts rows that it did not publish, and measures by the domains as they grew
         assert document["loss"]["overall"] == pytest.approx(told["loss"], abs=1e-5)
 
 
@@ -368,7 +368,7 @@ def test_one_row_a_person_needs_no_trace_for_k(files: Files, capsys: pytest.Capt
 
 
 def left_alone(files: Files, k: int = 4) -> int:
-    """Rows of releases of fewer than k persons, counted from the files by hand."""
+    """Count the rows in releases of fewer than k persons, from the files alone."""
     with open(files.input, newline="") as file:
         persons = [row["who"] for row in csv.DictReader(file)]
     releases: dict[tuple[str, str], list[str]] = {}
@@ -471,7 +471,7 @@ def test_a_person_twice_in_a_release_breaks_a_crowd(files: Files, capsys: pytest
 
 
 def test_rows_may_lie_anywhere_in_the_file(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
-    """The rows of a release need not be neighbours: the trace tells them."""
+    """The rows of a release need not be neighbours: the trace says which rows belong together."""
     files.run(BASE + CROWD, one_row_each())
     expected = judge(capsys, "trace")
     with open(files.trace, newline="") as file:
@@ -490,7 +490,7 @@ def test_rows_may_lie_anywhere_in_the_file(files: Files, capsys: pytest.CaptureF
 
 
 def group_of(rows: list[Row]) -> list[int]:
-    """The places of the rows of the smallest group; of several, the first by its box."""
+    """Return the places of the rows of the smallest group. Among equally small groups, the box decides."""
     groups: dict[tuple[str, ...], list[int]] = {}
     for place, row in enumerate(rows):
         groups.setdefault((row["age"], row["zip"], row["job"], row["joined"]), []).append(place)
@@ -513,7 +513,7 @@ def test_a_group_of_too_few_rows(honest: Files, capsys: pytest.CaptureFixture[st
 
 
 def test_a_group_of_one_person(honest: Files, capsys: pytest.CaptureFixture[str]) -> None:
-    """A group with enough rows, all of one person: only the input shows that."""
+    """A group has enough rows, but all belong to one person. Only the input shows that."""
     with open(honest.input, newline="") as file:
         rows = list(csv.DictReader(file))
     with open(honest.published, newline="") as file:
@@ -546,7 +546,7 @@ def test_too_few_sensitive_values(honest: Files, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize("column", ["who", "secret", "extra"])
-def test_a_column_that_must_not_leave(honest: Files, column: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_column_that_must_not_be_published(honest: Files, column: str, capsys: pytest.CaptureFixture[str]) -> None:
     honest.change("published", lambda rows: [{**row, column: "P1"} for row in rows])
     for level in LEVELS:
         document = judge(capsys, level)
@@ -571,7 +571,7 @@ def test_the_person_under_the_name_of_another_column(honest: Files, capsys: pyte
 def test_a_row_that_was_removed(honest: Files, capsys: pytest.CaptureFixture[str]) -> None:
     honest.change("published", lambda rows: rows[:5] + rows[6:])
     document = judge(capsys, "input")
-    assert broken(document) == {"nothing lost", "k"}  # it was of a group of just k
+    assert broken(document) == {"nothing lost", "k"}  # its group had just k persons
     assert document["rows"]["lost"] == 1
     document = judge(capsys, "trace")
     assert broken(document) == {"nothing lost", "k"}
@@ -585,8 +585,8 @@ def test_a_row_that_left_twice(honest: Files, capsys: pytest.CaptureFixture[str]
         assert "nothing lost" in broken(judge(capsys, level))
 
 
-def test_a_row_in_another_one_s_place(honest: Files, capsys: pytest.CaptureFixture[str]) -> None:
-    """As many rows as before, of as many classes."""
+def test_a_row_that_replaces_another(honest: Files, capsys: pytest.CaptureFixture[str]) -> None:
+    """A copy of one row replaces another row. The numbers of rows and classes stay the same."""
 
     def swap(rows: list[Row]) -> None:
         one = rows[group_of(rows)[0]]
@@ -599,7 +599,7 @@ def test_a_row_in_another_one_s_place(honest: Files, capsys: pytest.CaptureFixtu
 
 
 def test_rows_in_another_order(honest: Files, capsys: pytest.CaptureFixture[str]) -> None:
-    """What a trace does not fit cannot be kept by it."""
+    """If the trace does not match the output, it cannot prove that a promise is kept."""
     honest.change("published", lambda rows: random.Random(0).sample(rows, len(rows)))
     assert "contained" in broken(judge(capsys, "trace"))
     assert not broken(judge(capsys, "input"))
@@ -621,8 +621,8 @@ def test_a_box_that_does_not_hold_its_rows(
     assert found["groups"] == 1
 
 
-def test_suppressed_rows_must_have_come(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
-    """Lost rows are not explained by a file of rows that never were."""
+def test_suppressed_rows_must_be_in_the_input(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file of suppressed rows that were never in the input does not account for lost rows."""
     files.run(METHODS["dropped"])
     assert not broken(judge(capsys, "input"))
     files.change("suppressed", lambda rows: [{**row, "age": "[1.5, 1.5]"} for row in rows])
@@ -630,7 +630,7 @@ def test_suppressed_rows_must_have_come(files: Files, capsys: pytest.CaptureFixt
         assert broken(judge(capsys, level)) == {"nothing lost"}
 
 
-def test_what_is_dropped_must_be_given(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dropped_rows_must_be_given(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
     files.run(METHODS["dropped"])
     capsys.readouterr()
     argv = ["audit", "policy.yaml", "--input", "input.csv", "--published", "published.csv", "--json"]
@@ -642,7 +642,7 @@ def test_what_is_dropped_must_be_given(files: Files, capsys: pytest.CaptureFixtu
 
 
 def test_stars_where_rows_are_dropped(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
-    """The policy drops suppressed rows, but they are published as stars: a group of too few persons."""
+    """The policy drops suppressed rows. If one is published as a star instead, it is a group of too few persons."""
     files.run(METHODS["dropped"])
     star = {"age": "[0, 100]", "zip": "*****", "job": "*", "joined": "[2020-01-01T00:00:00Z, 2022-01-01T00:00:00Z]"}
     files.change("published", lambda rows: [*rows, {**rows[0], **star}])
@@ -852,7 +852,7 @@ def test_the_text_says_the_verdict_first(honest: Files, capsys: pytest.CaptureFi
 
 
 def test_rows_that_were_not_published_are_in_the_verdict(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
-    """Promises may hold because few rows were published. The verdict says how many were not, where that is known."""
+    """Promises may hold because few rows were published, so the verdict says how many were not, if that is known."""
     rows = make_rows(200)
     for i, row in enumerate(rows[:40]):
         row["at"] = f"2021-0{1 + i // 20}-{1 + i % 20:02}T00:00:00Z"
@@ -867,14 +867,14 @@ def test_rows_that_were_not_published_are_in_the_verdict(files: Files, capsys: p
             document["rows"]["suppressed"],
             document["rows"]["rejected"],
         )
-        assert found["suppressed"]["rows"] >= 39  # one of them is rejected
+        assert found["suppressed"]["rows"] >= 39  # one of the 40 is rejected
         assert "more than --most-rejected 5% allows." in found["rejected"]["text"]
     assert judge(capsys, "published")["too_many"] == []
     assert judge(capsys, "trace", "--most-suppressed", "50%", "--most-rejected", "0.5")["too_many"] == []
     argv = ["audit", "policy.yaml", "--published", "published.csv", *LEVELS["trace"], "--html", "page.html"]
     assert main(argv) == 0
     said = capsys.readouterr().out
-    # They follow the verdict: only the figures of the crowd come before them.
+    # The excess counts follow the verdict. Only the figures of the crowd come between.
     first = [said.splitlines()[0], document["crowd"]["text"], document["crowd"]["seed"]]
     first += [f"TOO MANY: {one['text']}" for one in document["too_many"]]
     assert len(first) == 5

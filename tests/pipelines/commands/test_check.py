@@ -47,7 +47,7 @@ Check = Callable[..., tuple[int, str]]
 
 @pytest.fixture
 def check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Check:
-    """Runs the command on the good policy with these changes; the text comes on one line."""
+    """Run the command on the good policy with these changes, and return the exit code and the text on one line."""
 
     def run(rows: list[dict[str, Any]] | None = None, **changes: Any) -> tuple[int, str]:
         policy = {name: value for name, value in {**GOOD, **changes}.items() if value is not None}
@@ -73,7 +73,7 @@ def write(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def rows(number: int = 200, persons: int = 50, seed: int = 1) -> list[dict[str, Any]]:
-    """Make rows a minute apart, in order. A value of theirs would be recognized in any text."""
+    """Make rows a minute apart, in order. Their values are easy to recognize in any text."""
     draw = random.Random(seed)
     start = dt.datetime(2024, 3, 1, 8, 17, 43, tzinfo=dt.timezone.utc)
     return [
@@ -124,7 +124,7 @@ def test_the_policy_is_explained(check: Check) -> None:
 
 @pytest.mark.parametrize("method", methods.names())
 def test_every_parameter_is_explained_by_its_own_method(check: Check, method: str) -> None:
-    """Two methods have a parameter mu, and it means something else in each."""
+    """Two methods have a parameter mu, with a different meaning in each."""
     _, said = check(method=method, parameters={"cover": "quasi_identifiers"} if method == "sdgs" else {})
     declared = methods.find(method)
     assert f"method {method}: {declared.summary}" in said
@@ -166,7 +166,7 @@ def test_a_policy_without_a_crowd_is_warned_about(check: Check, case: str) -> No
     changes, why, setting = UNCROWDED[case]
     code, said = check(**changes)
     assert "warning: A crowd at one moment is not promised:" in said
-    assert said.count(why) == 2  # as a promise, and as a warning
+    assert said.count(why) == 2  # once as a promise, and once as a warning
     assert setting in said
     assert code == 0
 
@@ -383,7 +383,7 @@ def test_a_value_that_nearly_all_have(check: Check) -> None:
     data = [{**row, "diagnosis": "flu" if i > 5 else "gout"} for i, row in enumerate(rows())]
     code, said = check(data)
     assert "diagnosis: 97% of the rows have the same value" in said
-    # So hardly any group has two values.
+    # Therefore hardly any group has two values.
     assert code == 1
     assert "The stream is too thin for k (5) and l (2) within the deadline" in said
 
@@ -396,7 +396,7 @@ def test_published_columns_that_identify(check: Check) -> None:
 
 
 def test_ranges_that_end_at_the_value_of_one_person(check: Check) -> None:
-    """There is no warning with a step, nor if many persons share a value."""
+    """There is no warning if the column has a step, or if many persons share a value."""
     code, said = check(rows(2000, persons=2000))
     assert (code, "exact values" in said) == (0, False)
     data = [{**row, "age": round(random.Random(i).uniform(0, 100), 6)} for i, row in enumerate(rows(200, persons=200))]
@@ -479,7 +479,7 @@ def test_without_event_time_the_delay_is_not_checked(check: Check) -> None:
 
 
 def test_no_value_of_a_row_is_printed(check: Check) -> None:
-    """Neither of a good sample, nor of one with rejected rows."""
+    """This holds for a good sample, and for a sample with rejected rows."""
     data = rows()
     for row in data[:30]:
         row["zip"] = "SECRET"
@@ -531,7 +531,7 @@ def test_measures_agree_with_counting(seed: int) -> None:
     window = int(draw.integers(1, 50))
     expected = [sum(t - window < u <= t for u in time) for t in sorted(time)]
     held = sample_measures.held(time, window).tolist()
-    # Of several rows at one moment, the last one counts all of them.
+    # If several rows share a moment, only the last of them counts all of them.
     assert max(held) == max(expected)
     assert all(found <= wanted for found, wanted in zip(held, expected, strict=True))
 
@@ -595,7 +595,7 @@ def test_missing_values_are_reported(check: Check) -> None:
 def test_missing_values_that_few_rows_share(check: Check) -> None:
     code, said = check(holed(200, 50), method="partition", delay_rows=20, delay=None, k=5)
     assert code == 0
-    # All but the 4 rows with missing values, and the last 4 of the others.
+    # All rows except the 4 with missing values and the last 4 of the others.
     assert "96% of the rows meet 5 persons with the same combination" in said
     _, said = check(holed(60, 7), method="partition", delay_rows=10, delay=None, k=10)
     assert "of the rows meet 10 persons who have the same quasi-identifiers" in said

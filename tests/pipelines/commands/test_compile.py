@@ -1,4 +1,4 @@
-"""`crenel compile`: what it says, where it keeps what it compiled, and that the next engine finds it there."""
+"""`crenel compile`: its messages, where it stores compiled code, and that the next engine finds the code there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from crenel.policy import methods
 
 
 def compiled(folder: Path, *names: str) -> subprocess.CompletedProcess[str]:
-    """Run the command, in a process whose compiled code is kept in a folder."""
+    """Run the command in a process that stores compiled code in this folder."""
     return subprocess.run(
         [sys.executable, "-m", "crenel.pipelines.cli", "compile", *names],
         env={**os.environ, "NUMBA_CACHE_DIR": str(folder)},

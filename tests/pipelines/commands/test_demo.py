@@ -1,4 +1,4 @@
-"""`crenel demo`: what it shows, what it keeps, and that its stream is as it says."""
+"""`crenel demo`: its text, the files it keeps, and that its stream is as the text says."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_the_demo_keeps_its_promises(capsys: pytest.CaptureFixture[str]) -> None
     assert "A crowd at one moment is" in said.out
     assert "BROKEN" not in said.out
     words = [line.split() for line in said.out.splitlines()]
-    # The first figure of the run: no payment left without a crowd.
+    # The run's first figure says that no payment left without a crowd.
     first = next(i for i, line in enumerate(words) if line[:2] == ["without", "crowd"])
     assert words[first][2] == "0"
     assert words[first + 1] == ["rows", "3,000", "in", "1", "file"]
@@ -32,7 +32,7 @@ def test_the_demo_keeps_its_promises(capsys: pytest.CaptureFixture[str]) -> None
 def test_its_files_can_be_kept_and_run_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The demo draws a secret; with one that is named, the same is published again.
+    # The demo draws a secret. A secret that the policy refers to makes a second run publish the same rows.
     monkeypatch.setattr(_demo_data, "POLICY", _demo_data.POLICY + "secret: env:CRENEL_TEST_SECRET\n")
     monkeypatch.setenv("CRENEL_TEST_SECRET", bytes(range(100, 132)).hex())
     folder = tmp_path / "new" / "demo"
@@ -47,13 +47,13 @@ def test_its_files_can_be_kept_and_run_again(
     capsys.readouterr()
     again = folder / "again.csv"
     argv = ["run", folder / "policy.yaml", "--input", folder / "transactions.csv", "--output", again, "--json"]
-    # 500 payments are a thin stream.
+    # 500 payments are a thin stream, in which many rows are suppressed.
     assert main([*map(str, argv), "--most-suppressed", "100%"]) == 0
     assert again.read_bytes() == (folder / "published.csv").read_bytes()
     assert json.loads(capsys.readouterr().out)["rejected"] == _demo_data.BROKEN
 
 
-def test_a_folder_that_is_there_is_not_touched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_existing_folder_is_not_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--keep", str(tmp_path)]) == 2
     assert capsys.readouterr().err.endswith("must be a new folder, but it exists already.\n")
     assert list(tmp_path.iterdir()) == []
@@ -85,8 +85,8 @@ def test_a_wait_for_the_compiler_is_announced(
     assert f"({kernel_cache.WAIT})" in capsys.readouterr().out
 
 
-def test_a_broken_promise_is_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    # An audit for a stronger policy than the engine had.
+def test_a_broken_promise_exits_with_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    # The audit judges by a stronger policy than the engine had.
     monkeypatch.setattr(_demo_data, "POLICY", _demo_data.POLICY.replace("k: 10 ", "k: 3  "))
     from crenel.audit import exact, guarantees
 
@@ -102,6 +102,6 @@ def test_a_broken_promise_is_1(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 
 
 def test_whether_it_is_compiled_can_be_told() -> None:
-    # Other tests have compiled it, or it could not be told.
+    # The answer depends on whether other tests have compiled it.
     assert kernel_cache.is_compiled() in (True, False)
     assert run.EXAMPLE.startswith("  crenel run ")

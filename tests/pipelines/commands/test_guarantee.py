@@ -1,4 +1,4 @@
-"""`crenel guarantee`, and what check and run say about differential privacy."""
+"""`crenel guarantee`, and what `check` and `run` say about differential privacy."""
 
 from __future__ import annotations
 

@@ -232,7 +232,7 @@ def test_numbers_of_seconds_are_moments_and_milliseconds_are_named() -> None:
         ("x", ["a", "", None], Kind.CONSTANT),
         ("x", ["a", "b"] * 3, Kind.CATEGORY),
         ("x", ["a", "b", "c"], Kind.TEXT),
-        ("first_name", ["a", "b"] * 50, Kind.TEXT),  # a direct identifier, however few
+        ("first_name", ["a", "b"] * 50, Kind.TEXT),  # a direct identifier, even with few distinct values
         ("x", [b"a", b"b"], Kind.OTHER),
         ("x", [{"a": 1}, {"a": 2}], Kind.OTHER),
     ],

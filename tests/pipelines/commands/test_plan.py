@@ -1,4 +1,4 @@
-"""`crenel plan`: the rule of thumb, checked against results by hand; and its assumptions are printed."""
+"""`crenel plan`: its rule of thumb gives the results computed by hand, and its assumptions are printed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def told(tmp_path: Path, capsys: pytest.CaptureFixture[str], *options: str, **ch
 def test_worked_by_hand() -> None:
     plan = make_plan(policy(shards=4), 1_000, known=ROUND)
     assert (plan.deadline, plan.rows, plan.persons) == (10, 10_000, 10_000)
-    # 10 us a row and 1 ms for each 250 rows of a bundle: 14 us for 250 rows a second.
+    # A row costs 10 us, plus 1 ms for each bundle of 250 rows: 14 us for each of 250 rows per second.
     assert plan.asked.busy == pytest.approx(250 * 14e-6)
     assert (plan.asked.persons, plan.asked.crowd) == (2_500, 250)
     assert plan.asked.loss == pytest.approx(4**0.29)
@@ -52,21 +52,21 @@ def test_worked_by_hand() -> None:
 
 
 def test_the_fewest_shards_that_keep_up() -> None:
-    # One shard has 11 us a row, so 1.1 s of work a second; four have 14 us, 0.35 s.
+    # With one shard a row costs 11 us, which is 1.1 s of work per second. With four it costs 14 us, which is 0.35 s.
     plan = make_plan(policy(), 100_000, known=ROUND)
     assert plan.asked.busy == pytest.approx(1.1)
     assert plan.advised is not None and plan.advised.shards == 4
 
 
-def test_shards_that_a_bundle_is_cut_into_cost() -> None:
+def test_no_number_of_shards_keeps_up_with_too_high_a_rate() -> None:
     plan = make_plan(policy(), 10**9, known=ROUND)
     assert plan.advised is None
 
 
-def test_persons_come_again() -> None:
+def test_persons_return() -> None:
     plan = make_plan(policy(), 1_000, persons=5_000, known=ROUND)
     assert plan.persons == pytest.approx(5_000 * (1 - math.exp(-2)))
-    # The time until 250 of 5,000 persons have come.
+    # The time until 250 of 5,000 persons have arrived.
     assert plan.shortest == pytest.approx(-5_000 * math.log(1 - 250 / 5_000) / 1_000)
     assert math.isinf(make_plan(policy(), 1_000, persons=250, known=ROUND).shortest)
 
@@ -173,7 +173,7 @@ def test_what_is_wrong(
 
 
 def test_the_calibration_is_that_of_the_page() -> None:
-    """A new measurement must change both."""
+    """A new measurement must change both the code and the page."""
     page = (Path(__file__).parents[3] / "docs" / "scale.md").read_text("utf-8")
     for figure in (MEASURED.row_us, MEASURED.pack_us, MEASURED.spread_us, MEASURED.loss_power, MEASURED.crowd):
         assert f"{figure:g}" in page

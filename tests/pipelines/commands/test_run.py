@@ -1,4 +1,4 @@
-"""`crenel run`: formats, order, accounts, and how it ends when things go wrong."""
+"""`crenel run`: formats, order, the account of all rows, and how a run ends when something fails."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def crenel(*argv: object) -> int:
 
 
 def read(path: Path) -> list[Row]:
-    """Whatever the format, the rows as JSON has them."""
+    """Read a file of any format, and return its rows as JSON would have them."""
     if path.suffix == ".parquet":
         return list(pq.read_table(path).to_pylist())
     if path.suffix == ".avro":
@@ -172,7 +172,7 @@ def test_the_same_rows_are_the_same_bytes(here: Path) -> None:
         assert (here / f"one{suffix}").read_bytes() == (here / f"two{suffix}").read_bytes()
 
 
-def test_a_domain_that_is_not_declared_is_suppressed_as_nowhere(here: Path) -> None:
+def test_suppressed_rows_show_no_ends_of_an_undeclared_domain(here: Path) -> None:
     (here / "policy.yaml").write_text(
         "person: who\nevent_time: at\nquasi_identifiers: {age: {type: numeric}, at: {type: datetime}}\n"
         "k: 50\ndelay: 1m\non_suppress: star\n"
@@ -186,7 +186,7 @@ def test_a_domain_that_is_not_declared_is_suppressed_as_nowhere(here: Path) -> N
     assert all(row["age"]["lo"] == row["age"]["hi"] for row in read(here / "exact.jsonl"))
 
 
-def test_a_reader_that_leaves_early_is_141(here: Path) -> None:
+def test_output_to_a_closed_reader_exits_with_141(here: Path) -> None:
     write_csv(here / "in.csv", make_rows())
     reading, writing = os.pipe()
     os.close(reading)
@@ -278,7 +278,7 @@ def test_a_file_named_twice_is_read_once(here: Path, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.slow
-def test_processes_give_what_one_gives(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_processes_give_the_same_output_as_one(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "policy.yaml").write_text(POLICY + "shards: 4\n")
     rows = make_rows(400)
     for part in range(4):
@@ -331,7 +331,7 @@ def test_every_row_is_accounted_for(here: Path, suffix: str, capsys: pytest.Capt
     assert set(published[0]) == {"age", "zip", "job", "ill", "note"}
 
 
-def test_what_cannot_be_read_in_a_cell_is_rejected_as_it_came(here: Path) -> None:
+def test_an_unreadable_cell_is_rejected_unchanged(here: Path) -> None:
     rows = make_rows(60)
     write_csv(here / "in.csv", rows)
     text = (here / "in.csv").read_text().replace('"2020-09-13T', '"soon', 1)
@@ -358,8 +358,8 @@ def holed_rows() -> list[Row]:
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet", ".avro"])
-def test_rows_with_holes_in_every_format(here: Path, suffix: str) -> None:
-    """A hole is a hole in all of them, on the way in and on the way out."""
+def test_missing_values_in_every_format(here: Path, suffix: str) -> None:
+    """Every format reads and writes a missing value as a missing value."""
     (here / "policy.yaml").write_text(POLICY + "method: partition\n")
     WRITERS[suffix](here / f"in{suffix}", holed_rows())
     write_json(here / "same.jsonl", holed_rows())
@@ -380,7 +380,7 @@ def test_rows_with_holes_in_every_format(here: Path, suffix: str) -> None:
 TEXT = pyarrow.csv.ConvertOptions(strings_can_be_null=True, column_types={"age": pa.string(), "zip": pa.string()})
 
 
-def test_what_cannot_be_read_is_no_hole(here: Path) -> None:
+def test_an_unreadable_value_is_not_a_missing_value(here: Path) -> None:
     (here / "policy.yaml").write_text(POLICY + "method: partition\n")
     rows = make_rows(60)
     rows[7]["age"], rows[8]["age"], rows[9]["age"] = "about 40", "", "1e400"
@@ -412,7 +412,7 @@ def test_seconds_and_dates_are_the_same_time(here: Path) -> None:
     assert len({path.read_bytes() for path in here.glob("*.out.csv")}) == 1
 
 
-def test_the_owners_files_are_the_owners(here: Path) -> None:
+def test_only_the_owner_can_read_the_owners_files(here: Path) -> None:
     write_csv(here / "in.csv", broken_rows())
     argv = ["--suppressed", "suppressed.csv", "--rejected", "rejected.csv"]
     assert crenel("--input", "in.csv", "--output", "out.csv", *argv) == 0
@@ -420,7 +420,7 @@ def test_the_owners_files_are_the_owners(here: Path) -> None:
     assert (here / "suppressed.csv").stat().st_mode & 0o077 == 0
 
 
-def test_types_of_files_that_differ_meet(here: Path) -> None:
+def test_columns_of_different_types_get_a_common_type(here: Path) -> None:
     rows = make_rows(80)
     write_parquet(here / "a.parquet", [{**row, "note": i} for i, row in enumerate(rows[:40])])
     write_parquet(here / "b.parquet", [{**row, "note": i / 2} for i, row in enumerate(rows[40:])])
@@ -431,7 +431,7 @@ def test_types_of_files_that_differ_meet(here: Path) -> None:
     assert pq.read_schema(here / "out.parquet").field("note").type == pa.string()
 
 
-def test_the_table_tells_what_became_of_the_rows(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_says_what_happened_to_the_rows(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_csv(here / "in.csv", broken_rows())
     assert crenel("--input", "in.csv", "--output", "out.csv") == 0
     said = capsys.readouterr()
@@ -467,7 +467,7 @@ def test_a_header_without_an_end_is_a_header(here: Path) -> None:
     assert crenel("--input", "in.csv", "in.csv.gz", "--output", "out.csv") == 0
 
 
-def test_rows_of_which_none_can_be_published_are_1(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_of_which_none_can_be_published_exit_with_1(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_csv(here / "in.csv", make_rows(2))
     assert crenel("--input", "in.csv", "--output", "out.csv", "--json") == 1
     told = json.loads(capsys.readouterr().out)
@@ -492,8 +492,8 @@ CHOICES = {
 
 
 @pytest.mark.parametrize("choice", CHOICES)
-def test_rows_that_left_alone_are_told_first(here: Path, choice: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The trace and the input say whose rows left with whom."""
+def test_rows_that_left_alone_are_reported_first(here: Path, choice: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The trace and the input show which persons' rows left together."""
     said = CHOICES[choice]
     rows = [*make_rows(150), {**make_rows(1)[0], "at": "2020-09-20T00:00:00Z"}]
     (here / "policy.yaml").write_text(policy_of(**said))
@@ -515,7 +515,7 @@ def test_rows_that_left_alone_are_told_first(here: Path, choice: str, capsys: py
 
 def test_a_policy_that_asks_for_the_crowd_leaves_no_row_alone(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "policy.yaml").write_text(policy_of(parameters="{reuse: off}", on_suppress="drop"))
-    # Each row of another person: how the end of a stream treats those who come twice is tested where it ends.
+    # Each row belongs to another person. Other tests cover persons with several rows at the end of a stream.
     write_csv(here / "in.csv", [{**row, "who": i} for i, row in enumerate(make_rows())])
     assert crenel("--input", "in.csv", "--output", "out.csv") == 0
     first, *_ = capsys.readouterr().err.splitlines()
@@ -526,18 +526,18 @@ def test_a_policy_that_asks_for_the_crowd_leaves_no_row_alone(here: Path, capsys
 
 
 def lonely_rows(lonely: int, of: int = 100) -> list[Row]:
-    """Rows of one moment, and some that have no company within a day: mondrian suppresses exactly these."""
+    """Make rows of one moment, and `lonely` rows at least a day from any other: mondrian suppresses only these."""
     rows = [{**row, "who": i, "at": "2020-09-13T00:00:00Z"} for i, row in enumerate(make_rows(of))]
     for i in range(lonely):
         rows[-1 - i]["at"] = f"2021-01-{i + 1:02}T00:00:00Z"
     return rows
 
 
-def test_more_suppressed_rows_than_may_be_are_3(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_more_suppressed_rows_than_allowed_exit_with_3(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "policy.yaml").write_text(policy_of(method="mondrian", on_suppress="drop"))
     write_csv(here / "in.csv", lonely_rows(20))
     assert crenel("--input", "in.csv", "--output", "out.jsonl") == 3
-    # The last line, after the table: which limit, by how much, and what to do.
+    # The last line, after the table, says which limit was exceeded, by how much, and what to do.
     *_, last = capsys.readouterr().err.splitlines()
     assert last.startswith("crenel: 20 rows (20%) were suppressed, 15 more than --most-suppressed 5% allows: ")
     assert "the output is written and keeps the policy's promises" in last
@@ -548,7 +548,7 @@ def test_more_suppressed_rows_than_may_be_are_3(here: Path, capsys: pytest.Captu
     capsys.readouterr()
 
 
-def test_more_rejected_rows_than_may_be_are_3(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_more_rejected_rows_than_allowed_exit_with_3(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = make_rows(100)
     for row in rows[:7]:
         row["age"] = 1000
@@ -562,7 +562,7 @@ def test_more_rejected_rows_than_may_be_are_3(here: Path, capsys: pytest.Capture
     capsys.readouterr()
 
 
-def test_limits_are_told_to_machines(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_exceeded_limits_are_in_the_json_object(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "policy.yaml").write_text(policy_of(method="mondrian", on_suppress="drop"))
     write_csv(here / "in.csv", lonely_rows(20))
     assert crenel("--input", "in.csv", "--output", "out.csv", "--json") == 3
@@ -571,7 +571,7 @@ def test_limits_are_told_to_machines(here: Path, capsys: pytest.CaptureFixture[s
         {"what": "suppressed", "rows": 20, "share": 0.2, "limit": 0.05, "excess": 15}
     ]
     assert said.err.startswith("crenel: 20 rows (20%) were suppressed")
-    # Where JSON is on standard error, nothing else is.
+    # If the JSON object goes to standard error, nothing else is written there.
     assert crenel("--input", "in.csv", "--output", "-", "--json") == 3
     assert len(json.loads(capsys.readouterr().err)["too_many"]) == 1
     assert crenel("--input", "in.csv", "--output", "out.csv", "--json", "--most-suppressed", "50%") == 0
@@ -579,7 +579,7 @@ def test_limits_are_told_to_machines(here: Path, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize("share", ["5", "-1", "x", "", "101%", "1.1", "5%%", "nan", "inf", "1/2"])
-def test_a_share_that_is_none_is_2(here: Path, share: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_share_exits_with_2(here: Path, share: str, capsys: pytest.CaptureFixture[str]) -> None:
     write_csv(here / "in.csv", make_rows())
     for limit in ("--most-suppressed", "--most-rejected"):
         assert crenel("--input", "in.csv", "--output", "out.csv", f"{limit}={share}") == 2
@@ -587,7 +587,7 @@ def test_a_share_that_is_none_is_2(here: Path, share: str, capsys: pytest.Captur
     assert nothing_but(here, "in.csv")
 
 
-# -- what goes wrong -------------------------------------------------------------------------------
+# -- failures --------------------------------------------------------------------------------------
 
 
 def sentence(capsys: pytest.CaptureFixture[str]) -> str:
@@ -642,7 +642,7 @@ def test_a_broken_file_is_a_sentence_and_leaves_nothing(
     assert nothing_but(here, "good.csv", f"in{suffix}")
 
 
-def test_an_output_that_was_there_stays_if_the_run_fails(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_existing_output_stays_if_the_run_fails(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_csv(here / "in.csv", make_rows())
     (here / "out.csv").write_text("of yesterday")
     break_csv(here / "in.csv")
@@ -691,13 +691,13 @@ def test_columns_that_are_not_there(here: Path, capsys: pytest.CaptureFixture[st
     assert nothing_but(here, "in.csv", "in.jsonl")
 
 
-def test_a_wrong_policy_is_2(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_policy_exits_with_2(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "policy.yaml").write_text("k: 1\n")
     assert crenel("--input", "in.csv", "--output", "out.csv") == 2
     assert capsys.readouterr().err.startswith("crenel: policy.")
 
 
-def test_avro_has_not_every_name(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_avro_does_not_allow_every_name(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "policy.yaml").write_text(POLICY.replace("[note]", "['a note']"))
     assert crenel("--input", "in.csv", "--output", "out.avro") == 2
     assert sentence(capsys) == "out.avro: Avro cannot hold a column called 'a note'."
@@ -733,7 +733,7 @@ def test_an_interrupted_run_leaves_nothing(here: Path, number: int, code: int) -
     text = (here / "in.jsonl").read_text() * 200
     (here / "in.jsonl").write_text(text)
     argv = ["-m", "crenel.pipelines.cli", "run", "policy.yaml", "--input", "in.jsonl", "--output", "o.csv"]
-    # A test that runs in the background may have been told to ignore Ctrl-C, and its children with it.
+    # Tests that run in the background may ignore Ctrl-C, and so would their child processes.
     heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     done = subprocess.Popen(
         [sys.executable, *argv],
@@ -755,13 +755,13 @@ def test_an_interrupted_run_leaves_nothing(here: Path, number: int, code: int) -
 
 
 def workers_of(process: subprocess.Popen[str]) -> list[int]:
-    """The worker processes of a run, as Linux lists them."""
+    """Return the ids of a run's worker processes, from Linux's /proc."""
     workers = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             said = (entry / "cmdline").read_bytes()
             group = os.getpgid(int(entry.name))
-        except (FileNotFoundError, ProcessLookupError):  # it has just ended
+        except (FileNotFoundError, ProcessLookupError):  # the process has just ended
             continue
         if group == process.pid and b"sdk_worker_main" in said:
             workers.append(int(entry.name))
@@ -782,7 +782,7 @@ def test_a_worker_that_is_killed_ends_the_run(here: Path) -> None:
         until = time.monotonic() + 120
         while not (workers := workers_of(done)) and done.poll() is None and time.monotonic() < until:
             time.sleep(0.05)
-        for worker in workers:  # as soon as there are any, so that the run cannot be over
+        for worker in workers:  # kill them as soon as they exist, before the run can end
             os.kill(worker, signal.SIGKILL)
         _, err = done.communicate(timeout=60)
     finally:
@@ -794,7 +794,7 @@ def test_a_worker_that_is_killed_ends_the_run(here: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_broken_file_is_told_by_a_process_too(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_broken_file_is_also_reported_from_a_worker_process(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     write_json(here / "in.jsonl", make_rows())
     break_json(here / "in.jsonl")
     assert crenel("--input", "in.jsonl", "--output", "out.csv", "--workers", 2) == 2
@@ -816,7 +816,7 @@ def test_progress_is_a_line_that_is_written_over(here: Path, monkeypatch: pytest
 # --- Seeds and secrets ---
 
 
-def test_a_secret_that_is_named_publishes_the_same_again(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_secret_publishes_the_same_rows_again(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_csv(here / "in.csv", make_rows())
     (here / "key").write_text(SECRET)
     (here / "key").chmod(0o600)
@@ -836,7 +836,7 @@ def test_a_secret_that_is_named_publishes_the_same_again(here: Path, monkeypatch
     assert len(set(found.values())) == 3
 
 
-def test_a_secret_that_is_not_there_is_2(
+def test_a_missing_secret_exits_with_2(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_csv(here / "in.csv", make_rows())
@@ -868,7 +868,7 @@ GUESSED = (
 )
 
 
-def test_a_seed_is_warned_of_before_anything_is_read(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_warning_about_a_seed_comes_before_anything_is_read(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (here / "policy.yaml").write_text(POLICY.replace("secret: env:CRENEL_TEST_SECRET", "seed: 31337"))
     assert crenel("--input", "absent.csv", "--output", "out.csv") == 2
     first, *_ = capsys.readouterr().err.splitlines()
@@ -878,14 +878,14 @@ def test_a_seed_is_warned_of_before_anything_is_read(here: Path, capsys: pytest.
     said = capsys.readouterr()
     assert said.err == f"crenel: warning: {GUESSED}\n"
     assert json.loads(said.out)["warnings"] == [GUESSED]
-    # Where the JSON object goes to standard error, it is alone there.
+    # If the JSON object goes to standard error, nothing else is written there.
     assert crenel("--input", "in.csv", "--output", "-", "--json") == 0
     said = capsys.readouterr()
     assert json.loads(said.err)["warnings"] == [GUESSED]
     assert "31337" not in said.err
 
 
-def test_without_a_seed_nothing_is_warned_of(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_seed_there_is_no_warning(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_csv(here / "in.csv", make_rows())
     assert crenel("--input", "in.csv", "--output", "out.csv", "--json") == 0
     said = capsys.readouterr()

@@ -1,4 +1,4 @@
-"""Privacy end to end: public data through `crenel run`, in every format, and the audit of what came out."""
+"""Privacy end to end: `crenel run` publishes public data in every format, and the audit judges the output."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from crenel.policy import Policy
 
 FORMATS = ("csv", "jsonl", "avro", "parquet")
 
-#: Two hours of half the taxis are a thin stream for k = 10.
+#: Two hours of half the taxis are a thin stream for k = 10, in which many rows are suppressed.
 THIN = ("--most-suppressed", "100%")
 
 
 @dataclass(frozen=True)
 class Case:
-    """A table, and a policy for it. The rows have a number, which is published, and a person each."""
+    """A table and a policy for it. Each row has a person, and a number that is published."""
 
     file: str
     rows: int
     policy: dict[str, Any]
-    #: The folder of its hierarchies, and the columns that have one there.
+    #: The folder of the hierarchies, and the columns that have a hierarchy there.
     hierarchies: str
     categories: Sequence[str]
-    #: By file name, where it is not the column's.
+    #: For each column whose hierarchy has another name than the column: the name of its file.
     shared: dict[str, str]
 
 
@@ -166,7 +166,7 @@ def judge(policy: Policy, table: pa.Table, folder: Path, capsys: pytest.CaptureF
     out, trace, rejected = (pq.read_table(folder / f"{name}.parquet") for name in ("out", "trace", "rejected"))
     numbers = out["number"].to_numpy()
     turned_away = [json.loads(row)["number"] for row in rejected["row"].to_pylist()]
-    # Every row is accounted for, once; and the trace says which is which.
+    # Every row is accounted for exactly once, and the trace says what happened to each.
     traced, kinds = trace["row"].to_pylist(), trace["kind"].to_pylist()
     assert sorted([*traced, *turned_away]) == list(range(table.num_rows))
     left = [row for row, kind in zip(traced, kinds, strict=True) if kind != "suppressed"]

@@ -1,4 +1,4 @@
-"""What is told of a run at its end."""
+"""The summary that a run prints at its end."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_counts_add_up():
     assert outcome.loss == pytest.approx(2.0 / 10)
     told = as_dict(POLICY, outcome)
     assert next(iter(told.items())) == ("alone", 3)
-    # Groups do not hide the rows that were published alone.
+    # The sizes include the rows that were published alone.
     assert told["release_rows"] == {"least": 1.0, "mean": 1.667, "most": 3.0}
     assert told["delay_seconds"] == {"least": 1.0, "mean": 2.0, "most": 3.0}
     assert told["held_rows"] == 3
@@ -60,7 +60,7 @@ def test_counts_add_up():
     assert "2 s  on average; at most 3 s\n" in text
 
 
-def test_what_is_not_known_is_not_told():
+def test_unknown_figures_are_left_out():
     outcome = Outcome()
     outcome.take(Counts(), timed=False)
     told = as_dict(POLICY, outcome)
@@ -71,7 +71,7 @@ def test_what_is_not_known_is_not_told():
 
 
 def first(policy: Policy, counts: Counts, rows: int) -> str:
-    """All that is told before the rows, on one line."""
+    """Return the text before the line of rows, on one line."""
     outcome = Outcome()
     outcome.take(counts, timed=False)
     outcome.rows = rows

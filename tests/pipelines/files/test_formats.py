@@ -1,4 +1,4 @@
-"""Formats of files: found by extension, whether the file exists or not."""
+"""The extension of a file decides its format, whether the file exists or not."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`crenel run` writes the same bytes as ever for the same rows, policy and seed: whatever the runner and the workers.
+"""`crenel run` always writes the same bytes for the same rows, policy and seed, with any runner and any workers.
 
-`golden/run.json` has a digest of every output. Whoever changes what is written on purpose deletes the file's lines, and
-runs `python -m tests.pipelines.files.test_same_bytes`.
+`golden/run.json` has a digest of every output. To change the output on purpose, delete the file's lines and run
+`python -m tests.pipelines.files.test_same_bytes`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ seed: 11
 """
 BY_TIME = "event_time: at\ndelay: 10m\n"
 
-#: What each run adds to the policy.
+#: The lines that each run adds to the policy.
 RUNS: dict[str, str] = {
     "by rows": "delay_rows: 200\n",
     "by time": BY_TIME,
@@ -45,7 +45,7 @@ OUTPUTS = ("output.csv", "suppressed.jsonl", "rejected.jsonl", "releases.csv", "
 
 
 def rows(start: int, stop: int) -> list[dict[str, Any]]:
-    """Rows by arithmetic alone; every two-hundredth does not fit the policy."""
+    """Make rows by arithmetic alone. Every two-hundredth row does not fit the policy."""
     return [
         {
             "who": i * 11 % 1_009,
@@ -61,7 +61,7 @@ def rows(start: int, stop: int) -> list[dict[str, Any]]:
 
 
 def digests(run: str, folder: Path, *, workers: int) -> dict[str, str]:
-    """The digests of all that a run writes."""
+    """Run, and return the digests of all files that the run writes."""
     (folder / "policy.yaml").write_text(POLICY + RUNS[run], encoding="utf-8")
     for number, (start, stop) in enumerate([(0, 1_200), (1_200, 2_500)]):
         with open(folder / f"in{number}.csv", "w", newline="", encoding="utf-8") as file:

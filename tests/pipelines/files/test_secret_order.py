@@ -1,4 +1,4 @@
-"""The form of a published file: its order, row groups and dictionaries tell nothing of times and shards."""
+"""The order, row groups and dictionaries of a published file reveal nothing about times and shards."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ on_suppress: star
 seed: 11
 """
 
-#: A policy of shards by a column that never leaves.
+#: A policy that shards by a column that is never published.
 SHARDED = POLICY + "shards: 8\nshard_by: [city]\n"
-#: Rows leave in groups, or alone under what was published before, or not at all.
+#: Rows leave in groups, alone under a reused generalization, or not at all.
 WAYS = {
     "reuse": "parameters: {reuse: weighted}\n",
     "drop": "parameters: {reuse: off}\n",
@@ -76,7 +76,7 @@ def crenel(policy: str, rows: Sequence[Row], *argv: str) -> None:
 
 
 def notes(path: Path) -> list[int]:
-    """The published rows, in the order of the file, by their places in the input."""
+    """Return the place in the input of each published row, in the order of the file."""
     if path.suffix == ".parquet":
         return list(pq.read_table(path)["note"].to_pylist())
     if path.suffix == ".avro":
@@ -89,20 +89,20 @@ def notes(path: Path) -> list[int]:
 
 
 def correlation(place: Sequence[int], value: Sequence[float]) -> float:
-    """Spearman's, times the root of the count: within a few units of 0 if there is none."""
+    """Return Spearman's correlation times the root of the count. Without correlation, it is within a few units of 0."""
     ranks = [np.argsort(np.argsort(np.asarray(column), kind="stable")) for column in (place, value)]
     return float(np.corrcoef(*ranks)[0, 1] * np.sqrt(len(place)))
 
 
 def changes(labels: Sequence[Any]) -> float:
-    """How many neighbours differ, in standard deviations from what a random order has."""
+    """Return how many neighbours differ, as standard deviations from the mean of a random order."""
     _, codes = np.unique(np.asarray(labels), return_inverse=True)
     differ = int(np.count_nonzero(codes[1:] != codes[:-1]))
     share = 1 - float(np.sum((np.bincount(codes) / len(codes)) ** 2))
     return (differ - share * (len(codes) - 1)) / np.sqrt(len(codes) * share * (1 - share))
 
 
-#: Standard deviations that chance does not reach. The seed is fixed, so that a test which passes always passes.
+#: Standard deviations that do not occur by chance. The seed is fixed, so a test that passes once always passes.
 NEVER = 4.5
 
 
@@ -117,7 +117,7 @@ def test_the_place_in_the_file_does_not_tell_the_event_time(here: Path, way: str
     found = notes(here / f"out{form}")
     assert len(found) > 1000
     assert abs(correlation(range(len(found)), found)) < NEVER
-    # Nor does what is beside a row: rows of one time lie no nearer to each other than others.
+    # Neighbours do not reveal it, either: rows of about one time are as far apart as any others.
     apart = np.abs(np.diff(found))
     assert apart.mean() == pytest.approx(len(make_rows()) / 3, rel=0.1)
 
@@ -151,7 +151,7 @@ def test_neither_row_groups_nor_runs_tell_the_shard(here: Path, monkeypatch: pyt
     file = pq.ParquetFile(here / "out.parquet")
     sizes = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
     assert sizes == [100] * (len(found) // 100) + ([len(found) % 100] if len(found) % 100 else [])
-    # No row group has more of a city than chance gives it.
+    # No row group has more rows of a city than chance explains.
     shares = np.bincount([CITIES.index(city) for city in cities]) / len(cities)
     starts = np.cumsum([0, *sizes])
     for start, stop in pairwise(starts.tolist()):
@@ -211,7 +211,7 @@ def test_nested_dictionaries_are_written_out(here: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("policy", [POLICY, SHARDED], ids=["one shard", "shards"])
 def test_a_shuffle_through_files_is_the_same(here: Path, policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However little fits into memory, the order is that of the secret alone."""
+    """The order depends on the secret alone, no matter how little fits into memory."""
     argv = ["--trace", "trace.csv", "--suppressed", "suppressed.csv", "--output", "out.csv"]
     files = ("out.csv", "trace.csv", "suppressed.csv")
     crenel(policy + WAYS["reuse"], make_rows(), *argv)
@@ -222,7 +222,7 @@ def test_a_shuffle_through_files_is_the_same(here: Path, policy: str, monkeypatc
 
 
 def test_the_order_is_secret(here: Path) -> None:
-    """Another secret, another order; without a seed each run has its own."""
+    """Another secret leads to another order, and without a seed each run has its own secret."""
     orders = []
     for seed in ("seed: 11", "seed: 12", "", ""):
         crenel(POLICY.replace("seed: 11", seed) + WAYS["reuse"], make_rows(500), "--output", "out.csv")

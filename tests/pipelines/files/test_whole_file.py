@@ -1,4 +1,4 @@
-"""The whole of a small file: every format, types in CSV, and errors that never quote a row."""
+"""Reading a whole small file: every format, types in CSV, and errors that never quote a row."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def test_a_json_column_of_two_types_is_text(tmp_path: Path, monkeypatch: pytest.
     data = b'{"a": 1, "b": 1}\n{"a": "x", "b": 2.5}\n{"c": true}\n'
     expected = {"a": ["1", "x", None], "b": [1.0, 2.5, None], "c": [None, None, True]}
     assert read(write(tmp_path, "a.jsonl", data)).to_pydict() == expected
-    # The same where the types differ between blocks that are parsed one by one.
+    # The result is the same if the types differ between blocks that are parsed separately.
     monkeypatch.setattr(readers, "_BLOCK", 20)
     assert read(write(tmp_path, "a.jsonl", data)).to_pydict() == expected
 
@@ -205,13 +205,13 @@ def test_avro_cut_off_says_after_how_many_records(tmp_path: Path) -> None:
     schema = {"type": "record", "name": "row", "fields": [{"name": "name", "type": "string"}]}
     whole = tmp_path / "rows.avro"
     with whole.open("wb") as file:
-        # A block for each record, so that those before the cut can be read.
+        # Each record has its own block, so that the records before the cut can be read.
         fastavro.writer(file, schema, [{"name": "SECRET" * 9}] * 5, sync_interval=1)
     with pytest.raises(TableError, match=r"^cut\.avro is broken after record 4\.$"):
         read(write(tmp_path, "cut.avro", whole.read_bytes()[:-40]))
 
 
-#: Text that one reader might take for a number or a moment, and another might not.
+#: Text that one reader might read as a number or a moment, and another might not.
 ODD = (
     *("0", "-0", "+1", "01", "1.", ".5", ".", "e5", "1e5", "1E+5", "1e999", "-1e-999", "0x10", "1_000", "1,5", "٣"),
     *("12345678901234567890", "9007199254740993", "inf", "-Infinity", "nan", "NaN", "NA", "N/A", "null", "NULL"),
@@ -267,7 +267,7 @@ def as_columns(table: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("text", ODD)
 def test_init_takes_for_a_number_what_a_run_takes_for_one(tmp_path: Path, text: str) -> None:
-    """A drafted numeric column must not be rejected by the run, and no number may be missed."""
+    """The run must not reject a column that `init` drafts as numeric, and `init` must not miss a number."""
     path = write(tmp_path, "a.csv", f'age\n1\n"{text}"\n2.5\n'.encode())
     drafted = pa.types.is_floating(read(path)["age"].type)
     (raw,) = readers.open_file(path).batches()

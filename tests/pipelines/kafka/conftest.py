@@ -1,4 +1,4 @@
-"""A broker for all tests of this folder. With CRENEL_REQUIRE_KAFKA its absence is a failure."""
+"""A broker for all tests of this folder. If CRENEL_REQUIRE_KAFKA is set, tests fail without a broker."""
 
 from __future__ import annotations
 

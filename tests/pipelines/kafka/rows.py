@@ -38,7 +38,7 @@ BEGAN = 1_600_000_000
 
 
 def make(count: int = 600, persons: int = 40) -> list[dict[str, Any]]:
-    """Make rows; `note` is the number of the row, which is published."""
+    """Make rows. `note` is the number of the row, which is published."""
     draw = random.Random(1)
     return [
         {

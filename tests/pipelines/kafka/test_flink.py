@@ -29,7 +29,7 @@ ROWS, AT_ONCE = 4_000, 100
 def flink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flink]:
     """Two TaskManagers, one slot each."""
     need_flink()
-    # A source's state has a name of its own each time that it rests (Beam before 2.76): too many for RocksDB.
+    # Before 2.76, Beam gives a source's state a new name each time the source pauses: too many names for RocksDB.
     with Flink(tmp_path_factory.mktemp("flink"), settings={"state.backend.type": "hashmap"}) as running:
         running.stand_by()
         yield running

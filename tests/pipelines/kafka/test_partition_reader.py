@@ -142,7 +142,7 @@ def test_records_that_were_deleted_before_they_were_read_are_an_error(mock: Any)
 
 
 def test_a_broker_that_does_not_answer_is_not_silence() -> None:
-    """Its partitions may have rows of any time."""
+    """Its partitions may hold rows of any time, so event time must not move on."""
     clock = Clock()
     producer = confluent_kafka.Producer({"bootstrap.servers": "x", "test.mock.num.brokers": 1, "log_level": 0})
     broker = next(iter(producer.list_topics(timeout=10).brokers.values()))

@@ -31,7 +31,7 @@ POLICY = Policy.from_dict(
         "event_time": "at",
     }
 )
-#: What was read by the running test: its output, and the row or record.
+#: What the running test has read: the name of the output, and the row or record.
 READ: list[tuple[str, Any]] = []
 STOP = threading.Event()
 
@@ -115,7 +115,7 @@ def test_an_endless_partition_is_read_as_rows_arrive_until_it_is_stopped(mock: A
 
 
 def test_partitions_stay_close_in_event_time(mock: Any) -> None:
-    """The one that is behind is read first, although the other has as much to read."""
+    """The partition that is behind is read first, although the other has as many records left."""
     topic = produce(mock, "close", 0, range(0, 20_000))
     produce(mock, "close", 1, range(0, 200_000, 10))
     found = [row for _, row in read(topic, {0: (0, 20_000), 1: (0, 20_000)})]

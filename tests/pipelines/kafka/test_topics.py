@@ -1,4 +1,4 @@
-"""URLs of topics, and requests made of them."""
+"""URLs of topics, and the requests that are made from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Avro values: a record is read by the schema that it was written with, or not at all."""
+"""Avro values: a record is read with the schema that it was written with, or not at all."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from crenel.pipelines.kafka.topics import Topic
 from crenel.pipelines.kafka.values import Unreadable, Values, values
 from crenel.policy import Policy
 
-#: The reader's schema; what a policy knows.
+#: The reader's schema, which has the columns of the policy.
 VISIT = {
     "type": "record",
     "name": "Visit",
@@ -28,9 +28,9 @@ VISIT = {
         {"name": "kind", "type": "string"},
     ],
 }
-#: The same fields, of which two have changed places: each is bytes of the other.
+#: The same fields, but two of one type are swapped: either schema can read the bytes of the other.
 SWAPPED = {**VISIT, "fields": [VISIT["fields"][0], VISIT["fields"][2], VISIT["fields"][1]]}  # type: ignore[index]
-#: A field more, and one that is wider.
+#: The same fields, and one more.
 GROWN = {
     "type": "record",
     "name": "Visit",
@@ -51,7 +51,7 @@ POLICY = Policy.from_dict(
 
 
 def confluent(schema: Mapping[str, Any], number: int, row: Mapping[str, Any]) -> bytes:
-    """A value as a producer with a registry writes it."""
+    """Write a value as a producer with a schema registry does."""
     stream = io.BytesIO()
     stream.write(struct.pack(">BI", 0, number))
     fastavro.schemaless_writer(stream, fastavro.parse_schema(dict(schema)), row)
@@ -84,7 +84,7 @@ def why(of: Values, value: bytes) -> str:
 
 
 def test_without_an_id_nothing_is_read(here: Path) -> None:
-    """Any record would be taken for one of this schema: with two fields swapped, a name is published as a kind."""
+    """Without an id, any record would be read with this schema. If two fields are swapped, a name becomes a kind."""
     with pytest.raises(CommandError) as raised:
         Topic.of(url(here), read=True)
     said = str(raised.value)
@@ -93,7 +93,7 @@ def test_without_an_id_nothing_is_read(here: Path) -> None:
 
 
 def test_a_record_of_another_id_is_rejected(here: Path) -> None:
-    """The writer who swaps two fields has another schema, and so another id."""
+    """A writer that swaps two fields has another schema, and therefore another id."""
     of = reader(here, schema_id="7")
     assert of.read(confluent(VISIT, 7, ROW)) == ROW
     assert why(of, confluent(SWAPPED, 8, ROW)) == "Avro of another schema id"
@@ -134,7 +134,7 @@ def test_defaults_and_wider_types_are_those_of_the_reader(here: Path) -> None:
 
 
 def test_schemas_travel_with_the_topic(here: Path) -> None:
-    """Workers are elsewhere, and have no such folder."""
+    """Workers run on other machines, which do not have the folder of schemas."""
     (here / "ids" / "8.avsc").write_text(json.dumps(SWAPPED))
     topic = Topic.of(url(here, schemas=str(here / "ids")), read=True)
     (here / "ids" / "8.avsc").unlink()
@@ -152,7 +152,7 @@ def test_schemas_travel_with_the_topic(here: Path) -> None:
         ("7.avsc", {**VISIT, "name": "Stay"}, "7.avsc is of a record 'Stay', not 'Visit'"),
     ],
 )
-def test_schemas_that_cannot_be_read_by_are_told_of(here: Path, name: str | None, schema: Any, said: str) -> None:
+def test_unusable_schemas_are_reported(here: Path, name: str | None, schema: Any, said: str) -> None:
     if name is not None:
         (here / "ids" / name).write_text(json.dumps(schema))
     with pytest.raises(CommandError, match=said):

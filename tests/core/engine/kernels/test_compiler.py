@@ -1,4 +1,4 @@
-"""Compiled code is used again only for the same sources, and numba's private flag is not necessary."""
+"""Compiled code is reused only for the same sources, and the engines also work without numba's private flag."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from crenel.engine.kernels import compiler
 from tests.core.engine import digests
 
 CORE = Path(compiler.__file__).resolve().parents[2]
-#: Kernels that call a function of another module, which takes a second to compile.
+#: Runs a kernel that calls a function of another module. Compiling it takes about a second.
 PROGRAM = """
 import numpy as np
 from crenel.engine.kernels import compiler
@@ -36,7 +36,7 @@ print(compiler.FOLDER, compiler.is_cached(write_boxes), loss[0])
 
 
 def run(package: Path, *, program: str = PROGRAM, **environment: str) -> list[str]:
-    """What a program prints that imports the package from this folder."""
+    """Run a program that imports the package from this folder, and return the words it prints."""
     known = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
     result = subprocess.run(
         [sys.executable, "-c", program],
@@ -52,13 +52,13 @@ def run(package: Path, *, program: str = PROGRAM, **environment: str) -> list[st
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """A folder that has a copy of the package, without compiled code."""
+    """Make a folder with a copy of the package, without compiled code."""
     shutil.copytree(CORE, tmp_path / "crenel", ignore=shutil.ignore_patterns("__pycache__"))
     return tmp_path
 
 
 def make_losses_double(package: Path) -> None:
-    """Change a function that kernels of other modules call; neither the size nor the time of the file changes."""
+    """Change a function that kernels of other modules call, but neither the size nor the time of its file."""
     source = package / "crenel" / "engine" / "kernels" / "box_geometry.py"
     before, text = source.stat(), source.read_text("utf-8")
     loss = text.index("def loss_of")
@@ -94,7 +94,7 @@ def test_two_processes_may_start_at_once(package: Path) -> None:
 
 def test_a_package_that_cannot_be_written_to_keeps_its_code_elsewhere(package: Path) -> None:
     folder = package / "crenel" / "engine"
-    (folder / "__pycache__").write_text("not a folder")  # also root cannot write below it
+    (folder / "__pycache__").write_text("not a folder")  # not even root can write below a file
     folder.chmod(stat.S_IRUSR | stat.S_IXUSR)
     cache = package / "cache"
     try:
@@ -129,7 +129,7 @@ def test_only_the_last_folders_stay(package: Path) -> None:
 
 
 def test_the_digest_covers_everything_that_kernels_import() -> None:
-    """Numbers and types of another module become part of the compiled code, as its functions do."""
+    """Compiled code contains numbers and types of the modules it imports, and not only their functions."""
     sources = {path.relative_to(CORE).with_suffix("").as_posix() for path in compiler.sources()}
     assert "engine/methods/castle/castle_kernel" in sources
     for path in compiler.sources():
@@ -153,7 +153,7 @@ def test_only_the_compiler_imports_numba() -> None:
 
 @pytest.mark.slow
 def test_without_the_private_flag_the_releases_are_the_same() -> None:
-    """As if numba no longer knew it. The first time, everything is compiled again."""
+    """Simulates a numba that no longer has the flag. The first run compiles everything again."""
     program = """
 from numba.core import cpu
 from numba.core.options import DefaultOptions

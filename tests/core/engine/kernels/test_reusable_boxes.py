@@ -1,4 +1,4 @@
-"""Reusable boxes are kept in a ring, and stored in one form by all methods."""
+"""Reusable boxes are kept in a ring, and all methods store them in the same form."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NUMBERS = np.dtype([(name, "i8") for name in ("reusable", "reusable_oldest", "ar
 
 
 def ring(size: int, boxes: int) -> tuple[reusable_boxes.ReusableBoxes, np.ndarray]:
-    """A ring that got boxes [0, 1], [1, 2], ..., one row after another."""
+    """Make a ring that received the boxes [0, 1], [1, 2], and so on, one per arriving row."""
     made, numbers = reusable.empty_boxes(size, 1), np.zeros(1, dtype=NUMBERS)
     for i in range(boxes):
         numbers["arrivals"] = i
@@ -32,7 +32,7 @@ def test_the_oldest_box_makes_way() -> None:
     boxes, numbers = ring(3, 5)
     assert numbers["reusable"][0] == 3
     assert groups_with(boxes, numbers, 0.5) == groups_with(boxes, numbers, 1.5) == []
-    assert groups_with(boxes, numbers, 3.0) == [2, 3]  # the older first
+    assert groups_with(boxes, numbers, 3.0) == [2, 3]  # the older box comes first
     assert groups_with(boxes, numbers, 4.5) == [4]
 
 

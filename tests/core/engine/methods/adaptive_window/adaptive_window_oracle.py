@@ -1,6 +1,6 @@
-"""The adaptive window in plain Python, written from `docs/adaptive-window.md`: it shares no code with the engine.
+"""The adaptive window in plain Python, written from `docs/adaptive-window.md`. It shares no code with the engine.
 
-It draws nothing: rows of a release are a set, and reuse is `best` or `off`.
+It needs no random draws: the rows of a release are a set, and reuse is `best` or `off`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FIRST = -(2**63)
 
 
 class AdaptiveOracle:
-    """One stream, to its end."""
+    """The method on one whole stream."""
 
     def __init__(self, case: Case) -> None:
         self.policy, self.rows = case.policy, case.rows
@@ -88,7 +88,7 @@ class AdaptiveOracle:
         ]
 
     def look(self) -> None:
-        """Release what is due: the window, then single rows."""
+        """Release the window if it has ended, then the single rows that are due."""
         if self.window is not None:
             begin, end, _ = self.window
             waited_for = [row for row in self.due() if row not in self.hopeless]

@@ -1,4 +1,4 @@
-"""The adaptive window: the paper's example, figure by figure, and what its windows do."""
+"""The adaptive window: every number of the paper's example, and how windows begin and end."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.core.engine.methods.adaptive_window.adaptive_window_oracle import Ada
 
 MS = 1000
 
-# Figure 2, as far as table 1 needs it.
+# The part of figure 2 that table 1 needs.
 CRIMES = Hierarchy.from_mapping(
     {
         "Violent Crime": ["Murder", "Rape", "Robbery"],
@@ -40,7 +40,7 @@ CRIMES = Hierarchy.from_mapping(
     }
 )
 
-# Table 1: the crime, the age, and for how many milliseconds the record has waited when the window ends.
+# Table 1: the crime, the age, and how many milliseconds the record has waited when the window ends.
 TABLE_1 = [
     ("Vandalism", 60, 4782),
     ("Murder", 20, 4017),
@@ -69,7 +69,7 @@ def policy(**changes: Any) -> Policy:
 
 
 def rows_of(*reports: tuple[str, float, int], first_person: int = 0) -> Rows:
-    """Reports: the crime, the age, and the time of arrival in milliseconds."""
+    """Make rows from reports: the crime, the age, and the time of arrival in milliseconds."""
     crime = Categorical(hierarchy=CRIMES)
     return Rows(
         qi=np.array([[crime.coordinate(name), age] for name, age, _ in reports], np.float64).reshape(-1, 2),
@@ -80,7 +80,7 @@ def rows_of(*reports: tuple[str, float, int], first_person: int = 0) -> Rows:
 
 
 def published(releases: Releases) -> dict[tuple[str, float, float], set[int]]:
-    """What is published for each group, and the IDs of its records, from 1 as in the paper."""
+    """Return the published values of each group with the IDs of its records, which begin at 1 as in the paper."""
     crime = Categorical(hierarchy=CRIMES)
     return {
         (crime.publish(r.lo[0], r.hi[0]), r.lo[1], r.hi[1]): set((r.rows + 1).tolist())
@@ -120,7 +120,7 @@ def test_phase_6_next_window():
 
 @pytest.fixture
 def engine() -> Engine:
-    """The engine when the window of table 1 has ended; `after` has the releases."""
+    """Return the engine after the window of table 1 has ended. `after` has the releases."""
     made = create_engine(policy())
     assert len(made.push(rows_of(*((name, age, 5000 - waited) for name, age, waited in TABLE_1)))) == 0
     return made
@@ -137,12 +137,12 @@ def test_table_1_gives_the_clusters_of_table_2(engine: Engine):
 
 def test_the_next_window_lives_for_3428_ms(engine: Engine):
     engine.advance(5000 * MS)
-    # Ends are rounded down to a sixteenth of the delay, 312.5 ms: 8428 to 8125.
+    # Ends are rounded down to a multiple of a sixteenth of the delay, 312.5 ms: 8428 to 8125.
     assert engine._end == 8125 * MS
     assert policy().tick == 312_500
 
 
-def test_similar_records_that_come_in_it_are_published_with_those_that_waited(engine: Engine):
+def test_similar_records_of_the_next_window_join_those_that_waited(engine: Engine):
     engine.advance(5000 * MS)
     assert len(engine.push(rows_of(("Forgery", 45, 6000), first_person=10))) == 0
     assert engine.next_deadline() == 8125 * MS
@@ -151,7 +151,7 @@ def test_similar_records_that_come_in_it_are_published_with_those_that_waited(en
 
 def test_records_that_nobody_joins_are_suppressed_at_their_deadlines(engine: Engine):
     engine.advance(5000 * MS)
-    # 5000 - 1492 + 5000, and 5000 - 417 + 5000, rounded down to ticks.
+    # 5000 - 1492 + 5000 and 5000 - 417 + 5000, rounded down to ticks.
     assert engine.next_deadline() == 8437_500
     (seventh,) = engine.advance(8437_500)
     assert (seventh.kind, seventh.rows.tolist(), seventh.loss) == (Kind.SUPPRESSED, [6], 1.0)
@@ -165,7 +165,7 @@ def test_records_that_nobody_joins_are_suppressed_at_their_deadlines(engine: Eng
 
 
 def busy(**parameters: Any) -> Engine:
-    """An engine that has published ("Violent Crime", 20 to 40) and ("Violent Crime", 20 to 60)."""
+    """Return an engine that has published ("Violent Crime", 20 to 40) and ("Violent Crime", 20 to 60)."""
     given = {"min_delay": "2s", **parameters}
     engine = create_engine(policy(parameters=given))
     engine.push(rows_of(("Murder", 20, 0), ("Rape", 30, 0), ("Robbery", 40, 0)))
@@ -182,14 +182,14 @@ def left_alone(engine: Engine) -> Any:
     return alone
 
 
-def test_a_row_that_can_neither_wait_nor_join_is_published_as_one_before():
+def test_a_row_that_can_neither_wait_nor_join_reuses_a_published_box():
     alone = left_alone(busy(reuse="best"))
     assert (alone.kind, alone.lo[1], alone.hi[1]) == (Kind.REUSE, 20.0, 40.0)
     assert left_alone(busy(reuse="off")).kind is Kind.SUPPRESSED
 
 
-def test_the_best_of_them_tells_where_a_row_is_not_and_a_uniform_one_does_not():
-    """CASTLE's example 4: a row inside the narrower box is never published under the wider one."""
+def test_best_reuse_reveals_where_a_row_is_not_and_uniform_reuse_does_not():
+    """CASTLE's example 4: with `best`, a row inside the narrower box is never published under the wider one."""
     seen = {"best": set(), "uniform": set()}
     for reuse, boxes in seen.items():
         for seed in range(20):
@@ -200,16 +200,16 @@ def test_the_best_of_them_tells_where_a_row_is_not_and_a_uniform_one_does_not():
             engine.push(rows_of(("Murder", 20, 6000), ("Rape", 30, 6000), ("Robbery", 60, 6000), first_person=3))
             engine.advance(11_000 * MS)
             boxes.add(left_alone(engine).hi[1])
-    # An attacker who sees a row alone under 20 to 60 concludes, if the best is taken, that it is over 40.
+    # With `best`, an attacker who sees a row alone under 20 to 60 concludes that its age is over 40.
     assert seen == {"best": {40.0}, "uniform": {40.0, 60.0}}
 
 
-def test_too_few_for_any_group_wait_as_long_as_they_can():
+def test_rows_too_few_for_any_group_wait_until_their_deadlines():
     engine = create_engine(policy(parameters={"min_delay": "2s"}))
     engine.push(rows_of(("Murder", 20, 0), ("Rape", 30, 2500)))
     (first,) = engine.advance(5000 * MS)
     assert first.kind is Kind.SUPPRESSED
-    # The second waits until 7500; two more arrive, and the window ends when the second must leave.
+    # The second row may wait until 7500. Two more arrive, and the window ends when the second row is due.
     engine.push(rows_of(("Murder", 21, 6000), ("Rape", 31, 7000), first_person=2))
     assert engine.next_deadline() == 7500 * MS
     assert published(engine.advance(7500 * MS)) == {("Violent Crime", 21.0, 31.0): {2, 3, 4}}
@@ -274,6 +274,6 @@ def test_contradictions_are_refused(changes: dict[str, Any], message: str):
 
 def test_the_bounds_come_from_the_delay():
     assert policy(parameters=None, delay="10s").parameters.lives(10_000_000) == (4_000_000, 10_000_000)
-    # YAML reads a bare `off` as this.
+    # YAML reads a bare `off` as False.
     assert policy(parameters={"reuse": False}) == policy(parameters={"reuse": "off"})
     assert Policy.from_dict(policy().to_dict()) == policy()

@@ -1,7 +1,7 @@
 """Bastion in plain Python, written from ``docs/bastion.md`` alone.
 
-What that page takes over from CASTLE (axes, the generator, the clock, closeness) is that of the other oracle, and
-Mondrian's cuts are those of its own. Nothing is shared with ``crenel.engine``.
+The parts that the page takes from CASTLE (axes, generator, clock, closeness) come from CASTLE's oracle, and the cuts of
+Mondrian from Mondrian's oracle. It shares no code with ``crenel.engine``.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Box:
 
 
 class Group:
-    """The rows of a group around an anchor, and the rows that may join it."""
+    """A group around an anchor: its rows, and the rows that may still join it."""
 
     def __init__(self, oracle: BastionOracle, anchor: Held, pool: list[Held], most: float) -> None:
         self.oracle, self.anchor, self.pool, self.most = oracle, anchor, pool, most
@@ -72,7 +72,7 @@ class Group:
         return self.oracle.axes[i].span(min(self.lo[i], x), max(self.hi[i], x))
 
     def grow(self, wanted: int) -> None:
-        """Add rows until the group has the wanted size, none is left, or the first k lose too much."""
+        """Add rows until the group has the wanted size, no row is left, or the first k rows lose too much."""
         while len(self.rows) < wanted:
             able = [row for row in self.candidates if not self.has(row.person)]
             if not able:
@@ -102,7 +102,7 @@ class Group:
             if old != new:
                 for row in self.candidates:
                     change = self.change(i, old, new, row)
-                    # The addend is a double; only the sum is rounded.
+                    # The addend is a double. Only the sum is rounded.
                     self.scores[row.number] = np.float32(self.scores[row.number] + change)
                 self.lo[i], self.hi[i] = new
 
@@ -118,7 +118,7 @@ class Group:
         return total
 
     def change(self, i: int, old: tuple[float, float], new: tuple[float, float], row: Held) -> Any:
-        """The number that is added to a row's score when the span of a quasi-identifier grows."""
+        """Return what to add to a row's score when the span of a quasi-identifier grows."""
         oracle = self.oracle
         if not isinstance(oracle.axes[i], IntervalAxis):
             return np.float64(oracle.growth(i, *new, row.qi[i]) - oracle.growth(i, *old, row.qi[i]))
@@ -132,7 +132,7 @@ class Group:
         return np.float32(self.oracle.scale[i] * (x - self.anchor.qi[i]))
 
     def add_rings(self) -> bool:
-        """Whether the group reaches the required sensitive values."""
+        """Add rings of rows, and return whether the group then has the required sensitive values."""
         while True:
             size, lo, hi = len(self.rows), list(self.lo), list(self.hi)
             half = size // 2
@@ -246,7 +246,7 @@ class BastionOracle(Oracle):
         self.clock = now
 
     def let_old_go(self) -> None:
-        """There is at most one such row, unless the policy was changed."""
+        """Release rows that exceed `delay_rows`. There is at most one, unless the policy was changed."""
         if self.delay_rows is not None:
             old = [row for row in self.rows.values() if row.number < self.arrivals - self.delay_rows]
             if old:
@@ -263,7 +263,7 @@ class BastionOracle(Oracle):
     def let_go(self, due: list[Held]) -> None:
         if self.reuse:
             for anchor in due:
-                if anchor.number in self.rows:  # otherwise it left in another row's group
+                if anchor.number in self.rows:  # otherwise it has left in another row's group
                     self.expire(anchor)
             return
         if len(due) == len(self.rows) >= 2 * self.k:
@@ -323,7 +323,7 @@ class BastionOracle(Oracle):
         return best
 
     def parts_of(self, persons: int) -> list[list[Held]]:
-        """The held rows as Mondrian cuts them."""
+        """Return the parts into which Mondrian cuts the held rows."""
         held = list(self.rows.values())
         columns = zip(self.geometries, self.weights, strict=True)
         policy: Any = SimpleNamespace(
@@ -367,7 +367,7 @@ class BastionOracle(Oracle):
         return group
 
     def suffice(self, rows: list[Held]) -> bool:
-        """Whether rows have l values of each sensitive column, and are within t of the stream."""
+        """Whether the rows have l values in each sensitive column, and each column is within t of the stream."""
         values = self.counted(rows)
         if self.l is not None and any(len(counts) < self.l for counts in values):
             return False

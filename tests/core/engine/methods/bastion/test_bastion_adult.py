@@ -1,4 +1,4 @@
-"""Bastion on Adult loses no more than the documentation says."""
+"""Bastion's loss on Adult is at most what the documentation states."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SEEDS = range(3)
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.loss])
-def test_the_average_loss_is_what_is_aimed_at(name: str, data_dir: Path) -> None:
+def test_the_average_loss_meets_its_target(name: str, data_dir: Path) -> None:
     """Over all rows, suppressed ones counted as 1. `run` fails on any breach the audit finds."""
     assert data_dir
     case = CASES[name]
@@ -37,7 +37,7 @@ def test_it_loses_less_than_castle(name: str, data_dir: Path) -> None:
 @pytest.mark.parametrize("gap", bursts.GAPS)
 @pytest.mark.parametrize("name", ["6 numeric, k = 50", "census", "taxi", "l = 2", "l = 3, categories"])
 def test_bursts_lose_no_more_than_mondrian_and_castle(name: str, gap: str, data_dir: Path) -> None:
-    """Rows with one timestamp are divided as a set, not taken as anchors one after another."""
+    """Rows with the same timestamp are divided as a set, rather than serving as anchors one after another."""
     assert data_dir
     figures = bursts.figures_of(bursts.CASES[name], gap, seeds=1, part=1)
     assert figures["bastion loss"] <= min(figures["mondrian loss"], figures["castle loss"])

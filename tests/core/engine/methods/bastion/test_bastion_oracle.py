@@ -1,4 +1,4 @@
-"""The engine publishes what the oracle does, bit for bit.
+"""The engine publishes exactly what the oracle publishes, bit for bit.
 
 The oracle (`tests.core.engine.methods.bastion.bastion_oracle`) is `docs/bastion.md` in plain Python.
 """
@@ -34,7 +34,7 @@ PROMISES: dict[str, dict[str, bool]] = {
     "l and t": {"diverse": True, "close": True},
 }
 REUSE = {"reuse": Reuse.WEIGHTED, "uniform reuse": Reuse.UNIFORM, "no reuse": Reuse.OFF}
-#: Event times are rounded down to a multiple of these: rows of one time are due at one moment.
+#: Event times are rounded down to a multiple of one of these, so that rows of one time are due at one moment.
 BURSTS = st.sampled_from([1, 25, 100, 1_000])
 
 EASILY = settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
@@ -58,7 +58,7 @@ def oracle_run(case: Case) -> list[OracleRelease]:
 
 
 def run_restored(case: Case) -> Releases:
-    """The releases of a chain of engines, each of which gets one call and passes its snapshot on."""
+    """Run a chain of engines, each of which gets one call and passes its snapshot to the next."""
     engine, parts = case.engine(), []
     for call in case.calls():
         parts.append(apply(engine, case.rows, call))
@@ -90,7 +90,7 @@ def test_engine_publishes_what_the_oracle_does(reuse: str, promise: str, data: s
 
 
 class Happened(Counter[str]):
-    """Counts of what oracles did."""
+    """Counts of the events in the oracles' runs."""
 
     def watch(self, patch: pytest.MonkeyPatch) -> None:
         for cls, name in (
@@ -195,7 +195,7 @@ def seeded_case(seed: int, rows: int = 700) -> Case:
 
 @pytest.mark.parametrize("seed", range(16))
 def test_engine_publishes_what_the_oracle_does_for_longer(seed: int):
-    """Streams long enough for boxes to be reused and pushed out, and for gaps to be closed."""
+    """The streams are long enough for boxes to be reused and pushed out, and for gaps to be closed."""
     case = seeded_case(seed)
     kinds = {release.kind for release in compare(case)}
     assert Kind.CLUSTER in kinds
@@ -203,7 +203,7 @@ def test_engine_publishes_what_the_oracle_does_for_longer(seed: int):
 
 
 def large(rows: int, k: int, time: np.ndarray, persons: int = 10**6, **changes: Any) -> Case:
-    """Many rows in two clouds, of a number and a category."""
+    """Make a case of many rows in two clouds, with a number and a category."""
     random = np.random.default_rng(5)
     said: dict[str, Any] = {
         "person": "person",
@@ -224,7 +224,7 @@ def large(rows: int, k: int, time: np.ndarray, persons: int = 10**6, **changes: 
 
 @pytest.mark.parametrize("reuse", REUSE)
 def test_engine_publishes_what_the_oracle_does_with_many_rows(reuse: str):
-    """Enough rows to exceed the space reserved at first, and the number of candidates."""
+    """There are enough rows to exceed the space that is first reserved, and the number of candidates."""
     time = np.arange(1_300) - np.random.default_rng(6).integers(0, 90, 1_300)
     parameters = BastionParameters(reuse=REUSE[reuse], search=300)
     case = large(1_300, 80, time, delay_rows=2_000, parameters=parameters)
@@ -237,7 +237,7 @@ def test_engine_publishes_what_the_oracle_does_with_many_rows(reuse: str):
 
 @pytest.mark.parametrize("l", [None, 2])
 def test_a_set_is_divided_as_by_the_oracle(l: int | None):
-    """600 rows at one moment, then rows of a time that the stream does not reach: more groups than one call writes."""
+    """600 rows are due at one moment and form more groups than one call writes. The flush releases the others."""
     time = np.repeat([0, 5_000], [600, 100])
     published = compare(large(700, 3, time, l=l, persons=400))
     first = [release for release in published if release.moment < 5_000]
@@ -246,7 +246,7 @@ def test_a_set_is_divided_as_by_the_oracle(l: int | None):
 
 
 def test_more_suppressed_rows_than_a_call_writes():
-    """Too few persons for any group."""
+    """There are too few persons for any group."""
     published = compare(large(300, 4, np.zeros(300), persons=3))
     assert [release.kind for release in published] == [Kind.SUPPRESSED] * 300
     assert [release.rows for release in published] == [[i] for i in range(300)]
@@ -254,7 +254,7 @@ def test_more_suppressed_rows_than_a_call_writes():
 
 @pytest.mark.parametrize("l", [None, 2])
 def test_a_very_large_set_leaves_in_crowds(l: int | None):
-    """More rows than a part of a division has, several times over."""
+    """The set has several times as many rows as one part of a division."""
     case = large(13_000, 3, np.zeros(13_000), l=l, persons=11_000)
     check_crowd(case)
     check_groups(case)
@@ -265,7 +265,7 @@ def test_a_very_large_set_leaves_in_crowds(l: int | None):
     assert lost.mean() < 0.05
 
 
-# -- state that is left from one call to the next ----------------------------------------------------------------------
+# -- state that one call leaves for the next ---------------------------------------------------------------------------
 
 
 def as_tuples(rows: Rows) -> list[Any]:
@@ -273,7 +273,7 @@ def as_tuples(rows: Rows) -> list[Any]:
 
 
 @pytest.mark.parametrize("seed", range(16))
-def test_a_stream_may_go_on_after_its_end(seed: int):
+def test_a_stream_may_continue_after_a_flush(seed: int):
     case = seeded_case(seed, rows=300)
     engine, judge = case.engine(), oracle(case)
     listed = list(
@@ -286,7 +286,7 @@ def test_a_stream_may_go_on_after_its_end(seed: int):
 
 @pytest.mark.parametrize("changes", [{"delay_rows": 9}, {"delay_rows": 25, "k": 9}, {"k": 2}, {"k": 20}], ids=str)
 @pytest.mark.parametrize("seed", [2, 4, 6, 12])
-def test_an_engine_goes_on_under_another_policy(seed: int, changes: dict[str, Any]):
+def test_an_engine_continues_under_another_policy(seed: int, changes: dict[str, Any]):
     """With a shorter delay, many rows are due at once."""
     case = seeded_case(seed, rows=300)
     case = replace(case, policy=replace(case.policy, t=None, l=None, delay=None, delay_rows=60))
@@ -299,14 +299,14 @@ def test_an_engine_goes_on_under_another_policy(seed: int, changes: dict[str, An
     engine = changed.engine()
     engine.restore(first.snapshot())
     if changed.policy.k > case.policy.k:
-        judge.boxes = []  # they have too few persons
+        judge.boxes = []  # they have too few persons for the new k
     judge.k, judge.delay_rows = changed.policy.k, changed.policy.delay_rows
     published = Releases.concat([engine.push(case.rows.slice(150, 300)), engine.flush()])
     assert_equal(as_oracle(published), [*judge.push(listed[150:]), *judge.flush()])
 
 
-def test_reuse_may_be_given_up():
-    """Boxes are forgotten when reuse is turned off, and are still unknown when it is turned on again."""
+def test_reuse_may_be_turned_off():
+    """Turning reuse off discards all boxes, and turning it on again does not bring them back."""
     case = seeded_case(0, rows=400)
     engine = case.engine()
     assert Kind.REUSE in engine.push(case.rows.slice(0, 300)).kind
@@ -321,7 +321,7 @@ def test_reuse_may_be_given_up():
 
 
 def test_engines_in_many_threads_do_not_disturb_each_other():
-    """Engines of one thread share scratch space; kernels that run at the same time must not."""
+    """Engines in one thread share scratch space. Kernels that run at the same time must not."""
     cases = [seeded_case(2 * seed, rows=3_000) for seed in range(4)] * 4
     alone = [as_oracle(run(case)) for case in cases]
     with ThreadPoolExecutor(max_workers=8) as threads:
@@ -333,7 +333,7 @@ def test_engines_in_many_threads_do_not_disturb_each_other():
 
 
 def with_values(case: Case, values: np.ndarray) -> Case:
-    """The same rows, each with one of these values in each sensitive column, whose values are not declared."""
+    """Give each row one of these values in every sensitive column. The columns no longer declare their values."""
     columns = len(case.policy.sensitive)
     policy = replace(case.policy, sensitive={name: Sensitive() for name in case.policy.sensitive})
     return replace(case, policy=policy, rows=replace(case.rows, sensitive=np.repeat(values[:, None], columns, axis=1)))
@@ -359,5 +359,5 @@ def test_where_no_ring_joins_there_might_as_well_be_no_l(case: Case, seed: int):
     policy = replace(case.policy, k=min(case.policy.k, 6), l=2, delay=None, delay_rows=60)
     diverse = with_values(replace(case, policy=policy, rows=rows, moves=(), cuts=()), np.arange(len(rows)))
     plain = replace(diverse, policy=replace(diverse.policy, l=None))
-    # Until the flush, when too few rows are left for a ring.
+    # Only until the flush: then too few rows are left for a ring.
     expect_same(*(one.engine().push(one.rows) for one in (diverse, plain)), "whatever l asks for")

@@ -1,8 +1,8 @@
 """CASTLE in plain Python, written from ``docs/castle.md`` alone.
 
-It shares no code with ``crenel.engine``: same key, same rows, same releases is what the engine is
-tested against. Lists, dicts, ints and floats, and a method for each heading of that page. Sums of
-floats are loops, since the builtin ``sum`` compensates from Python 3.12 on.
+It shares no code with ``crenel.engine``. From the same key and the same rows, the engine must make the same releases.
+The oracle uses only lists, dicts, ints and floats, and has a method for each heading of that page. It adds floats in
+loops, because the builtin ``sum`` compensates for rounding from Python 3.12 on.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Random:
 
     def word(self) -> int:
         if not self.words:
-            # The cipher is created again at its block, since its object cannot be copied.
+            # The cipher is created anew at its block, because a cipher object cannot be copied.
             nonce = self.block.to_bytes(8, "little") + bytes(8)
             cipher = Cipher(algorithms.ChaCha20(self.key, nonce), mode=None)
             stream = cipher.encryptor().update(bytes(64 * self.BLOCKS))
@@ -70,7 +70,7 @@ class Random:
         return self.words.popleft()
 
     def below(self, n: int) -> int:
-        """A number from 0 to n - 1, all equally likely (Lemire)."""
+        """Draw a number from 0 to n - 1, all equally likely (Lemire's method)."""
         while True:
             product = self.word() * n
             if product % 2**32 >= (2**32 - n) % n:
@@ -78,10 +78,10 @@ class Random:
 
 
 class IntervalAxis:
-    """A range is published unchanged, or as its cells. The domain is declared, or what has been seen."""
+    """A range is published unchanged, or as its cells. The domain is declared, or learned from the rows seen so far."""
 
     def __init__(self, geometry: Interval) -> None:
-        #: What one value loses, beside the width of a range: where values are cells, one of them.
+        #: Added to the width of a range: one cell if coordinates are cells, because a single cell has a loss, too.
         self.cell = 1.0 if geometry.cells else 0.0
         self.learned = geometry.lo is None
         self.lo = math.inf if geometry.lo is None else float(geometry.lo)
@@ -167,7 +167,7 @@ def axis_of(geometry: Any) -> Axis:
 
 
 class Cluster:
-    """Rows, their box and its span, their persons and sensitive values."""
+    """Rows with their box and its span, their persons, and their sensitive values."""
 
     def __init__(self, axes: list[Axis], rows: Iterable[Row]) -> None:
         self.axes = axes
@@ -225,17 +225,21 @@ class Reusable:
 class Oracle:
     """The method ``castle`` on one shard's rows.
 
-    Parameters
-    ----------
-    geometries, weights
-        One of each per quasi-identifier.
-    sensitive
-        One ``(ordered, size)`` per sensitive column; size None: its values are learned.
-    delay, disorder
-        Microseconds.
-    key
-        The 32 bytes of the random generator.
-
+    Args:
+        geometries: One per quasi-identifier.
+        weights: One per quasi-identifier.
+        k: The least number of persons in a group.
+        key: The 32 bytes that seed the random generator.
+        l: The least number of values of each sensitive column in a group.
+        t: The greatest distance of a group's sensitive values from the stream's.
+        sensitive: One ``(ordered, size)`` per sensitive column. If the size is None, the values are learned.
+        delay: In microseconds.
+        delay_rows: The number of later arrivals that a row may wait for.
+        disorder: In microseconds.
+        beta: The greatest number of clusters.
+        mu: The number of recent losses that ``tau`` is the mean of.
+        reuse: Whether published generalizations may be used again.
+        max_reusable: The greatest number of generalizations kept for reuse.
     """
 
     def __init__(
@@ -276,7 +280,7 @@ class Oracle:
         self.losses: deque[float] = deque(maxlen=mu)
         self.tau = 0.0
         self.held: dict[int, tuple[Row, Cluster]] = {}
-        self.deadlines: list[tuple[int, int]] = []  # a heap; may name rows that have left
+        self.deadlines: list[tuple[int, int]] = []  # a heap, which may contain rows that have left
         self.stream: list[dict[int, int]] = [dict.fromkeys(range(size or 0), 0) for _, size in self.sensitive]
         self.clock = FIRST_MOMENT
         self.arrivals = 0
@@ -346,19 +350,19 @@ class Oracle:
         if row.deadline is not None:
             heapq.heappush(self.deadlines, (row.deadline, row.number))
 
-        # One row at most: the earlier ones expired at the pushes before.
+        # At most one row is too old: earlier rows expired at earlier pushes.
         if self.delay_rows is not None and row.number - self.delay_rows in self.held:
             self.delay_constraint(row.number - self.delay_rows)
-        self.move_clock(self.clock)  # expires the row itself, if it arrived after its deadline
+        self.move_clock(self.clock)  # releases the row itself if it arrived after its deadline
 
     def deadline(self, time: int) -> int:
-        """Rounded down to a sixteenth of the delay, so that a row that leaves alone does not show its time."""
+        """Round down to a multiple of a sixteenth of the delay, so that a row that leaves alone hides its time."""
         assert self.delay is not None
         latest = saturate(time + self.delay)
         return saturate(latest - latest % max(self.delay // 16, 1))
 
     def move_clock(self, now: int) -> None:
-        """Expiry by time: the clock stops at each deadline on its way."""
+        """Advance the clock, and stop at each deadline on the way to release the rows that expire there."""
         now = max(self.clock, now)
         while self.deadlines and self.deadlines[0][0] <= now:
             deadline, number = heapq.heappop(self.deadlines)
@@ -477,7 +481,7 @@ class Oracle:
             del self.omega[0]
 
     def parts(self, cluster: Cluster) -> list[Cluster]:
-        """The sub-clusters, all of them ready."""
+        """Split the cluster into parts that are all ready to be published."""
         if len(cluster.persons) < 2 * self.k:
             return [cluster]
         parts = self.split(cluster) if self.l is None else self.split_l(cluster)
@@ -544,7 +548,7 @@ class Oracle:
         return parts
 
     def generate_buckets(self, cluster: Cluster, column: int) -> list[list[Row]]:
-        """One bucket per value of the column, with one row of each person."""
+        """Make one bucket per value of the column, with one row of each person."""
         by_person: dict[int, list[Row]] = {}
         for row in cluster.in_order():
             by_person.setdefault(row.person, []).append(row)
@@ -567,7 +571,7 @@ class Oracle:
         return self.t is None or self.within_t(values)
 
     def all_ready(self) -> bool:
-        """Whether all held rows together could be published."""
+        """Whether all held rows could be published as one group."""
         persons: set[int] = set()
         values: list[Counter[int]] = [Counter() for _ in self.sensitive]
         for cluster in self.clusters:
@@ -580,7 +584,7 @@ class Oracle:
         return all(self.closeness(column, counts) <= self.t for column, counts in enumerate(values))
 
     def closeness(self, column: int, counts: Counter[int]) -> float:
-        """The distance of a group's values of a column from the stream's."""
+        """Return the distance between the distributions of a column's values in the group and in the stream."""
         ordered, _ = self.sensitive[column]
         stream = self.stream[column]
         group_total = sum(counts.values())
@@ -606,7 +610,7 @@ class Oracle:
         return scales
 
     def loss(self, lo: Sequence[float], hi: Sequence[float]) -> float:
-        """The loss of a span."""
+        """Return the loss of a span."""
         total = 0.0
         for i, scale in enumerate(self.scale):
             total += scale * (hi[i] - lo[i] + self.axes[i].cell)
@@ -667,5 +671,5 @@ class Oracle:
 
 
 def saturate(moment: int) -> int:
-    """The nearest moment that fits 64 bits."""
+    """Return the nearest moment that fits into 64 bits."""
     return max(FIRST_MOMENT, min(LAST_MOMENT, moment))

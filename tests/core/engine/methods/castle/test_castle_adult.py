@@ -1,4 +1,4 @@
-"""CASTLE on Adult loses what independent figures say."""
+"""CASTLE's loss on Adult matches independent figures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_the_average_loss_is_within_five_percent(wanted: Reference, data_dir: Pa
 
 
 def test_the_references_are_the_five_that_were_given() -> None:
-    """A benchmark and a test read these figures, and must agree."""
+    """A benchmark and a test both read these figures, so they must agree."""
     assert [(len(r.quasi_identifiers), r.k, r.delay_rows, r.loss) for r in REFERENCES] == [
         (6, 100, 10_000, 0.211),
         (6, 10, 1_000, 0.131),

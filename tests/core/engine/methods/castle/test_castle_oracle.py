@@ -1,4 +1,4 @@
-"""The engine publishes what the oracle does, bit for bit.
+"""The engine publishes exactly what the oracle publishes, bit for bit.
 
 The oracle (`tests.core.engine.methods.castle.castle_oracle`) was written from `docs/castle.md` alone, in plain Python.
 """
@@ -77,11 +77,11 @@ def test_engine_publishes_what_the_oracle_does(promise: str, data: st.DataObject
 
 @pytest.mark.parametrize("seed", range(24))
 def test_engine_publishes_what_the_oracle_does_for_longer(seed: int):
-    """Streams long enough for generalizations to be reused, pushed out and found again."""
+    """The streams are long enough for generalizations to be reused, pushed out and found again."""
     case = seeded_case(seed)
     published = as_oracle(run(case))
     assert published == oracle_run(case)
-    # Otherwise nothing would have been compared.
+    # Without a cluster, the comparison would prove nothing.
     assert any(release.kind == Kind.CLUSTER for release in published)
 
 
@@ -110,7 +110,7 @@ def test_longer_streams_reach_reuse_and_large_splits():
 
 
 def test_a_row_left_by_the_split_joins_the_part_it_is_inside():
-    """Row 9 (at 6) is inside the fifth part, from 3 to 9: it does not widen the fourth."""
+    """Row 9, at 6, is inside the fifth part, from 3 to 9, so it does not widen the fourth part."""
     policy = Policy(
         person="person",
         quasi_identifiers={"x": Numeric(domain=(0, 10))},
@@ -151,7 +151,7 @@ def seeded_case(seed: int, n: int = 400) -> Case:
         l=2 if seed % 3 == 1 else None,
         t=0.7 if seed % 4 == 2 else None,
         delay=None if seed % 5 == 0 else (300, 3000)[seed // 2 % 2],
-        # Long delays make large clusters, which split into many.
+        # Long delays lead to large clusters, which split into many parts.
         delay_rows=None if seed % 5 == 1 else (4, 30)[seed // 2 % 2] * k,
         disorder=seed % 7,
         method="castle",

@@ -1,8 +1,7 @@
 """The examples of the CASTLE paper (TDSC 2011), on the oracle and on the engine.
 
-Ages are of the domain [18, 120] that example 2 assumes; the education hierarchy is the paper's
-figure 1. `beta=1` leaves CASTLE one cluster at a time, so that a test decides by its rows'
-times which rows share it.
+Ages have the domain [18, 120] that example 2 assumes, and the education hierarchy is the paper's figure 1. With
+`beta=1`, CASTLE has one cluster at a time, so the times of a test's rows decide which rows share a cluster.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ Tuple = tuple[int, float, int]
 
 @dataclass(frozen=True)
 class Release:
-    """What both implementations tell about a release."""
+    """What both implementations report about a release."""
 
     rows: frozenset[int]
     kind: int
@@ -55,7 +54,7 @@ class Release:
 
     @property
     def published(self) -> tuple[float, float, str]:
-        """The ages and the education that an attacker reads."""
+        """The ages and the education that an attacker sees."""
         ages = AGE.publish(self.lo[0], self.hi[0])
         return (*ages, EDU.publish(self.lo[1], self.hi[1]))
 
@@ -189,14 +188,14 @@ T = (5, 24, BACHELOR)
 
 
 def vinfoloss(ages: int, leaves: int) -> Fraction:
-    """InfoLoss of an age interval of this width and a node with this number of leaves."""
+    """Return the information loss of an age interval of this width and a node with this number of leaves."""
     return Fraction(1, 2) * (Fraction(ages, 102) + Fraction(leaves - 1, 4))
 
 
 @pytest.mark.parametrize(
     ("tuples", "exact", "printed", "digits"),
     [
-        # The paper cuts 0.38480... off, and rounds 0.0098... up.
+        # The paper truncates 0.38480... and rounds 0.0098... up.
         (C1_TUPLES, vinfoloss(6, 5) - vinfoloss(4, 2), "0.384", 3),
         (C2_TUPLES, vinfoloss(4, 3) - vinfoloss(2, 3), "0.01", 2),
     ],
@@ -212,8 +211,8 @@ def test_example_2_enlargement(tuples: Sequence[Tuple], exact: Fraction, printed
 
 
 def test_example_2_pushes_t_into_c2(start: Start) -> None:
-    # Two clusters at most: the first tuple of C2 and the first of C1 open them, and each of
-    # the second ones goes to the cluster on its side of the hierarchy.
+    # There are at most two clusters. The first tuple of C2 and the first of C1 open them, and each second tuple joins
+    # the cluster on its side of the hierarchy.
     castle = start(k=3, beta=2, delay_rows=4)
     rows = [C2_TUPLES[0], C1_TUPLES[0], C2_TUPLES[1], C1_TUPLES[1]]
     assert castle.push(rows) == []
@@ -224,13 +223,13 @@ def test_example_2_pushes_t_into_c2(start: Start) -> None:
     assert release.loss == pytest.approx(float(vinfoloss(4, 3)), rel=1e-15)
 
 
-# Examples 3 to 6: reuse. Figure 3: C2 and C3 overlap in the ages 26 and 27.
+# Examples 3 to 6: reuse. In figure 3, C2 and C3 overlap in the ages 26 and 27.
 
 
 K = 4  # as in example 6
 C2 = (26, 28, "University")
 C3 = (24, 27, "University")
-#: Published first, and lossy: what follows is better than tau, and is kept for reuse.
+#: Published first, with a high loss: later groups lose less than tau, so they are kept for reuse.
 WIDE = [(90, 18, PRIMARY), (91, 120, PHD), (92, 60, BACHELOR), (93, 70, SECONDARY)]
 IN_C2 = [(21, 26, BACHELOR), (22, 28, MASTER), (23, 27, BACHELOR), (24, 28, BACHELOR)]
 #: P1 to P4 of example 6.
@@ -239,7 +238,7 @@ IN_C3 = [(person, *qi) for person, qi in PERSONS.items()]
 
 
 class Stage:
-    """Groups of rows, one after another: each has left before the next one arrives."""
+    """Pushes groups of rows one after another. Each has left before the next one arrives."""
 
     def __init__(self, castle: Any) -> None:
         self.castle = castle
@@ -272,7 +271,7 @@ def test_example_3_reuse(start: Start) -> None:
     assert release.kind == REUSE
     assert release.rows == {8}
     assert release.published == (26, 28, "University")
-    assert release.persons == K  # those of C2
+    assert release.persons == K  # the persons of C2
 
 
 def test_example_3_does_not_reuse_outside_of_c2(start: Start) -> None:
@@ -284,23 +283,18 @@ def test_example_3_does_not_reuse_outside_of_c2(start: Start) -> None:
 
 
 class SmallestFirst(Oracle):
-    """CASTLE with the reuse that example 4 warns of: the smallest loss wins."""
+    """CASTLE with the reuse that example 4 warns of: it always picks the smallest loss."""
 
     def choose(self, fitting: list[Reusable]) -> Reusable:
         return min(fitting, key=lambda reusable: self.loss(reusable.lo, reusable.hi))
 
 
 class Attacker:
-    """Definition 2.3: knows the algorithm and the output so far, not the draws.
+    """The attacker of definition 2.3, who knows the algorithm and the output so far, but not the random draws.
 
-    Parameters
-    ----------
-    output
-        What has been published, group by group, in order.
-    rule
-        How the algorithm picks one of several reusable generalizations: the probability
-        of each.
-
+    Args:
+        output: The published generalizations of the groups, in order.
+        rule: The probability with which the algorithm picks each of several reusable generalizations.
     """
 
     def __init__(
@@ -317,7 +311,7 @@ class Attacker:
                 self.reusable.append(generalization)
 
     def likelihood(self, seen: tuple[float, float, str], age: float, edu: int) -> Fraction:
-        """The probability that a tuple with this value, which expires alone, is seen like this."""
+        """Return the probability that a tuple with these values, which expires alone, is published as `seen`."""
         fitting = [one for one in self.reusable if covers(one, age, edu)]
         return self.rule(fitting).get(seen, Fraction(0)) if fitting else Fraction(0)
 
@@ -325,7 +319,7 @@ class Attacker:
         return {age for age in range(18, 121) if self.likelihood(seen, age, edu) > 0}
 
     def posterior(self, seen: tuple[float, float, str]) -> dict[int, Fraction]:
-        """The probability of each of the four persons to be the tuple's owner."""
+        """Return for each of the four persons the probability that the tuple is theirs."""
         likelihoods = {person: self.likelihood(seen, *qi) for person, qi in PERSONS.items()}
         total = sum(likelihoods.values())
         return {person: likelihood / total for person, likelihood in likelihoods.items()}
@@ -350,7 +344,7 @@ def uniform(fitting: list[tuple[float, float, str]]) -> dict[Any, Fraction]:
 
 
 def output_before_the_tuple(castle: Any, tuple_: Tuple) -> tuple[list[Any], Any]:
-    """Publish the wide group, C2 and C3, then the tuple; return what the attacker sees of each."""
+    """Publish the wide group, C2 and C3, then the tuple. Return what the attacker sees of each."""
     *before, last = published(castle, WIDE, IN_C2, IN_C3, [tuple_])
     seen = [release.published for release in before]
     assert seen == [(18, 120, "Any"), C2, C3]
@@ -372,7 +366,7 @@ def test_example_4_smallest_first_gives_the_age_away() -> None:
 
 @pytest.mark.parametrize("age", [26, 27])
 def test_example_4_smallest_first_never_shows_the_overlap_under_c3(age: int) -> None:
-    # Why the attacker is right: the inference is sound for every draw.
+    # The attacker's inference is right because it holds for every draw.
     for seed in range(20):
         _, seen = output_before_the_tuple(naive(seed=seed), (3, age, BACHELOR))
         assert seen == C2
@@ -388,8 +382,8 @@ def test_example_5_uniform_reuse_excludes_nothing_of_c3(start: Start) -> None:
 
 @pytest.mark.parametrize("tuple_", [(3, 26, BACHELOR), (4, 27, MASTER)], ids=["26", "27"])
 def test_example_5_a_tuple_in_the_overlap_leaves_under_either(start: Start, tuple_: Tuple) -> None:
-    # The seeds are fixed, so the test does not flicker; and of all sequences of draws that a
-    # change of the algorithm may bring in, a right one fails with probability below 1e-9.
+    # The seeds are fixed, so the test is not flaky. If a change of the algorithm leads to other draws, a correct
+    # algorithm fails here with probability below 1e-9.
     runs = 300
     under_c3 = 0
     for seed in range(runs):
@@ -401,7 +395,7 @@ def test_example_5_a_tuple_in_the_overlap_leaves_under_either(start: Start, tupl
 
 
 def binomial_bound(n: int, risk: Fraction) -> int:
-    """The smallest d such that n fair coins differ by more than d with less than this risk."""
+    """Return the least d such that heads and tails of n fair coins differ by more than d with less than this risk."""
     outside = Fraction(0)
     for heads in range(n + 1):
         outside += 2 * Fraction(math.comb(n, heads), 2**n)  # both tails
@@ -411,7 +405,7 @@ def binomial_bound(n: int, risk: Fraction) -> int:
 
 
 def test_binomial_bound() -> None:
-    # 10 coins: 0 or 10 heads have 2 / 1024, 1 or 9 heads 20 / 1024 more.
+    # With 10 coins, 0 or 10 heads have probability 2 / 1024, and 1 or 9 heads have 20 / 1024.
     assert binomial_bound(10, Fraction(3, 1024)) == 8
     assert binomial_bound(10, Fraction(23, 1024)) == 6
 
@@ -426,7 +420,7 @@ def test_example_6_uniform_reuse_keeps_all_owners(start: Start) -> None:
     castle = start(k=K, beta=1, delay=DELAY)
     output, seen = output_before_the_tuple(castle, (2, 25, MASTER))
     posterior = Attacker(output, uniform).posterior(seen)
-    # Theorem 2 is about what can be excluded: nobody is. It does not say that the four remain
-    # equally likely, and they do not: who is outside of the overlap could leave by C3 only.
+    # Theorem 2 says that the attacker can exclude nobody. It does not say that the four persons remain equally likely,
+    # and they do not: persons outside of the overlap can only leave under C3.
     third, sixth = Fraction(1, 3), Fraction(1, 6)
     assert posterior == {1: third, 2: third, 3: sixth, 4: sixth}

@@ -1,4 +1,4 @@
-"""CASTLEGUARD: CASTLE on rows that were sampled and perturbed as the page describes."""
+"""CASTLEGUARD is CASTLE on rows that were sampled and perturbed as the page describes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def run(of: Policy, rows: Rows) -> Releases:
 
 
 def draws(key: bytes, row: int, count: int) -> list[int]:
-    """The row's draws of 64 bits, from another implementation of ChaCha20."""
+    """Return the row's 64-bit draws, from another implementation of ChaCha20."""
     own = hashlib.blake2b(key=key, digest_size=32, person=b"crenel.draws").digest()
     blocks = math.ceil(count / 8)
     nonce = (row * blocks).to_bytes(8, "little") + bytes(8)
@@ -77,7 +77,7 @@ def draws(key: bytes, row: int, count: int) -> list[int]:
 
 
 def guarded(of: Policy, key: bytes, rows: Rows) -> dict[int, list[float]]:
-    """The perturbed quasi-identifiers of the rows that are kept."""
+    """Return the perturbed quasi-identifiers of the rows that are kept."""
     parameters: CastleGuardParameters = of.parameters
     geometries = [qi.geometry for qi in of.quasi_identifiers.values()]
     ends = [g.widest() for g in geometries]
@@ -103,8 +103,8 @@ def guarded(of: Policy, key: bytes, rows: Rows) -> dict[int, list[float]]:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_it_is_castle_on_what_the_page_says(seed: int):
-    """Rows that are left out only move deadlines: without deadlines, CASTLE sees the kept rows alone."""
+def test_it_is_castle_on_the_rows_that_the_page_describes(seed: int):
+    """Rows that are sampled out only move deadlines: without deadlines, CASTLE sees only the kept rows."""
     of = policy(seed=seed, delay=HOUR, delay_rows=None)
     rows = stream(300, seed)
     engine = engine_of(of)
@@ -126,10 +126,10 @@ def test_it_is_castle_on_what_the_page_says(seed: int):
     assert releases.kind[alone].tolist() == expected.kind.tolist()
 
 
-# -- what it does to a stream ----------------------------------------------------------------------------------------
+# -- the effect on a stream ------------------------------------------------------------------------------------------
 
 
-def test_rows_are_sampled_with_their_chance():
+def test_rows_are_sampled_with_the_given_probability():
     n = 20_000
     releases = run(policy(k=2, delay_rows=10), stream(n))
     kept = 1 - np.mean(releases.per_row(releases.kind) == Kind.SAMPLED_OUT)
@@ -155,14 +155,14 @@ def test_values_move_as_theorem_1_says():
 
 
 def test_a_range_that_is_learned_begins_without_noise():
-    """The range that was seen, as in the paper: for the first row it is 0, which is a reason to declare domains."""
+    """As in the paper, noise scales with the range seen so far. It is 0 for the first row: better declare domains."""
     rows = stream(50)
     engine = engine_of(policy(parameters={"beta_sample": 1.0, "phi": 1.0}))
     engine.push(rows)
     y = engine._held()["qi"][:, 1]
     assert y[0] == rows.qi[0, 1]
     assert (y[1:] != rows.qi[1:, 1]).all()
-    # It is not clamped to the range that was seen, whose ends are persons' values.
+    # Noisy values are not clamped to the range seen so far, because its ends are persons' values.
     assert y.max() > rows.qi[:, 1].max()
     assert y.min() < rows.qi[:, 1].min()
 
@@ -182,7 +182,7 @@ def test_a_row_that_is_left_out_leaves_no_trace():
         np.testing.assert_array_equal(getattr(first, name), getattr(second, name))
 
 
-def test_its_release_says_nothing_but_that_it_was_there():
+def test_the_release_of_a_sampled_out_row_reveals_only_that_it_arrived():
     releases = run(policy(), stream(200))
     out = releases.kind == Kind.SAMPLED_OUT
     assert (releases.sizes[out] == 1).all()
@@ -199,13 +199,13 @@ def test_the_audit_knows_that_it_perturbs():
     assert report.loss is not None
     dropped = replace(of, on_suppress="drop")
     report = audit(dropped, rows, run(dropped, rows))
-    # The paper's claim is refuted: nothing is stated.
+    # The paper's claim is refuted, so the audit states no differential privacy.
     assert report.differential is None
     assert "epsilon" not in str(report)
 
 
 def test_moments_stay_moments():
-    """However large the noise is."""
+    """Noise of any size leads to a moment that can be published."""
     of = policy(
         quasi_identifiers={"at": Datetime()},
         parameters={"beta_sample": 1.0, "phi": 1e-6},
@@ -219,7 +219,7 @@ def test_moments_stay_moments():
 
 
 def reaches(with_it: bool, seed: int) -> bool:
-    """Whether a box reaches above 70: all rows lie in [0, 20], except for one at 95 if it is there."""
+    """Whether a box reaches above 70. All rows lie in [0, 20], except for one at 95 if `with_it`."""
     of = policy(
         quasi_identifiers={"x": Numeric(domain=(0, 100))},
         sensitive={},
@@ -238,9 +238,10 @@ def reaches(with_it: bool, seed: int) -> bool:
 
 
 def test_theorem_2_is_refuted():
-    """The paper states delta 2.5e-9 for epsilon 0.69; the event below has nearly the chance of sampling, or none.
+    """The paper states delta 2.5e-9 for epsilon 0.69, but one row makes a box above 70 likely or impossible.
 
-    That it is never seen in 200 runs though its chance were 0.05 has a chance of 4e-5.
+    With the row, the probability is nearly that of sampling it. Without the row, such a box never occurs in 200 runs:
+    if its probability were 0.05, that would happen with probability 4e-5.
     """
     promised = delta(100, 0.5, least_epsilon(0.5))
     assert promised == pytest.approx(2.5e-9, rel=0.01)
@@ -248,7 +249,7 @@ def test_theorem_2_is_refuted():
     present, absent = (sum(reaches(with_it, seed) for seed in range(runs)) / runs for with_it in (True, False))
     assert 0.35 < present < 0.6
     assert absent == 0.0
-    # No epsilon of the theorem, nor a far greater one, leaves less than a delta near the chance of sampling.
+    # Even if `absent` were 0.05, delta would exceed 0.2 at the theorem's epsilon: over ten million times the promise.
     assert present - math.exp(least_epsilon(0.5)) * 0.05 > 0.2 > 1e7 * promised
 
 
@@ -276,6 +277,6 @@ def test_t_is_refused():
 
 
 def test_a_method_takes_its_own_parameters_only():
-    """CASTLE would otherwise take over the state, sample nothing and add no noise."""
+    """Otherwise CASTLE would accept the state, but would neither sample nor add noise."""
     with pytest.raises(PolicyError, match="parameters must be a mapping, or CastleParameters"):
         policy(method="castle", parameters=CastleGuardParameters())

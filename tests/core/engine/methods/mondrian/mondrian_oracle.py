@@ -1,4 +1,4 @@
-"""Mondrian in plain Python, written from `docs/mondrian.md`: slow, and sharing no code with the engine."""
+"""Mondrian in plain Python, written from `docs/mondrian.md`. It is slow, and shares no code with the engine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Oracle:
     spare: int
 
     def groups(self) -> tuple[list[list[int]], list[list[int]]]:
-        """The groups, and the rows that are left over."""
+        """Return the groups, and the rows that are left over."""
         self.qi = self.rows.qi.tolist()
         self.done: list[list[int]] = []
         self.left: list[list[int]] = []
@@ -84,7 +84,7 @@ class Oracle:
         return sorted(part, key=lambda i: (self.qi[i][d], along(i), i))
 
     def cut(self, part: list[int], d: int, spare: int) -> tuple[list[list[int]], list[list[int]]]:
-        """The parts, and the rows that would be left over; no parts if there is no cut."""
+        """Return the parts, and the rows that would be left over. There are no parts if no cut is possible."""
         rows = self.in_order(part, d)
         values = [self.qi[i][d] for i in rows]
         lo, hi = self.geometry(d).span(values[0], values[-1])

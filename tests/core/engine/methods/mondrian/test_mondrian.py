@@ -1,4 +1,4 @@
-"""The static anonymizer: what its groups have, how it cuts, and how much it loses."""
+"""The static anonymizer: its groups, its cuts, and its loss."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def rows_of(*columns: list[float], person: list[int] | None = None, sensitive: l
 def cut(
     quasi_identifiers: dict[str, object], rows: Rows, k: int, l: int | None = None, **how: object
 ) -> list[set[int]]:
-    """The groups as sets of rows, in their order, and those that are left over."""
+    """Return the groups as sets of rows, in order, followed by the rows that are left over."""
     space = space_of(Policy(person="p", quasi_identifiers=quasi_identifiers, k=k, delay_rows=10**6))
     group = partition(space, rows, k, l, **how)
     return [
@@ -72,18 +72,18 @@ def test_a_category_is_cut_by_the_children_of_its_node():
 
 
 def test_children_that_are_too_small_stay_together():
-    # a: 3 rows, b: 1, c: 1; then the children of a are too small as well.
+    # a has 3 rows, b has 1, and c has 1. The children of a are too small as well.
     assert cut(KIND, rows_of([0, 1, 2, 3, 5]), 2) == [{0, 1, 2}, {3, 4}]
-    # c alone is not enough: b, the smaller of the other two, joins it.
+    # c alone is too small, so b, the smaller of the other two, joins it.
     assert cut(KIND, rows_of([0, 1, 2, 3, 4, 5]), 2) == [{0, 1, 2}, {3, 4, 5}]
 
 
 def test_children_that_are_too_small_may_be_left_over():
     rows = rows_of([0, 1, 2, 3, 4, 5])
     assert cut(KIND, rows, 2, spare=1) == [{0, 1, 2}, {3, 4}, {5}]
-    # b and c would be left over, and under the root they lose no more.
+    # b and c would be left over. Grouping them under the root loses no more than that.
     assert cut(KIND, rows_of([0, 1, 2, 3, 5]), 2, spare=2) == [{0, 1, 2}, {3, 4}]
-    # a1 has 8 of 10 rows; c1 and b1 are left over separately: each may become a group later.
+    # a1 has 8 of 10 rows. c1 and b1 are left over separately, because each may become a group later.
     assert cut(KIND, rows_of([0] * 8 + [5, 3]), 3, spare=2) == [set(range(8)), {9}, {8}]
 
 
@@ -92,8 +92,8 @@ def test_a_prefix_is_cut_by_its_next_digit():
     assert cut({"zip": Prefix(length=3)}, rows, 2) == [{0, 1, 2}, {3, 4}, {5, 6}]
 
 
-def test_the_cut_is_along_what_loses_the_least():
-    # By x the groups keep all of y; by y they keep nothing of x.
+def test_the_cut_is_along_the_column_that_loses_least():
+    # A cut by x makes each group exact in x, and a cut by y makes it exact in y: they lose the same, and x comes first.
     both = {"x": Numeric(domain=(0, 10)), "y": Numeric(domain=(0, 10))}
     assert cut(both, rows_of([0, 10, 0, 10], [0, 0, 10, 10]), 2) == [{0, 2}, {1, 3}]
     assert cut(both, rows_of([0, 1, 0, 1], [0, 0, 10, 10]), 2) == [{0, 1}, {2, 3}]
@@ -110,7 +110,7 @@ def test_every_group_has_l_values():
     assert cut(AGE, rows_of([1, 2, 8, 9], sensitive=[1, 2, 1, 2]), 2, 2) == [{0, 1}, {2, 3}]
 
 
-def test_too_few_are_no_group():
+def test_too_few_rows_form_no_group():
     assert cut(AGE, rows_of([1, 2, 3], person=[1, 1, 1]), 2) == [{0, 1, 2}]
     space = space_of(Policy(person="p", quasi_identifiers=AGE, k=2, delay_rows=10))
     assert partition(space, rows_of([1, 2], person=[1, 1]), 2).tolist() == [-1, -1]

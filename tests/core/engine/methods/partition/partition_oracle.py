@@ -1,7 +1,7 @@
 """The method `partition` in plain Python, written from `docs/partition.md`.
 
-It shares no code with `crenel.engine`; the generator and the axes are those of CASTLE's oracle. None is what is
-missing. Sums of floats are loops, since the builtin `sum` compensates from Python 3.12 on.
+It shares no code with `crenel.engine`. The generator and the axes come from CASTLE's oracle. None stands for a missing
+value. Floats are added in loops, because the builtin `sum` compensates for rounding from Python 3.12 on.
 """
 
 from __future__ import annotations

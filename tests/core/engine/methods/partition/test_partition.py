@@ -1,4 +1,4 @@
-"""The method `partition`: what its oracle publishes, the paper's rules, and what an attacker could try."""
+"""The method `partition`: it matches its oracle, follows the paper's rules, and withstands attacks."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_engine_publishes_what_the_oracle_does_for_longer(seed: int):
     assert as_oracle(run(case)) == oracle_run(case)
 
 
-def test_longer_streams_reach_all_there_is():
+def test_longer_streams_reach_every_situation():
     kinds: Counter[int] = Counter()
     merged = 0
     for seed in range(12):
@@ -131,7 +131,7 @@ def sets(rows: Rows) -> list[tuple[bool, ...]]:
     return [tuple(row) for row in (~np.isnan(rows.qi)).tolist()]
 
 
-# -- the cases of the shared suite reach what they are for ---------------------------------------
+# -- the cases of the shared suite reach every situation -----------------------------------------
 
 
 def test_cases_reach_what_they_are_for():
@@ -164,7 +164,7 @@ def test_cases_reach_what_they_are_for():
 def small(
     *batches: list[list[float]], persons: list[int] | None = None, names: str = "ab", **said: Any
 ) -> list[Release]:
-    """The releases of a few rows under k = 2, in order; everything leaves after each batch."""
+    """Return the releases of a few rows under k = 2, in order. The engine is flushed after each batch."""
     settings: dict[str, Any] = {"k": 2, "delay_rows": 1000, "seed": 1, **said}
     policy = Policy(
         person="person",
@@ -206,21 +206,21 @@ def test_neighbours_are_distinct_persons():
     assert alone.kind is Kind.REUSE or alone.kind is Kind.SUPPRESSED
 
 
-def test_the_own_partition_comes_first_though_another_is_nearer():
+def test_the_own_partition_comes_first_even_if_another_is_nearer():
     first, second = small([[10, 10], [10, NAN], [90, 90], [12, NAN]])
     assert seen(first) == ({0, 2}, [(10, 90), (10, 90)])
     assert seen(second) == ({1, 3}, [(10, 12), None])
 
 
 def test_partitions_merge_by_similarity_then_size():
-    """Row 0 has abc. {a, b} (2/3) is as similar as {b, c}, which has more rows; {a} (1/3) is less similar."""
+    """Row 0 has a, b and c. {a, b} and {b, c} are equally similar (2/3), {a} is less (1/3). {b, c} has more rows."""
     rows = [[10, 10, 10], [10, NAN, NAN], [10, 10, NAN], [NAN, 50, 50], [NAN, 60, 60]]
     first, *_ = small(rows, names="abc")
     assert seen(first) == ({0, 3}, [None, (10, 50), (10, 50)])
 
 
-def test_what_is_left_of_a_merged_partition_goes_back():
-    """Row 4 finds row 2 in its own partition, although that was merged for row 0."""
+def test_rows_left_of_a_merged_partition_return_to_it():
+    """Row 4 finds row 2 in its own partition, although that partition was merged for row 0."""
     first, second, *_ = small([[10, 10], [12, NAN], [80, NAN], [14, 90], [82, NAN]], persons=[0, 1, 2, 0, 4])
     assert seen(first) == ({0, 1}, [(10, 12), None])
     assert seen(second) == ({2, 4}, [(80, 82), None])
@@ -236,20 +236,20 @@ def test_rows_without_any_quasi_identifier_leave_together():
     (release,) = small([[NAN, NAN], [NAN, NAN]])
     assert release.kind is Kind.CLUSTER
     assert seen(release) == ({0, 1}, [None, None])
-    assert release.loss == 0.0  # nothing was there to lose
+    assert release.loss == 0.0  # there was nothing to lose
 
 
 # -- loss: definition 5 --------------------------------------------------------------------------
 
 
-def test_what_a_row_had_and_is_not_published_is_lost():
+def test_a_value_that_is_not_published_counts_as_lost():
     (release,) = small([[10, 10, 40], [20, 30, NAN]], names="abc")
     assert seen(release) == ({0, 1}, [(10, 20), (10, 30), None])
     # (0.1 + 0.2 + 1) / 3 for the first, (0.1 + 0.2) / 2 for the second.
     assert release.loss == pytest.approx((1.3 / 3 + 0.3 / 2) / 2)
 
 
-def test_what_is_filled_in_is_lost_as_in_the_paper():
+def test_a_value_that_is_filled_in_counts_as_lost_as_in_the_paper():
     (release,) = small([[10, 10, 40], [20, 30, NAN]], names="abc", parameters={"fill_missing": True})
     assert seen(release) == ({0, 1}, [(10, 20), (10, 30), (40, 40)])
     # (0.1 + 0.2 + 0) / 3 for the first, (0.1 + 0.2 + 1) / 3 for the second.
@@ -260,7 +260,7 @@ def test_what_is_filled_in_is_lost_as_in_the_paper():
 
 
 def reuse_case(x: float, y: float, reuse: str = "best", reuse_for: int = 100) -> Release:
-    """The release of a row at 15 with a neighbour at y, after [10, x] was published."""
+    """Publish [10, x], then return the release of a row at 15 that has a neighbour at y."""
     _, release, *_ = small(
         [[10, 10], [x, 10]], [[15, 10], [y, 10]], parameters={"reuse": reuse, "reuse_for": reuse_for}
     )
@@ -269,10 +269,10 @@ def reuse_case(x: float, y: float, reuse: str = "best", reuse_for: int = 100) ->
 
 
 def test_the_cheaper_is_published():
-    """Line 4 of algorithm 3, with the comparison the right way round."""
+    """Line 4 of algorithm 3, with its comparison corrected."""
     assert reuse_case(20, 90).kind is Kind.REUSE  # [10, 20] is cheaper than [15, 90]
     assert reuse_case(60, 20).kind is Kind.CLUSTER  # [15, 20] is cheaper than [10, 60]
-    assert reuse_case(20, 25).kind is Kind.CLUSTER  # of equals, the group: it releases more rows
+    assert reuse_case(20, 25).kind is Kind.CLUSTER  # at equal cost, the group is better: it releases more rows
 
 
 def test_reuse_off():
@@ -280,20 +280,20 @@ def test_reuse_off():
 
 
 def test_reuse_for_rows():
-    """Two rows have arrived since [10, 20] was published."""
+    """Two more rows have arrived since [10, 20] was published."""
     assert reuse_case(20, 90, reuse_for=2).kind is Kind.CLUSTER
     assert reuse_case(20, 90, reuse_for=3).kind is Kind.REUSE
 
 
-def test_reuse_is_of_the_same_partition():
-    """The third row is inside [10, 20] but has another set: the box would tell that it has all of the box's columns."""
+def test_a_row_reuses_only_boxes_of_its_own_partition():
+    """The third row is inside [10, 20] but lacks b. Publishing it under the box would claim that it has b."""
     released = small([[10, 10], [20, 10]], [[15, NAN]], parameters={"reuse_for": 100})
     assert released[-1].kind is Kind.SUPPRESSED
 
 
 @pytest.mark.parametrize("reuse", ["best", "uniform", "weighted"])
 def test_choice_among_reusable_generalizations(reuse: str):
-    """How often each of [10, 30] and [0, 40] is chosen, which both contain the rows at 20."""
+    """[10, 30] and [0, 40] both contain the row at 20: count how often each of them is chosen."""
     chosen: Counter[float] = Counter()
     for seed in range(200):
         batches = [[10, 10], [30, 10]], [[0, 10], [40, 10]], [[20, 10], [90, 10]]
@@ -302,9 +302,9 @@ def test_choice_among_reusable_generalizations(reuse: str):
     if reuse == "best":
         assert chosen == {30.0: 200}
     elif reuse == "uniform":
-        assert 70 <= chosen[30.0] <= 130  # 100 on average; outside with a probability below 1e-4
+        assert 70 <= chosen[30.0] <= 130  # the mean is 100, and the probability of a value outside is below 1e-4
     else:
-        # Losses 0.1 and 0.2: exp(-2 * 2/3) to exp(-2 * 4/3), or 0.79 to 0.21.
+        # Losses 0.1 and 0.2 have the weights exp(-2 * 2/3) and exp(-2 * 4/3), so the shares are 0.79 and 0.21.
         assert 130 <= chosen[30.0] <= 185
     assert chosen[30.0] + chosen[40.0] == 200
 
@@ -316,11 +316,11 @@ def last_of(released: list[Release], row: int) -> Release:
 # -- what an attacker could try ------------------------------------------------------------------
 
 
-def test_who_alone_has_an_attribute_is_not_seen_by_it():
-    """An attacker knows that only one person's device measures b. A row that showed a b would be that person's."""
+def test_a_person_who_alone_has_an_attribute_is_not_recognized_by_it():
+    """An attacker knows that only one person's device measures b. A row that alone showed b would be that person's."""
     for fill in (False, True):
         (release,) = small([[10, 50], [12, NAN]], parameters={"fill_missing": fill})
-        # One box for all: it shows b of both rows, or of none.
+        # Both rows share one box, which shows b for both or for neither.
         assert len(release.rows) == 2
         assert (seen(release)[1][1] is not None) is fill
 
@@ -375,21 +375,21 @@ def policy(**said: Any) -> Policy:
         ({"parameters": {"fill_missing": "yes"}}, "fill_missing must be true or false"),
     ],
 )
-def test_what_a_policy_must_not_say(said: dict[str, Any], expected: str):
+def test_settings_that_a_policy_must_not_have(said: dict[str, Any], expected: str):
     with pytest.raises(PolicyError) as error:
         policy(**said)
     assert expected in str(error.value)
 
 
-def test_what_a_policy_may_say():
-    assert policy(parameters={"reuse": False}).parameters.reuse is Reuse.OFF  # YAML's bare off
+def test_settings_that_a_policy_may_have():
+    assert policy(parameters={"reuse": False}).parameters.reuse is Reuse.OFF  # how YAML reads a bare off
     timed = policy(delay="1h", parameters={"reuse_for": "90s", "reuse": "weighted", "eta": 2})
     assert timed.parameters.reuse_for == "90s"
     assert Policy.from_dict(timed.to_dict()) == timed
 
 
 def test_reuse_for_a_duration():
-    """[10, 20] was published at 2s: at 5s it is younger than 4s, but not younger than 3s."""
+    """[10, 20] was published at 2 s. At 5 s its age is below 4 s, but not below 3 s."""
     for reuse_for, kind in (("3s", Kind.CLUSTER), ("4s", Kind.REUSE)):
         rows = Rows(
             qi=np.array([[10.0], [20.0], [15.0], [90.0]]),

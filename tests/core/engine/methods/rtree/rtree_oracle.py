@@ -1,7 +1,7 @@
 """The four methods of continuous publishing in plain Python, written from `docs/continuous.md`.
 
-A list of leaves instead of a tree, and everything computed anew each time. Sums of floats are loops, in the order of
-the page. What it has of the oracle of castle is the keystream and the quasi-identifiers' axes.
+It has a list of leaves instead of a tree, and computes everything anew each time. It adds floats in loops, in the order
+that the page gives. It takes the keystream and the quasi-identifiers' axes from CASTLE's oracle.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ Box = tuple[tuple[float, ...], tuple[float, ...]]
 class Leaf:
     rows: list[Row]
     split_at: int
-    #: The publishing time, if there is one.
+    #: The publishing time, if one is set.
     due: int | None = None
 
 
 @dataclass(eq=False)
 class Chain:
-    #: (number, point) from the head on.
+    #: Pairs of number and point, from the head on.
     links: list[tuple[int, tuple[float, ...]]] = field(default_factory=list)
     successor: int = -1
 
@@ -80,7 +80,7 @@ class ContinuousOracle:
         self.arrivals, self.clock, self.released = 0, FIRST_MOMENT, 0
         self.rate_rows, self.rate_since = 0.0, 0.0
         self.over = False
-        #: By row number: the instant from which it is no longer held back.
+        #: For each row number, the instant from which the row is no longer held back.
         self.patience: dict[int, int] = {}
         self.out: list[OracleRelease] = []
 
@@ -141,7 +141,7 @@ class ContinuousOracle:
         return [row for row in leaf.rows if row in found[0]], [row for row in leaf.rows if row in found[1]]
 
     def split(self, leaf: Leaf) -> list[Leaf]:
-        """The leaf, or the two that it was cut into."""
+        """Return the leaf, or the two leaves that it was cut into."""
         if len(leaf.rows) < leaf.split_at:
             return [leaf]
         halves = self.cut(leaf)
@@ -193,7 +193,7 @@ class ContinuousOracle:
     def held(self) -> int:
         return sum(len(leaf.rows) for leaf in self.leaves) + self.beside
 
-    #: Rows that are held and in no leaf.
+    #: The number of held rows that are in no leaf.
     beside = 0
 
     def schedule(self, leaf: Leaf) -> None:
@@ -277,7 +277,7 @@ class ContinuousOracle:
             best = growth.index(min(growth))
             loss += growth[best]
             small = self.joined([small, (near[best], near[best])])
-            # The order does not matter: the last one takes the place of the one that leaves.
+            # The order does not matter, so the last point takes the place of the removed one.
             near[best] = near[-1]
             near.pop()
         return loss
@@ -363,7 +363,7 @@ class ContinuousOracle:
     # -- rows in ---------------------------------------------------------------------------------
 
     def place(self, row: Row, beside: int) -> None:
-        """`beside`: other rows that are held and in no leaf."""
+        """Insert a row into a leaf. `beside` is the number of other held rows that are in no leaf."""
         self.beside = beside
         without = [leaf for leaf in self.leaves if all(other.person != row.person for other in leaf.rows)]
         if not without:
@@ -383,7 +383,7 @@ class ContinuousOracle:
         return self.enlargement(box, (row.qi, row.qi)), self.loss(box)
 
     def next_by_time(self) -> tuple[int, int, Leaf, Row] | None:
-        """The next event: (moment, place among the leaves, leaf, row)."""
+        """Return the next event: its moment, the leaf's place among the leaves, the leaf, and the row."""
         if self.delay is None or not self.leaves:
             return None
         events = []

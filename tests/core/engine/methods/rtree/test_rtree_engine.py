@@ -1,4 +1,4 @@
-"""Continuous publishing: the engine does what the oracle does and the paper says, and tells attackers no more."""
+"""Continuous publishing: the engine matches the oracle and the paper's examples, and withstands attacks."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ MICRO_STREAM = [
     ("David", "21040", "surgeon", 36),
     ("Edward", "10250", "sessional instructor", 28),
 ]
-#: Table 3, by equivalence class: names, and the generalization they share.
+#: Table 3: for each equivalence class its names, and the generalization that they share.
 EXAMPLE_5 = [
     (["Allen", "Betty", "Cathy"], ("*****", "professional", (32.0, 42.0))),
     (["Allen", "David", "Edward"], ("*****", "professional", (28.0, 36.0))),
@@ -140,7 +140,7 @@ def test_example_5() -> None:
 
 
 def clouds(n: int, seed: int = 0) -> Rows:
-    """A dense cloud and a sparse one, with persons who return."""
+    """Make rows in a dense and a sparse cloud, with persons who return."""
     random = np.random.default_rng(seed)
     dense = random.random(n) < 0.8
     qi = np.where(dense[:, None], random.normal(2.0, 0.3, (n, 2)), random.uniform(4.0, 10.0, (n, 2)))
@@ -182,12 +182,12 @@ def test_about_active_rows_are_held(method: str, instant: str | None) -> None:
     for start in range(0, 6000, 50):
         engine.push(case.rows.slice(start, start + 50))
         held.append(engine.held)
-    # An instant of 50 rows is coarse: all leaves that are due within one leave at once.
+    # An instant of 50 rows is coarse: all leaves that are due within one instant leave at once.
     assert (120 if instant == "50ms" else 200) < np.mean(held[40:]) < 450
 
 
 def costs(method: str, rows: Rows, **said: object) -> tuple[float, float, float]:
-    """Information loss, uncertainty penalty, mean delay."""
+    """Return the information loss, the uncertainty penalty and the mean delay."""
     case = Case(policy=policy_of(method, **said), rows=rows)
     report = audited(case, run(case))
     assert report.information_loss is not None
@@ -197,14 +197,14 @@ def costs(method: str, rows: Rows, **said: object) -> tuple[float, float, float]
 
 
 def test_each_method_loses_less_than_the_one_before() -> None:
-    """The order in the paper's figures, in the mean of a few seeds; density and basic are close."""
+    """The mean losses over a few seeds have the order of the paper's figures. Density and basic are close."""
     losses = {m: np.mean([costs(m, clouds(4000, s), k=10)[0] for s in range(4)]) for m in METHODS}
     assert losses["rtree-full"] < losses["rtree-density"] < 1.02 * losses["rtree"]
     assert losses["rtree"] < losses["min-delay"]
 
 
 def test_an_empty_region_has_a_finite_weight() -> None:
-    """Without a sample, 1/SPr is infinite. The window is so short here that most leaves have none."""
+    """If a leaf has no sampled row, 1/SPr is infinite. Here the window is so short that most leaves have none."""
     parameters = {"window_rows": 1, "sample": 1, "alpha": 0.5, "active_rows": 50}
     case = Case(policy=policy_of("rtree-density", parameters=parameters), rows=clouds(2000))
     engine = case.engine()
@@ -215,7 +215,7 @@ def test_an_empty_region_has_a_finite_weight() -> None:
 
 
 def test_alpha_0_weighs_all_leaves_as_the_basic_method_does() -> None:
-    """(1 + 0)^wait is 1: beta and gamma are the same."""
+    """(1 + 0)^wait is 1, so beta equals gamma."""
     parameters = {"alpha": 0.0, "sample": 50, "window_rows": 500}
     _, penalty, delay = costs("rtree-density", clouds(3000), parameters=parameters)
     _, basic_penalty, basic_delay = costs("rtree", clouds(3000))
@@ -233,7 +233,7 @@ def take(chains: chain_sampling.Chains, random: Random, numbers: np.ndarray, poi
 
 @pytest.mark.parametrize("window", [1, 7, 50])
 def test_chains_sample_the_window_uniformly(window: int) -> None:
-    """Every row of the window is sampled equally often, within 5 deviations, at moments that share no row."""
+    """Rows of the window are sampled equally often, within 5 standard deviations, at moments that share no row."""
     size, seen, moments = 400, np.zeros(window), 0
     chains = empty_chains(size, window, 1)
     numbers = np.zeros(1, dtype=[("draws", "i8")])
@@ -264,31 +264,31 @@ def test_a_release_counts_its_persons_by_its_rows(method: str, data: st.DataObje
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_many_rows_of_few_persons_are_no_company(method: str) -> None:
+def test_many_rows_of_few_persons_form_no_group(method: str) -> None:
     """An attacker who floods the stream with k - 1 identities does not get a victim's row published alone."""
     rows = clouds(400)
     rows = replace(rows, person=np.arange(400) % 4)
-    rows.person[::100] = 99  # the victim, now and then: only five persons in all
+    rows.person[::100] = 99  # the victim's rows: there are only five persons in all
     case = Case(policy=policy_of(method, k=6, delay_rows=50), rows=rows)
     releases = run(case)
     assert set(releases.kind.tolist()) == {Kind.SUPPRESSED}
 
 
 def test_rows_that_are_held_back_leave_no_trace() -> None:
-    """A box contains the published rows only: one that also contained the rows held back would reveal them early."""
+    """A box fits the published rows alone. If it also contained the rows held back, it would reveal them early."""
     case = Case(policy=policy_of("rtree-full", delay_rows=500), rows=clouds(3000))
     releases = run(case)
     for release in releases:
         qi = case.rows.qi[release.rows]
         np.testing.assert_array_equal(release.lo, qi.min(axis=0))
         np.testing.assert_array_equal(release.hi, qi.max(axis=0))
-    # Rows were held back: most releases have exactly k rows, unlike those of the other methods.
+    # Rows were in fact held back: most releases have exactly k rows, unlike those of the other methods.
     sizes = {m: run(Case(policy=policy_of(m), rows=clouds(3000))).sizes for m in ("rtree-density", "rtree-full")}
     assert np.mean(sizes["rtree-full"] == 5) > 0.8 > np.mean(sizes["rtree-density"] == 5)
 
 
-def test_when_a_leaf_leaves_cannot_be_foretold() -> None:
-    """An attacker who knows all rows and the method, but not the key, cannot know the moments: they are drawn."""
+def test_the_moment_of_a_release_cannot_be_predicted() -> None:
+    """Moments are drawn at random: an attacker who knows all rows and the method, but not the key, cannot know them."""
     moments = set()
     for secret in (b"one", b"two", b"three"):
         releases = run(Case(policy=policy_of("rtree", seed=None), rows=clouds(300), secret=secret))
@@ -296,7 +296,7 @@ def test_when_a_leaf_leaves_cannot_be_foretold() -> None:
     assert len(moments) == 3
 
 
-# -- what is refused -----------------------------------------------------------------------------
+# -- policies that are refused -------------------------------------------------------------------
 
 REFUSED = {
     "t": ({"t": 0.5}, "is not kept by the method 'rtree-full': leave it out, or choose"),
@@ -310,7 +310,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("said", "sentence"), REFUSED.values(), ids=REFUSED)
-def test_what_a_policy_must_not_say(said: dict[str, object], sentence: str) -> None:
+def test_settings_that_a_policy_must_not_have(said: dict[str, object], sentence: str) -> None:
     with pytest.raises(PolicyError) as raised:
         policy_of("rtree-full", **said)
     assert sentence in str(raised.value)

@@ -1,4 +1,4 @@
-"""The tree alone: its invariants hold, whatever is inserted and deleted."""
+"""The tree alone: its invariants hold after any insertions and deletions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ POINTS = st.tuples(st.integers(0, 10), st.integers(0, 6), st.sampled_from([0, 1,
 
 
 class Tried:
-    """A tree, and what must be in it."""
+    """A tree, and the rows that must be in it."""
 
     def __init__(self, k: int, l: int | None) -> None:
         self.k, self.l = k, l
@@ -47,7 +47,7 @@ class Tried:
         members = {leaf: set(self.tree.rows_of(leaf)) for leaf in nearest}
         number = self.tree.insert(at, person, () if self.l is None else (value,))
         self.rows[number] = (at, person, value)
-        # The other rows of its leaf were all in one leaf of least enlargement before.
+        # Before, all other rows of its leaf were together in one leaf of least enlargement.
         company = set(self.tree.rows_of(self.tree.leaf_of(number))) - {number}
         assert not company if not without else any(company <= before for before in members.values())
 

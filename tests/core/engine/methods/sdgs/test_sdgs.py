@@ -1,4 +1,4 @@
-"""(k, beta)-SDGS: windows, the grid, and what the proof needs of them."""
+"""(k, beta)-SDGS: windows, the grid, and the properties that the proof needs."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def groups(releases: Releases) -> list[Release]:
 
 
 def oracle(case: Case) -> list[tuple[str, int, tuple[float, ...], frozenset[int]]]:
-    """What is published and suppressed if everybody is sampled: (kind, moment, box, rows)."""
+    """Return all releases if everybody is sampled, as tuples of kind, moment, box and rows."""
     policy, rows = case.policy, case.rows
     tick = policy.tick
     length = None if policy.delay is None else policy.delay // tick * tick
@@ -169,7 +169,7 @@ def test_it_is_what_the_page_says(drawn: Case):
     assert sorted(found, key=repr) == sorted(oracle(case), key=repr)
 
 
-# -- what the proof needs --------------------------------------------------------------------------------------------
+# -- the properties that the proof needs -----------------------------------------------------------------------------
 
 
 def test_persons_are_sampled_as_a_whole_in_each_window():
@@ -188,17 +188,17 @@ def test_persons_are_sampled_as_a_whole_in_each_window():
 
 
 def test_a_person_counts_once_and_leaves_once_in_a_window():
-    """Four persons count as four, however many rows they have, and nobody has two rows in a cell."""
+    """Four persons count as four, no matter how many rows they have, and nobody has two rows in a cell."""
     everybody = {"beta_sample": 1.0, "grid": {"x": 1, "c": 0}, "cover": "quasi_identifiers"}
     of = policy(parameters=everybody, delay=100_000)
     assert not groups(released(of, stream(400, persons=4)))
     (group,) = groups(released(of, stream(400, persons=7)))
     assert len(group.rows) == group.persons == 7
-    assert sorted(group.rows.tolist())[0] == 0  # the first row of each
+    assert sorted(group.rows.tolist())[0] == 0  # the first row of each person
 
 
-def test_one_person_changes_their_own_cell_alone():
-    """The proof looks at one cell: a person's values do not change how other cells are published."""
+def test_a_person_changes_only_their_own_cell():
+    """The proof considers a single cell, so a person's values must not change how other cells are published."""
     of, rows = policy(k=3), stream(3_000)
     first = released(of, rows)
     chosen = next(iter(groups(first))).rows[0]
@@ -210,28 +210,28 @@ def test_one_person_changes_their_own_cell_alone():
         return {(r.moment, *r.lo, *r.hi, frozenset(r.rows.tolist())) for r in groups(releases)}
 
     changed = others(first) ^ others(second)
-    # The person's old cell and new cell, before and after.
+    # The person's old cell and new cell, each before and after the change.
     assert 1 <= len(changed) <= 4
 
 
-def test_what_fewer_than_k_have_never_leaves():
+def test_a_value_of_fewer_than_k_persons_is_never_published():
     """A sensitive value that only one person has would reveal that person, with the probability of being sampled."""
     rows = stream(3_000)
     rows.sensitive[:] = rows.sensitive % 3
-    rows.sensitive[::500] = 3  # two or three in a window
+    rows.sensitive[::500] = 3  # two or three rows in each window
     of = policy(parameters={"beta_sample": 1.0, "grid": {"x": 1, "c": 0}})
     releases = released(of, rows)
     for group in groups(releases):
         counts = np.bincount(rows.sensitive[group.rows, 0])
         assert ((counts == 0) | (counts >= of.k)).all()
     assert len(groups(releases)) > 1
-    # Where only the quasi-identifiers are covered, it does.
+    # If only the quasi-identifiers are covered, such values are published.
     loose = replace(of, parameters=replace(of.parameters, cover="quasi_identifiers"))
     assert any(0 < np.sum(rows.sensitive[g.rows, 0] == 3) < of.k for g in groups(released(loose, rows)))
 
 
 def test_the_sampled_count_of_a_cell_is_binomial():
-    """The assumption of theorem 2, over many windows of 40 persons in one cell."""
+    """Theorem 2 assumes it. Checked over many windows of 40 persons in one cell."""
     of = policy(k=2, delay=16, parameters={"beta_sample": 0.3, "grid": {"x": 1, "c": 0}, "cover": "quasi_identifiers"})
     windows, persons = 400, 40
     n = windows * persons
@@ -256,7 +256,7 @@ def test_the_grid_does_not_depend_on_the_data():
     assert {box[1:] for box in boxes if box[0] == 1} <= {(0, 1), (2, 4), (5, 5)}
 
 
-def test_rows_leave_in_no_order():
+def test_rows_leave_in_random_order():
     of = policy(parameters={"beta_sample": 1.0, "grid": {"x": 1, "c": 0}, "cover": "quasi_identifiers"})
     orders = [group.rows.tolist() for group in groups(released(of, stream(2_000)))]
     assert orders
@@ -273,8 +273,8 @@ def test_windows_by_time_end_on_their_own_moments():
     assert (release.kind, release.rows.tolist()) == (Kind.SUPPRESSED, [1])
 
 
-def test_after_a_flush_windows_are_others():
-    """A person who was not sampled before the flush may be sampled after it, as in any other window."""
+def test_a_flush_begins_new_windows():
+    """A person who was not sampled before the flush may be sampled after it, as in every new window."""
     of = policy(delay=None, delay_rows=1000, parameters={"beta_sample": 0.5})
     rows = stream(200)
     engine = create_engine(of)
@@ -287,7 +287,7 @@ def test_after_a_flush_windows_are_others():
 
 
 def chance_of_a_box_above(limit: float, near: int, with_it: bool, runs: int = 300) -> float:
-    """How often a box reaches above `limit`: rows lie in [0, 20], `near` of them and perhaps one more at 95."""
+    """Return how often a box reaches above `limit`. `near` rows (and one if `with_it`) lie at 95, others in [0, 20]."""
     seen = 0
     for seed in range(runs):
         of = Policy(
@@ -308,12 +308,12 @@ def chance_of_a_box_above(limit: float, near: int, with_it: bool, runs: int = 30
 
 
 @pytest.mark.parametrize("near", [0, 39])
-def test_it_stands_the_test_that_castleguard_fails(near: int):
-    """One more row changes little, in a cell of its own or in one that is published half of the time."""
+def test_it_withstands_the_attack_that_refutes_castleguard(near: int):
+    """One more row changes little, in an empty cell or in a cell that is published half of the time."""
     present, absent = (chance_of_a_box_above(70, near, with_it) for with_it in (True, False))
     statement = stated(policy(k=20, parameters={"beta_sample": 0.5}))
     assert statement is not None
-    # Five standard deviations, at most, over 300 runs: 0.14, for a difference that may be 0.46.
+    # At most five standard deviations of 300 runs, which is 0.14. The difference could be as large as 0.46.
     error = 5 * math.sqrt(0.25 / 300)
     for one, other in ((present, absent), (absent, present)):
         assert one <= math.exp(statement.epsilon) * other + statement.delta + (error if near else 0.0)
@@ -370,13 +370,13 @@ def test_what_the_proof_does_not_allow_is_refused(changes: dict[str, Any], said:
     assert said in str(raised.value)
 
 
-def test_it_is_allowed_where_it_is_not_covered():
+def test_other_columns_are_allowed_if_only_quasi_identifiers_are_covered():
     loose = policy(publish=["p"], parameters={"cover": "quasi_identifiers"})
     assert Policy.from_dict(loose.to_dict()) == loose
     statement = stated(loose)
     assert statement is not None
     assert "the quasi-identifiers alone" in str(statement)
-    # One person's value may then decide whether a cell is published: nothing can be stated.
+    # With l, one person's value may decide whether a cell is published, so nothing can be stated.
     assert stated(replace(loose, l=2)) is None
 
 
