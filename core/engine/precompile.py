@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,18 @@ import numpy as np
 from crenel.encoding.rows import Rows
 from crenel.engine import Engine, create_engine
 from crenel.engine.compiled import Compiled
-from crenel.engine.kernels.compiler import FOLDER
+from crenel.engine.kernels import compiler
 from crenel.policy import Policy
 from crenel.policy.methods import find
 
-__all__ = ["FOLDER", "compile_family", "families"]
+__all__ = ["compile_family", "families", "folder"]
 
 _ROWS = 60
+
+
+def folder() -> Path | None:
+    """Return the folder that keeps compiled code; None if no place can be written to."""
+    return compiler.FOLDER
 
 
 def families(methods: Iterable[str]) -> list[tuple[str, ...]]:
@@ -35,7 +41,7 @@ def families(methods: Iterable[str]) -> list[tuple[str, ...]]:
 
 
 def compile_family(methods: Iterable[str]) -> None:
-    """Let each method do everything once. Compiled code is kept in `FOLDER`, unless that is None."""
+    """Let each method do everything once. Compiled code is kept in `folder()`, if there is one."""
     for method in methods:
         declared = find(method)
         promises: list[dict[str, Any]] = [{}]

@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     wanted = arguments.methods or methods.names()
     for name in wanted:
         methods.find(name)  # says which methods there are
-    if precompile.FOLDER is None:
+    if precompile.folder() is None:
         print(
             "crenel: compiled code cannot be kept: neither the installation nor the home folder can be written to. "
             "Set NUMBA_CACHE_DIR to a folder that can.",
@@ -48,5 +48,5 @@ def run(arguments: argparse.Namespace) -> int:
         for done in as_completed(running):
             done.result()
             print(f"{', '.join(running[done])}: compiled after {time.monotonic() - began:.0f} s", flush=True)
-    print(f"kept in {precompile.FOLDER}")
+    print(f"kept in {precompile.folder()}")
     return 0

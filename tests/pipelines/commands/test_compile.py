@@ -51,6 +51,6 @@ def test_an_unknown_method_is_refused(capsys: pytest.CaptureFixture[str]) -> Non
 def test_without_a_folder_nothing_is_compiled(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(precompile, "FOLDER", None)
+    monkeypatch.setattr(precompile, "folder", lambda: None)
     assert main(["compile"]) == 1
     assert "Set NUMBA_CACHE_DIR" in capsys.readouterr().err
