@@ -1,4 +1,6 @@
-"""The decorators that compile kernels, and the folder that keeps the compiled code. Only this module imports numba.
+"""The decorators that compile kernels, and the folder that keeps the compiled code.
+
+Only this module and `linking` import numba.
 
 numba keeps compiled code on disk, but it recompiles a function only when the function's own file changes: a caller in
 another file would go on running the old code. Therefore the folder's name has a digest of the sources of all kernels:
@@ -22,6 +24,8 @@ from typing import Any, TypeVar, cast
 
 import numba
 
+from crenel.engine.kernels.linking import pipelines
+
 _Function = TypeVar("_Function")
 _ENGINE = Path(__file__).resolve().parent.parent
 _PREFIX = "crenel-kernels-"
@@ -36,7 +40,7 @@ _IMPORT = re.compile(rb"^from crenel\.(engine\.[\w.]+) import", re.MULTILINE)
 
 def kernel(function: _Function) -> _Function:
     """Compile a function that Python calls."""
-    return _compiled(function, counts_references=True)
+    return _compiled(function, keep=True, counts_references=True, **_KERNEL)
 
 
 def inner(function: _Function) -> _Function:
@@ -69,14 +73,18 @@ def inlined(function: _Function) -> _Function:
     return _compiled(function, inline="always")
 
 
-_INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+_KERNEL, _BELOW = pipelines()
+_INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, **_BELOW}
 
 
-def _compiled(function: _Function, *, counts_references: bool | None = None, **options: Any) -> _Function:
+def _compiled(
+    function: _Function, *, keep: bool = False, counts_references: bool | None = None, **options: Any
+) -> _Function:
+    """Decorate a function. Only kernels are worth keeping on disk: the code of what they call is in theirs."""
     if counts_references is not None and _HAS_NRT_FLAG:
         options["_nrt"] = counts_references
     with _cache_folder_in_use():
-        return cast(_Function, numba.njit(cache=FOLDER is not None, nogil=True, **options)(function))
+        return cast(_Function, numba.njit(cache=keep and FOLDER is not None, nogil=True, **options)(function))
 
 
 def _has_nrt_flag() -> bool:

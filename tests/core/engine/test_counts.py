@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 
-import numba
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from crenel.engine.kernels import distinct_counts
+from crenel.engine.kernels.compiler import kernel
 
 #: The table is so small that entries collide and wrap around its end.
 SIZE = 16
 
 
-@numba.njit
+@kernel
 def count(table: np.ndarray, up: bool, group: int, value: int) -> int:
     """Call the functions from a kernel, because plain Python cannot."""
     return (

@@ -140,7 +140,7 @@ def test_the_digest_covers_everything_that_kernels_import() -> None:
             assert not (isinstance(node, ast.Import) and any(name.name.startswith("crenel") for name in node.names))
 
 
-def test_only_the_compiler_imports_numba() -> None:
+def test_only_two_modules_import_numba() -> None:
     importing = {
         path.name
         for path in CORE.rglob("*.py")
@@ -148,7 +148,22 @@ def test_only_the_compiler_imports_numba() -> None:
         if (isinstance(node, ast.Import) and any(name.name.split(".")[0] == "numba" for name in node.names))
         or (isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "numba")
     }
-    assert importing == {"compiler.py"}
+    assert importing == {"compiler.py", "linking.py"}
+
+
+@pytest.mark.slow
+def test_without_the_late_linking_the_releases_are_the_same() -> None:
+    """Simulates a numba that links in another way. The first run compiles everything again, and optimizes more."""
+    program = """
+from numba.core import codegen
+
+del codegen.CodeLibrary._ensure_finalized
+
+from crenel.engine.kernels import linking
+
+print(linking.pipelines())
+"""
+    assert run(digests.FILE.parents[3], program=program) == ["({},", "{})"]
 
 
 @pytest.mark.slow

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import astuple, replace
 
-import numba
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 
 from crenel.encoding.rows import Rows
 from crenel.engine import Kind, Releases, SnapshotError
+from crenel.engine.kernels.compiler import kernel
 from crenel.engine.kernels.generator import Random
 from crenel.engine.methods.rtree import chain_sampling
 from crenel.engine.methods.rtree.rtree_engine import empty_chains
@@ -226,7 +226,7 @@ def test_alpha_0_weighs_all_leaves_as_the_basic_method_does() -> None:
 # -- sampling ------------------------------------------------------------------------------------
 
 
-@numba.njit
+@kernel
 def take(chains: chain_sampling.Chains, random: Random, numbers: np.ndarray, point: np.ndarray, number: int) -> None:
     chain_sampling.sample_row(chains, random, numbers, point, number)
 
