@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["PolicyError", "Rejected", "SnapshotError"]
+__all__ = ["PolicyError", "Rejected", "SnapshotError", "Unrecoverable"]
 
 #: The dotted path of a field, possibly empty, and the rest of the sentence on what is wrong with it.
 Problem = tuple[str, str]
@@ -49,7 +49,15 @@ class Rejected(ValueError):
         self.reason = reason
 
 
-class SnapshotError(ValueError):
+class Unrecoverable(Exception):
+    """A failure that trying again cannot cure. Its message is made of sentences, and holds no value of a row.
+
+    A runner that restarts failed jobs by itself must not restart one that fails with this: see
+    `crenel.runners.flink.job_follower`.
+    """
+
+
+class SnapshotError(Unrecoverable, ValueError):
     """Stored state that cannot be restored."""
 
 

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from crenel.errors import Rejected
-from crenel.pipelines.kafka.topics import Topic, consumer
+from crenel.pipelines.kafka.broker_errors import InputLost, is_unknown_topic, refusal
+from crenel.pipelines.kafka.clients import consumer
+from crenel.pipelines.kafka.topics import Topic
 from crenel.pipelines.kafka.values import Unreadable, values
 from crenel.policy import Policy, columns
 from crenel.runners import JobFailed
@@ -88,7 +90,8 @@ class PartitionReader:
             wait: Seconds to wait for records. By default some time, or none if the end was reached before.
 
         Raises:
-            JobFailed: the broker refuses, or has deleted records that were to be read.
+            InputLost: the broker has deleted records that were to be read.
+            JobFailed: the broker refuses.
         """
         if wait is None:
             wait = 0.0 if self.is_at_end else _WAIT
@@ -111,17 +114,17 @@ class PartitionReader:
             if self._end_since is None:
                 self._end_since = self._clock()
         elif error.code() in (codes._AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE):
-            msg = f"{self._topic!r}: the broker deleted records before they were read."
-            raise JobFailed(msg)
-        elif error.fatal() or error.code() in (
-            codes.TOPIC_AUTHORIZATION_FAILED,
-            codes.UNKNOWN_TOPIC_OR_PART,
-            codes._UNKNOWN_TOPIC,
-            codes._UNKNOWN_PARTITION,
-            codes._AUTHENTICATION,
+            msg = (
+                f"{self._topic!r}: the broker deleted records before they were read. Keep records longer "
+                "(retention.ms), and start a new run; what was deleted cannot be published."
+            )
+            raise InputLost(msg)
+        elif (
+            error.fatal()
+            or is_unknown_topic(error)
+            or error.code() in (codes.TOPIC_AUTHORIZATION_FAILED, codes._AUTHENTICATION)
         ):
-            msg = f"{self._topic!r}: cannot be read: {error.str().rstrip('.')}."
-            raise JobFailed(msg)
+            raise JobFailed(refusal(self._topic, error))
         # The client retries after all other errors.
 
     def _open(self, message: Any) -> Row | Refused:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import threading
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -19,7 +18,8 @@ import apache_beam as beam
 import numpy as np
 from apache_beam.metrics import Metrics
 
-from crenel.pipelines.kafka.topics import Topic, producer
+from crenel.pipelines.kafka.clients import shared_producer
+from crenel.pipelines.kafka.topics import Topic
 from crenel.pipelines.kafka.values import JsonValues, values
 from crenel.runners import JobFailed
 from crenel.transforms._publish.emitter import NAMESPACE, PUBLISHED, RELEASES
@@ -146,7 +146,7 @@ class _Sender:
     """
 
     def __init__(self, topics: Mapping[str, Topic]) -> None:
-        self._clients = {output: (_producer(topic), topic.name) for output, topic in topics.items()}
+        self._clients = {output: (shared_producer(topic), topic.name) for output, topic in topics.items()}
         self._failed: list[str] = []
 
     def send(self, output: str, name: bytes, value: bytes) -> None:
@@ -175,19 +175,6 @@ class _Sender:
             said = failed[0].rstrip(".") if failed else "the broker does not answer"
             msg = f"{max(left, len(failed))} records could not be written: {said}."
             raise JobFailed(msg)
-
-
-_LOCK = threading.Lock()
-_PRODUCERS: dict[Any, Any] = {}
-
-
-def _producer(topic: Topic) -> Any:
-    """The process's producer for a cluster: each has threads and connections of its own."""
-    key = (os.getpid(), topic.servers, topic.settings)
-    with _LOCK:
-        if key not in _PRODUCERS:
-            _PRODUCERS[key] = producer(topic.servers, dict(topic.settings))
-        return _PRODUCERS[key]
 
 
 def _opened(path: Path, *, private: bool) -> IO[bytes]:

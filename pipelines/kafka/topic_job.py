@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,9 +22,10 @@ from apache_beam import typehints
 from crenel.pipelines.command_errors import CommandError
 from crenel.pipelines.files.file_job import Launch, Outcome
 from crenel.pipelines.files.scratch import Scratch
-from crenel.pipelines.kafka import topics
+from crenel.pipelines.kafka import clients
+from crenel.pipelines.kafka.partition_ranges import Partition, elements
 from crenel.pipelines.kafka.sink import EncodeRows, WriteRecords
-from crenel.pipelines.kafka.source import ReadPartition, elements
+from crenel.pipelines.kafka.source import ReadPartition
 from crenel.pipelines.kafka.topics import Topic, is_topic
 from crenel.pipelines.kafka.values import derived, values
 from crenel.policy import Policy
@@ -41,9 +42,6 @@ _RECORD = typehints.Tuple[str, bytes, bytes]
 _LINES = (".jsonl", ".ndjson", ".json")
 #: The name of the counts among the notes of a run.
 _COUNTS = "counts"
-
-#: The first and the last offset to read, by partition.
-_Bounds = Mapping[int, tuple[int, int | None]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,19 +134,19 @@ def run(
         JobFailed: the run failed.
     """
     began = time.monotonic()
-    bounds = topics.bounds(request.source)
+    partitions = _partitions(request.source)
     for place in request.outputs.values():
         if isinstance(place, Topic):
-            topics.partitions(place)
+            clients.exists(place)
             values(place)
     values(request.source)
     if not local:
-        launch(lambda pipeline: build(pipeline, request, bounds), 0, request.policy.shards)
+        launch(lambda pipeline: build(pipeline, request, partitions), 0, request.policy.shards)
         return None
     scratch = Scratch.begin(None, watched=watch is not None)
     try:
         with nullcontext() if watch is None else watch(scratch):
-            launch(lambda pipeline: build(pipeline, request, bounds, scratch), 0, 1)
+            launch(lambda pipeline: build(pipeline, request, partitions, scratch), 0, 1)
         outcome = _outcome(scratch)
         outcome.seconds = time.monotonic() - began
         return outcome
@@ -156,20 +154,38 @@ def run(
         scratch.end()
 
 
-def build(pipeline: beam.Pipeline, request: Request, bounds: _Bounds, scratch: Scratch | None = None) -> None:
+def _partitions(source: Topic) -> Sequence[Partition]:
+    """The partitions to read.
+
+    Raises:
+        CommandError: the broker does not answer, or has no such topic.
+    """
+    clients.exists(source)
+    try:
+        found = clients.described(source, clients.ANSWER)
+    except clients.Silent as why:
+        msg = f"{source!r}: the broker does not describe the topic: {why}."
+        raise CommandError(msg) from None
+    # After the id: offsets of a topic that is created again in between then belong to an id that does not fit.
+    return elements(clients.bounds(source), "" if found is None else found.identity)
+
+
+def build(
+    pipeline: beam.Pipeline, request: Request, partitions: Sequence[Partition], scratch: Scratch | None = None
+) -> None:
     """Add the steps to a pipeline.
 
     Args:
         pipeline: The pipeline.
         request: What to do.
-        bounds: The first and the last offset to read, by partition.
+        partitions: The partitions to read.
         scratch: Where a run on this machine keeps its counts.
     """
-    partitions = pipeline | "Partitions" >> beam.Create(elements(bounds))
-    partitions.element_type = typehints.Tuple[int, int, int]
+    parts = pipeline | "Partitions" >> beam.Create(partitions)
+    parts.element_type = typehints.Tuple[int, int, int, int, str]
     # Without checkpoints to delay, the shortest calls let the runner choose the partition that is behind.
     source = ReadPartition(request.source, request.policy, 1.0 if scratch is None else 0.0)
-    read = partitions | "Read" >> with_outputs(source, REJECTED, main="rows")
+    read = parts | "Read" >> with_outputs(source, REJECTED, main="rows")
     rows, unreadable = read["rows"], read[REJECTED]
     rows.element_type = unreadable.element_type = _ROW
     result = rows | "Anonymize" >> Anonymize(request.policy)

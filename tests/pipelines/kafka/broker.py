@@ -95,6 +95,28 @@ class Broker:
         for future in made.values():
             future.result(30)
 
+    def delete(self, topic: str) -> None:
+        from confluent_kafka import KafkaException, TopicCollection
+        from confluent_kafka.admin import AdminClient
+
+        admin = AdminClient({"bootstrap.servers": self.address})
+        admin.delete_topics([topic])[topic].result(30)
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            try:
+                admin.describe_topics(TopicCollection([topic]))[topic].result(30)
+            except KafkaException:
+                return
+            time.sleep(0.2)
+        raise RuntimeError(f"{topic} is still there")
+
+    def grow(self, topic: str, partitions: int) -> None:
+        """Give a topic more partitions."""
+        from confluent_kafka.admin import AdminClient, NewPartitions
+
+        admin = AdminClient({"bootstrap.servers": self.address})
+        admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(30)
+
     def produce(self, topic: str, values: Sequence[bytes | None], partition: int = -1, millis: int = 0) -> None:
         from confluent_kafka import Producer
 
