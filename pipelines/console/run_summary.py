@@ -89,6 +89,8 @@ def as_dict(policy: Policy, outcome: Outcome) -> dict[str, Any]:
         "release_rows": _spread(outcome.sizes),
         "delay_seconds": None if outcome.delay is None else _spread(outcome.delay, _SECOND),
         "held_rows": outcome.held,
+        "misfits": outcome.misfits,
+        "dead_letters": outcome.dead_letters,
         "seconds": round(outcome.seconds, 3),
         "workers": outcome.workers,
         "warnings": [SEED] if policy.seed is not None else [],
@@ -109,6 +111,11 @@ def as_text(policy: Policy, outcome: Outcome) -> str:
     rejected = outcome.rejected.total()
     lines.append(("rejected", f"{rejected:,}", _share(outcome, rejected) if rejected else ""))
     lines += [(f"  {name}", f"{rows:,}", reason) for (name, reason), rows in _rejections(outcome)]
+    if outcome.misfits:
+        lines.append(("misfits", f"{outcome.misfits:,}", "released, but not of the output's schema; see --rejected"))
+    if outcome.dead_letters:
+        where = f"records that their topics did not take, in {outcome.dead_letters_file}"
+        lines.append(("dead letters", f"{outcome.dead_letters:,}", where))
     lines.append(("releases", f"{outcome.releases:,}", ""))
     if outcome.loss is not None:
         lines.append(

@@ -106,6 +106,11 @@ class Outcome:
     delay: Spread | None = None
     #: The most rows that a shard held.
     held: int = 0
+    #: Released rows that do not fit the schema of their topic, and went to `rejected` instead.
+    misfits: int = 0
+    #: Records that a topic did not take, and the file that has them.
+    dead_letters: int = 0
+    dead_letters_file: str = ""
     seconds: float = 0.0
     workers: int = 1
 

@@ -5,6 +5,7 @@ The words of librdkafka are repeated: they name brokers, listeners and certifica
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,9 +13,20 @@ from crenel.errors import Unrecoverable
 from crenel.pipelines.kafka.topics import Topic
 from crenel.runners import JobFailed
 
-__all__ = ["InputLost", "is_unknown_topic", "refusal"]
+__all__ = ["InputLost", "is_of_the_record", "is_unknown_topic", "refusal"]
 
 _UNKNOWN = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION")
+
+#: Errors of a record, or of one beside it in its batch. All other errors are of the topic, the broker or the network.
+_OF_THE_RECORD = (
+    "INVALID_MSG",
+    "INVALID_MSG_SIZE",
+    "INVALID_RECORD",
+    "INVALID_TIMESTAMP",
+    "MSG_SIZE_TOO_LARGE",
+    "RECORD_LIST_TOO_LARGE",
+    "_INVALID_DIFFERENT_RECORD",
+)
 
 #: What to do, by the name of the error.
 _ADVICE: dict[str, str] = {
@@ -46,6 +58,11 @@ def is_unknown_topic(error: Any) -> bool:
     return error.name() in _UNKNOWN
 
 
+def is_of_the_record(error: Any) -> bool:
+    """Whether a broker refuses a record for its content, so that sending it again cannot help."""
+    return error.name() in _OF_THE_RECORD
+
+
 def refusal(topic: Topic, error: Any, heard: Sequence[str] = ()) -> str:
     """Say what the broker of a topic refused.
 
@@ -54,10 +71,13 @@ def refusal(topic: Topic, error: Any, heard: Sequence[str] = ()) -> str:
         error: The error of the client.
         heard: What the client said before about its connections.
     """
-    said = _plain(heard[-1] if heard else error.str())
+    told = [one for one in heard if not one.endswith("brokers are down")]
+    said = f"{_plain(error.str())} ({_plain(told[-1])})" if told else _plain(error.str())
     advice = _ADVICE.get(error.name(), "")
     return f"{topic!r}: {said}. {advice}".strip()
 
 
 def _plain(said: str) -> str:
-    return said.removeprefix("Local: ").removeprefix("Broker: ").rstrip(". ").strip()
+    without_state = re.sub(r" \(after \d+ms in state \w+.*\)$", "", said)
+    words = without_state.removeprefix("Local: ").removeprefix("Broker: ").rstrip(". ")
+    return "the broker cannot be reached" if words.endswith("Broker transport failure") else words

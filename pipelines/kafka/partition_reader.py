@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,10 +10,13 @@ from typing import Any
 from crenel.errors import Rejected
 from crenel.pipelines.kafka.broker_errors import InputLost, is_unknown_topic, refusal
 from crenel.pipelines.kafka.clients import consumer
+from crenel.pipelines.kafka.output_fit import OutputFit
+from crenel.pipelines.kafka.owner_text import shortened, value_as_text
 from crenel.pipelines.kafka.topics import Topic
 from crenel.pipelines.kafka.values import Unreadable, values
 from crenel.policy import Policy, columns
 from crenel.runners import JobFailed
+from crenel.transforms._pack.pack_step import as_text
 from crenel.transforms._publish.timestamps import clamped
 
 __all__ = ["PartitionReader", "Refused", "Row"]
@@ -49,17 +51,25 @@ class PartitionReader:
         policy: Names the field of the event time, and how far rows are out of order.
         partition: The number of the partition.
         position: The offset of the first record to read.
+        fit: Tells whether a row fits the output.
         clock: Tells the time, in seconds since the epoch.
     """
 
     def __init__(
-        self, topic: Topic, policy: Policy, partition: int, position: int, clock: Callable[[], float] = time.time
+        self,
+        topic: Topic,
+        policy: Policy,
+        partition: int,
+        position: int,
+        fit: OutputFit | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         import confluent_kafka
 
         self._kafka = confluent_kafka
         self._topic = topic
         self._policy = policy
+        self._fit = fit
         self._clock = clock
         #: The offset of the next record.
         self.position = position
@@ -135,11 +145,14 @@ class PartitionReader:
                 raise Unreadable(msg)
             row = self._values.read(value)
         except Unreadable as why:
-            return Refused({"row": _as_text(value), "field": "", "reason": str(why)}, self._sent(message))
+            return Refused({"row": value_as_text(value), "field": "", "reason": str(why)}, self._sent(message))
         try:
             at = self._event_time(row, message)
         except Rejected:  # the step that encodes rows will reject it; it moves no clock
             return Row(row, self._sent(message))
+        misfit = None if self._fit is None else self._fit.problem(row, len(value))
+        if misfit is not None:
+            return Refused({"row": shortened(as_text(row)), "field": misfit[0], "reason": misfit[1]}, at)
         if self._latest is None or at > self._latest:
             self._latest = at
         return Row(row, at)
@@ -183,13 +196,3 @@ class PartitionReader:
             return
         if end <= self.position:
             self._silent = now
-
-
-def _as_text(value: bytes | None) -> str:
-    """An unreadable value for the owner: as text if it is UTF-8, else as base64."""
-    if value is None:
-        return ""
-    try:
-        return value.decode("utf-8")
-    except UnicodeDecodeError:
-        return "base64:" + base64.b64encode(value).decode("ascii")

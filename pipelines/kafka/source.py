@@ -14,6 +14,7 @@ from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils import windowed_value
 from apache_beam.utils.timestamp import Duration, Timestamp
 
+from crenel.pipelines.kafka.output_fit import OutputFit
 from crenel.pipelines.kafka.partition_ranges import FOREVER, Partition, Partitions, Watermarks
 from crenel.pipelines.kafka.partition_reader import PartitionReader, Refused, Row
 from crenel.pipelines.kafka.topic_watch import TopicWatch
@@ -39,14 +40,16 @@ class _OpenReaders:
         self._lock = threading.Lock()
         self._readers: dict[tuple[Topic, int], PartitionReader] = {}
 
-    def take(self, topic: Topic, policy: Policy, partition: int, position: int) -> PartitionReader:
+    def take(
+        self, topic: Topic, policy: Policy, partition: int, position: int, fit: OutputFit | None
+    ) -> PartitionReader:
         """A reader at this position: a waiting one, or a new one."""
         with self._lock:
             reader = self._readers.pop((topic, partition), None)
         if reader is not None and reader.position != position:
             reader.close()
             reader = None
-        return reader or PartitionReader(topic, policy, partition, position)
+        return reader or PartitionReader(topic, policy, partition, position, fit)
 
     def put(self, topic: Topic, partition: int, reader: PartitionReader) -> None:
         """Keep a reader open; too many close the one that has waited longest."""
@@ -71,7 +74,9 @@ _OPEN = _OpenReaders()
 
 
 class ReadPartition(beam.DoFn):
-    """Reads a partition: rows with their event times. A message that is no row goes to the output `rejected`.
+    """Reads a partition: rows with their event times.
+
+    A message that is no row, and a row that could not be published, go to the output `rejected`.
 
     Each call ends with a question to the broker: is it still the same topic, and are there more partitions? If the
     topic is another, the bundle fails, and nothing that was read of it goes on.
@@ -80,18 +85,21 @@ class ReadPartition(beam.DoFn):
         topic: The topic.
         policy: Names the field of the event time, and how far rows are out of order.
         seconds: How long one call reads, at most; 0 for one read. A long call delays checkpoints.
+        output: The topic that rows are published to, if it is a topic.
     """
 
-    def __init__(self, topic: Topic, policy: Policy, seconds: float = 1.0) -> None:
+    def __init__(self, topic: Topic, policy: Policy, seconds: float = 1.0, output: Topic | None = None) -> None:
         self._topic = topic
         self._policy = policy
         self._seconds = seconds
+        self._output = output
         self._watch: TopicWatch | None = None
 
     def setup(self) -> None:
         """Create what cannot be pickled."""
         self._rows = Metrics.counter(NAMESPACE, "rows")
         self._rejected = Metrics.counter(NAMESPACE, "rejected")
+        self._fit = None if self._output is None else OutputFit(self._policy, self._output)
 
     def teardown(self) -> None:
         """Close the connections."""
@@ -109,7 +117,7 @@ class ReadPartition(beam.DoFn):
         try:
             for number, start, stop in tracker.current_restriction():
                 if start < stop:
-                    readers[number] = _OPEN.take(self._topic, self._policy, number, start)
+                    readers[number] = _OPEN.take(self._topic, self._policy, number, start, self._fit)
             yield from self._read(element, tracker, watermark, readers)
         except BaseException:
             for reader in readers.values():

@@ -18,11 +18,13 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam import typehints
+from apache_beam.pvalue import PCollection
 
 from crenel.pipelines.command_errors import CommandError
 from crenel.pipelines.files.file_job import Launch, Outcome
 from crenel.pipelines.files.scratch import Scratch
 from crenel.pipelines.kafka import clients
+from crenel.pipelines.kafka.dead_letters import DEAD
 from crenel.pipelines.kafka.partition_ranges import Partition, elements
 from crenel.pipelines.kafka.sink import EncodeRows, WriteRecords
 from crenel.pipelines.kafka.source import ReadPartition
@@ -40,8 +42,8 @@ __all__ = ["Request", "build", "run"]
 _ROW = typehints.Dict[str, Any]
 _RECORD = typehints.Tuple[str, bytes, bytes]
 _LINES = (".jsonl", ".ndjson", ".json")
-#: The name of the counts among the notes of a run.
-_COUNTS = "counts"
+#: The names of the counts among the notes of a run.
+_COUNTS, _MISFITS = "counts", "misfits"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +53,19 @@ class Request:
     policy: Policy
     source: Topic
     outputs: Mapping[str, Topic | Path]
+    #: The folder for records that a topic does not take; None for the user's own.
+    dead_letters: str | None = None
 
     @classmethod
-    def of(cls, policy: Policy, inputs: Iterable[str], outputs: Mapping[str, str | None], *, local: bool) -> Request:
+    def of(
+        cls,
+        policy: Policy,
+        inputs: Iterable[str],
+        outputs: Mapping[str, str | None],
+        *,
+        local: bool,
+        dead_letters: str | None = None,
+    ) -> Request:
         """The request of a command line.
 
         Raises:
@@ -70,7 +82,9 @@ class Request:
         wanted = {name: _output(url, local=local) for name, url in outputs.items() if url is not None}
         wanted = {name: _with_schema(policy, source, name, place) for name, place in wanted.items()}
         _check_distinct(source, wanted)
-        return cls(policy=policy, source=source, outputs=wanted)
+        # Workers may have another working directory.
+        folder = None if dead_letters is None else os.path.abspath(dead_letters)
+        return cls(policy=policy, source=source, outputs=wanted, dead_letters=folder)
 
 
 def _output(text: str, *, local: bool) -> Topic | Path:
@@ -183,26 +197,43 @@ def build(
     """
     parts = pipeline | "Partitions" >> beam.Create(partitions)
     parts.element_type = typehints.Tuple[int, int, int, int, str]
+    published = request.outputs[PUBLISHED]
     # Without checkpoints to delay, the shortest calls let the runner choose the partition that is behind.
-    source = ReadPartition(request.source, request.policy, 1.0 if scratch is None else 0.0)
+    source = ReadPartition(
+        request.source,
+        request.policy,
+        1.0 if scratch is None else 0.0,
+        published if isinstance(published, Topic) else None,
+    )
     read = parts | "Read" >> with_outputs(source, REJECTED, main="rows")
     rows, unreadable = read["rows"], read[REJECTED]
     rows.element_type = unreadable.element_type = _ROW
     result = rows | "Anonymize" >> Anonymize(request.policy)
-    rejected = (unreadable, result.rejected) | "All rejected" >> beam.Flatten()
-    found = {PUBLISHED: result.published, SUPPRESSED: result.suppressed, REJECTED: rejected, RELEASES: result.releases}
-    encoded = []
-    for name, place in request.outputs.items():
-        made = found[name] | f"Encode {name}" >> beam.ParDo(EncodeRows(name, place))
-        made.element_type = _RECORD
-        encoded.append(made)
+    found = {PUBLISHED: result.published, SUPPRESSED: result.suppressed, RELEASES: result.releases}
+    encoded, misfits = [], []
+    for name in (name for name in found if name in request.outputs):
+        fit, unfit = _encode(found[name], name, request.outputs[name])
+        encoded.append(fit)
+        misfits.append(unfit)
+    if REJECTED in request.outputs:
+        everyone = [unreadable, result.rejected, *misfits] | "All rejected" >> beam.Flatten()
+        encoded.append(_encode(everyone, REJECTED, request.outputs[REJECTED])[0])
     everything = encoded | "Together" >> beam.Flatten()
     everything.element_type = _RECORD
     durable = everything | "Durable" >> Durable(keys=request.policy.shards)
-    _ = durable | "Write" >> beam.ParDo(WriteRecords(request.outputs))
+    _ = durable | "Write" >> beam.ParDo(WriteRecords(request.outputs, request.dead_letters, scratch))
     if scratch is not None:
         counts = unreadable | "Count unreadable" >> beam.Map(_unreadable)
         _ = (counts, result.counts) | "All counts" >> beam.Flatten() | "Add up" >> beam.ParDo(_AddUp(scratch))
+        _ = misfits | "All misfits" >> beam.Flatten() | "Count misfits" >> beam.ParDo(_CountMisfits(scratch))
+
+
+def _encode(rows: PCollection, name: str, place: Topic | Path) -> tuple[PCollection, PCollection]:
+    """Make records; rows that do not fit are apart."""
+    made = rows | f"Encode {name}" >> with_outputs(EncodeRows(name, place), REJECTED, main="records")
+    made["records"].element_type = _RECORD
+    made[REJECTED].element_type = _ROW
+    return made["records"], made[REJECTED]
 
 
 def _unreadable(record: Mapping[str, str]) -> dict[str, Any]:
@@ -238,9 +269,31 @@ class _AddUp(beam.DoFn):
         self._work.note(_COUNTS, 0, self._counts.as_dict())
 
 
+class _CountMisfits(beam.DoFn):
+    """Counts released rows that do not fit the schema of their output."""
+
+    def __init__(self, scratch: Scratch) -> None:
+        self._work = scratch
+
+    def setup(self) -> None:
+        """Begin with nothing."""
+        self._misfits = 0
+
+    def process(self, record: Mapping[str, str]) -> None:
+        """Count a row."""
+        self._misfits += 1
+
+    def teardown(self) -> None:
+        """Leave the count for the end of the run."""
+        self._work.note(_MISFITS, 0, self._misfits)
+
+
 def _outcome(scratch: Scratch) -> Outcome:
     outcome = Outcome()
     outcome.take(Counts.of(scratch.notes(_COUNTS)), timed=True)
+    outcome.misfits = sum(scratch.notes(_MISFITS))
+    for note in scratch.notes(DEAD):
+        outcome.dead_letters, outcome.dead_letters_file = note["records"], note["file"]
     if outcome.accounted != outcome.rows:
         msg = f"only {outcome.accounted:,} of {outcome.rows:,} rows are accounted for."
         raise JobFailed(msg)

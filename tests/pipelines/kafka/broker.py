@@ -82,16 +82,20 @@ class Broker:
     """A running broker."""
 
     address: str
+    #: The address for listeners with TLS, if settings define one.
+    tls: str = ""
 
     def url(self, topic: str, **options: str) -> str:
         query = "&".join(f"{name.replace('__', '.')}={value}" for name, value in options.items())
         return f"kafka://{self.address}/{topic}" + (f"?{query}" if query else "")
 
-    def create(self, *topics: str, partitions: int = 2) -> None:
+    def create(self, *topics: str, partitions: int = 2, **config: str) -> None:
+        """Create topics; settings such as `max__message__bytes` are those of Kafka."""
         from confluent_kafka.admin import AdminClient, NewTopic
 
         admin = AdminClient({"bootstrap.servers": self.address})
-        made = admin.create_topics([NewTopic(topic, partitions, 1) for topic in topics])
+        settings = {name.replace("__", "."): value for name, value in config.items()}
+        made = admin.create_topics([NewTopic(topic, partitions, 1, config=settings) for topic in topics])
         for future in made.values():
             future.result(30)
 
@@ -120,7 +124,8 @@ class Broker:
     def produce(self, topic: str, values: Sequence[bytes | None], partition: int = -1, millis: int = 0) -> None:
         from confluent_kafka import Producer
 
-        producer = Producer({"bootstrap.servers": self.address, "queue.buffering.max.messages": 1_000_000})
+        settings = {"queue.buffering.max.messages": 1_000_000, "message.max.bytes": 10_000_000}
+        producer = Producer({"bootstrap.servers": self.address, **settings})
         for value in values:
             producer.produce(topic, value, partition=partition, timestamp=millis)
         assert producer.flush(60) == 0
@@ -149,19 +154,19 @@ class Broker:
 
 @contextmanager
 def running(folder: Path, overrides: Mapping[str, str] | None = None) -> Iterator[Broker]:
-    """Run a broker."""
-    port, controller = free_ports(2)
+    """Run a broker. Settings that override may say `{port}`, `{controller}`, `{tls}` and `{folder}`."""
+    port, controller, tls = free_ports(3)
     folder.mkdir(parents=True, exist_ok=True)
     config = folder / "server.properties"
-    lines = _PROPERTIES.format(port=port, controller=controller, folder=folder)
-    config.write_text(lines + "".join(f"{name}={value}\n" for name, value in (overrides or {}).items()))
+    lines = _PROPERTIES + "".join(f"{name}={value}\n" for name, value in (overrides or {}).items())
+    config.write_text(lines.format(port=port, controller=controller, tls=tls, folder=folder))
     java = ["java", "-Xmx384m", "-XX:TieredStopAtLevel=1", "-cp", f"{libraries()}/*"]
     with open(folder / "out.log", "wb") as log:
         form = ["kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", str(config)]
         subprocess.run([*java, *form], stdout=log, stderr=log, check=True, timeout=60)
     server = Process([*java, "kafka.Kafka", str(config)], folder / "out.log")
     try:
-        broker = Broker(f"localhost:{port}")
+        broker = Broker(f"localhost:{port}", f"localhost:{tls}")
         _await(broker, server, folder)
         yield broker
     finally:
