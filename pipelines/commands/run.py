@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 from crenel import runners
 from crenel.errors import PolicyError
 from crenel.pipelines.command_errors import CommandError
-from crenel.pipelines.console import limits
+from crenel.pipelines.console import limits, status_line
 from crenel.policy import Policy
 
 if TYPE_CHECKING:
@@ -305,7 +305,16 @@ def launcher(
     stop = threading.Event() if endless and name == "local" else None
 
     def launch(build: Callable[[Any], None], rows: int, shards: int) -> int:
-        job = runners.Job(build=build, rows=rows, shards=shards, workers=workers, flags=flags, stop=stop)
+        job = runners.Job(
+            build=build,
+            rows=rows,
+            shards=shards,
+            workers=workers,
+            flags=flags,
+            say=status_line.say,
+            show=status_line.show if sys.stderr.isatty() else None,
+            stop=stop,
+        )
         return _interruptible(lambda: runner.launch(job), stop)
 
     return launch

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import sys
 import textwrap
 import threading
 from collections.abc import Callable, Iterator
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from crenel.audit.differential_privacy import stated
 from crenel.pipelines.checking.advice import SEED
-from crenel.pipelines.console import kernel_cache
+from crenel.pipelines.console import kernel_cache, status_line
 from crenel.pipelines.console.limits import said
 from crenel.pipelines.console.sections import count, percent
 from crenel.policy import OnSuppress, Policy
@@ -43,7 +42,7 @@ def showing(line: Callable[[], str]) -> Iterator[None]:
 
     def show() -> None:
         while not over.wait(_EVERY):
-            _show(line())
+            status_line.show(line())
 
     thread = threading.Thread(target=show, daemon=True)
     thread.start()
@@ -52,7 +51,7 @@ def showing(line: Callable[[], str]) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
-        _show("")
+        status_line.show("")
 
 
 def progress(scratch: Scratch, note: str = "") -> str:
@@ -61,12 +60,6 @@ def progress(scratch: Scratch, note: str = "") -> str:
     if left:
         return f"{left:,} of {count(read, 'row')} anonymized"
     return f"{count(read, 'row')} read{note}"
-
-
-def _show(line: str) -> None:
-    # Go back to the start of the line, and erase it.
-    sys.stderr.write(f"\r\x1b[K{line}")
-    sys.stderr.flush()
 
 
 def as_dict(policy: Policy, outcome: Outcome) -> dict[str, Any]:

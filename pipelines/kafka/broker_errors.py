@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from crenel.errors import Unrecoverable
+from crenel.errors import PermanentError
 from crenel.pipelines.kafka.topics import Topic
 from crenel.runners import JobFailed
 
@@ -49,7 +49,7 @@ _ADVICE: dict[str, str] = {
 }
 
 
-class InputLost(JobFailed, Unrecoverable):
+class InputLost(PermanentError, JobFailed):
     """The input is not there any more, or is not the one that the run began with."""
 
 

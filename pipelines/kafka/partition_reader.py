@@ -89,6 +89,12 @@ class PartitionReader:
         """Whether all records that were there have been read."""
         return self._end_since is not None
 
+    @property
+    def lag(self) -> int:
+        """How many records there are that were not read yet, as far as the broker has said; 0 if it has not."""
+        _, end = self._consumer.get_watermark_offsets(self._place, cached=True)
+        return max(int(end) - self.position, 0)
+
     def close(self) -> None:
         """Close the connection."""
         self._consumer.close()

@@ -151,6 +151,7 @@ class ReadPartition(beam.DoFn):
         found = None if watch is None else watch.look()
         tracker.try_claim(dict.fromkeys(_added(element, found or 0, stops), 0))
         for number, reader in readers.items():
+            Metrics.gauge(NAMESPACE, f"lag {number}").set(reader.lag)
             _OPEN.put(self._topic, number, reader)
         at_end = all(reader.is_at_end for reader in readers.values())
         tracker.defer_remainder(Duration(_REST if at_end else 0))

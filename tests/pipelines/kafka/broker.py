@@ -152,23 +152,47 @@ class Broker:
         return found
 
 
+class Server:
+    """The process of a broker, which can be lost and started again. Its address stays.
+
+    Args:
+        folder: The folder of its files.
+        overrides: Settings, which may say `{port}`, `{controller}`, `{tls}` and `{folder}`.
+    """
+
+    def __init__(self, folder: Path, overrides: Mapping[str, str] | None = None) -> None:
+        port, controller, tls = free_ports(3)
+        self.broker = Broker(f"localhost:{port}", f"localhost:{tls}")
+        self._folder = folder
+        self._process: Process | None = None
+        self._java = ["java", "-Xmx384m", "-XX:TieredStopAtLevel=1", "-cp", f"{libraries()}/*"]
+        folder.mkdir(parents=True, exist_ok=True)
+        self._config = folder / "server.properties"
+        lines = _PROPERTIES + "".join(f"{name}={value}\n" for name, value in (overrides or {}).items())
+        self._config.write_text(lines.format(port=port, controller=controller, tls=tls, folder=folder))
+        with open(folder / "out.log", "wb") as log:
+            form = ["kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", str(self._config)]
+            subprocess.run([*self._java, *form], stdout=log, stderr=log, check=True, timeout=120)
+
+    def start(self) -> None:
+        """Start the broker, and wait until it answers."""
+        self._process = Process([*self._java, "kafka.Kafka", str(self._config)], self._folder / "out.log")
+        _await(self.broker, self._process, self._folder)
+
+    def stop(self) -> None:
+        """Kill the broker."""
+        if self._process is not None:
+            self._process.stop()
+            self._process = None
+
+
 @contextmanager
 def running(folder: Path, overrides: Mapping[str, str] | None = None) -> Iterator[Broker]:
-    """Run a broker. Settings that override may say `{port}`, `{controller}`, `{tls}` and `{folder}`."""
-    port, controller, tls = free_ports(3)
-    folder.mkdir(parents=True, exist_ok=True)
-    config = folder / "server.properties"
-    lines = _PROPERTIES + "".join(f"{name}={value}\n" for name, value in (overrides or {}).items())
-    config.write_text(lines.format(port=port, controller=controller, tls=tls, folder=folder))
-    java = ["java", "-Xmx384m", "-XX:TieredStopAtLevel=1", "-cp", f"{libraries()}/*"]
-    with open(folder / "out.log", "wb") as log:
-        form = ["kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", str(config)]
-        subprocess.run([*java, *form], stdout=log, stderr=log, check=True, timeout=60)
-    server = Process([*java, "kafka.Kafka", str(config)], folder / "out.log")
+    """Run a broker."""
+    server = Server(folder, overrides)
     try:
-        broker = Broker(f"localhost:{port}", f"localhost:{tls}")
-        _await(broker, server, folder)
-        yield broker
+        server.start()
+        yield server.broker
     finally:
         server.stop()
 
@@ -182,7 +206,7 @@ def _await(broker: Broker, server: Process, folder: Path) -> None:
     quiet = logging.getLogger("broker not there yet")
     quiet.setLevel(logging.CRITICAL)
     admin = AdminClient({"bootstrap.servers": broker.address}, logger=quiet)
-    until = time.monotonic() + 60
+    until = time.monotonic() + 180
     while time.monotonic() < until and server.alive:
         try:
             if admin.list_topics(timeout=1).brokers:

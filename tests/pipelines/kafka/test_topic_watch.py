@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from crenel.errors import Unrecoverable
+from crenel.errors import PermanentError
 from crenel.pipelines.kafka import topic_watch
 from crenel.pipelines.kafka.broker_errors import InputLost
 from crenel.pipelines.kafka.clients import Described, Silent
@@ -89,7 +89,7 @@ def test_the_end_of_a_run_waits_for_the_brokers_word(broker: Broker, monkeypatch
     broker.answer = "timed out"
     with pytest.raises(JobFailed, match="does not say") as raised:
         watch.confirm()
-    assert not isinstance(raised.value, Unrecoverable)
+    assert not isinstance(raised.value, PermanentError)
     broker.answer = Described("two", 2)
     with pytest.raises(InputLost):
         watch.confirm()
@@ -97,5 +97,5 @@ def test_the_end_of_a_run_waits_for_the_brokers_word(broker: Broker, monkeypatch
 
 def test_a_restart_cannot_cure_it() -> None:
     error: Any = InputLost("gone")
-    assert isinstance(error, Unrecoverable)
+    assert isinstance(error, PermanentError)
     assert isinstance(error, JobFailed)
