@@ -25,7 +25,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from crenel import runners
@@ -125,7 +124,7 @@ def run(arguments: argparse.Namespace) -> int:
             trace=_owners(arguments.trace),
             input_format=arguments.input_format,
         )
-        watch = partial(run_summary.watching, method=policy.method) if sys.stderr.isatty() else None
+        watch = run_summary.watching if sys.stderr.isatty() else None
         try:
             outcome = file_job.run(request, launch, watch)
         except (CommandError, PolicyError, runners.RunnerError, BrokenPipeError):
