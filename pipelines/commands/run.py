@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from crenel import runners
 from crenel.errors import PolicyError
+from crenel.pipelines import light_start
 from crenel.pipelines.command_errors import CommandError
 from crenel.pipelines.console import limits
 from crenel.policy import Policy
@@ -105,12 +106,14 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.trace and any("://" in place for place in (*arguments.input, arguments.output)):
         msg = "--trace is for files: the rows of a stream have no numbers."
         raise CommandError(msg)
+    if arguments.runner != "local":
+        light_start.find_everything()
     if any(place.startswith("kafka://") for place in _places(arguments)):
         return _run_kafka(arguments, policy)
     with quiet():
-        from crenel.pipelines.console import run_summary
-        from crenel.pipelines.files import file_job
-
+        with light_start.loading():
+            from crenel.pipelines.console import run_summary
+            from crenel.pipelines.files import file_job
         launch = launcher(arguments.runner, workers=arguments.workers, flags=_flags(arguments))
         if arguments.input[0].startswith(_PUBSUB):
             return _stream(arguments, policy, launch)
@@ -192,9 +195,9 @@ def _run_kafka(arguments: argparse.Namespace, policy: Policy) -> int:
     local = arguments.runner == "local"
     _check_kafka(arguments, local=local)
     with quiet():
-        from crenel.pipelines.console import run_summary
-        from crenel.pipelines.kafka import topic_job
-
+        with light_start.loading():
+            from crenel.pipelines.console import run_summary
+            from crenel.pipelines.kafka import topic_job
         names = ("published", "suppressed", "rejected", "releases")
         places = (arguments.output, arguments.suppressed, arguments.rejected, arguments.releases)
         outputs = dict(zip(names, places, strict=True))
