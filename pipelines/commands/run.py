@@ -20,6 +20,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -55,6 +56,10 @@ _FORMATS = ("csv", "tsv", "jsonl", "parquet", "avro")
 #: The start of Pub/Sub addresses.
 _PUBSUB = "pubsub://"
 
+#: Bytes, and the least memory for sorting.
+_UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_LEAST_MEMORY = 10**6
+
 #: Seconds that workers have to notice that a run was abandoned.
 _GRACE = 5.0
 
@@ -86,6 +91,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--workers", metavar="N", type=_positive, help="the number of processes; by default as many as pay off"
+    )
+    parser.add_argument(
+        "--memory-limit",
+        metavar="SIZE",
+        type=_size,
+        help="memory for sorting rows, as 2GB (512MB by default); more rows are sorted on disk, beside the output",
     )
     parser.add_argument(
         "--runner", metavar="NAME", default="local", help="where to run: local (the default), prism, flink, dataflow"
@@ -126,6 +137,7 @@ def run(arguments: argparse.Namespace) -> int:
             releases=_owners(arguments.releases),
             trace=_owners(arguments.trace),
             input_format=arguments.input_format,
+            memory_limit=arguments.memory_limit or file_job.SORT_MEMORY,
         )
         watch = run_summary.watching if sys.stderr.isatty() else None
         try:
@@ -223,6 +235,9 @@ def _check_kafka(arguments: argparse.Namespace, *, local: bool) -> None:
     if arguments.runner not in ("local", "flink"):
         msg = f"kafka:// needs --runner local or flink, not {arguments.runner}."
         raise CommandError(msg)
+    if arguments.memory_limit is not None:
+        msg = "--memory-limit is for files: the rows of a stream are not sorted."
+        raise CommandError(msg)
     if arguments.input_format or arguments.output_format:
         msg = "--input-format and --output-format are for files; a topic's format is ?format=json or avro."
         raise CommandError(msg)
@@ -271,6 +286,16 @@ def _positive(text: str) -> int:
     if number < 1:
         raise ValueError
     return number
+
+
+def _size(text: str) -> int:
+    """Read a number of bytes: `512MB` or `2GB`."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]B)", text.strip(), re.ASCII | re.IGNORECASE)
+    size = round(float(found[1]) * _UNITS[found[2].upper()]) if found else 0
+    if size < _LEAST_MEMORY:
+        msg = f"must be a size of at least {_LEAST_MEMORY // _UNITS['MB']}MB, such as 512MB or 2GB, not {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    return size
 
 
 def launcher(

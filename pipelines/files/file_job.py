@@ -41,8 +41,9 @@ from crenel.transforms._pack.text_columns import named_columns
 from crenel.transforms._publish.counts import Spread
 from crenel.transforms._publish.emitter import PUBLISHED, REJECTED, RELEASES, SUPPRESSED, TRACE
 from crenel.transforms.anonymize import with_outputs
+from crenel.transforms.bounded import SORT_MEMORY
 
-__all__ = ["Outcome", "Output", "Request", "run"]
+__all__ = ["SORT_MEMORY", "Outcome", "Output", "Request", "run"]
 
 #: The column of row numbers. No output has it.
 ROW = "crenel: row"
@@ -71,6 +72,8 @@ class Request:
     trace: Output | None = None
     #: The format of the inputs, where their extensions are wrong.
     input_format: str | None = None
+    #: Bytes of rows that are sorted in memory; more are sorted on disk.
+    memory_limit: int = SORT_MEMORY
 
     def outputs(self) -> dict[str, Output]:
         """The outputs that are wanted, by what they hold."""
@@ -142,11 +145,11 @@ def run(request: Request, launch: Launch, watch: Callable[[Scratch], Any] | None
     """
     began = time.monotonic()
     policy, outputs = request.policy, request.outputs()
-    anonymize = AnonymizeBounded(policy, parse_text=True, row_number=ROW, trace=TRACE in outputs, order_column=ORDER)
     _check_outputs(policy, outputs)
     beside = None if request.published.path == STANDARD else Path(request.published.path)
     scratch = Scratch.begin(beside, watched=watch is not None)
     try:
+        anonymize = _anonymize(request, scratch)
         sources = readers.find(request.inputs, request.input_format, scratch.spool)
         _check_inputs(policy, sources, outputs)
         with ExitStack() as watching:
@@ -155,11 +158,26 @@ def run(request: Request, launch: Launch, watch: Callable[[Scratch], Any] | None
             workers = _launched(anonymize, sources, outputs, scratch, launch, policy.shards)
         manifest = _Manifest.read(scratch)
         outcome = manifest.outcome(policy, sources)
-        finish(policy, outputs, manifest.parts(scratch), manifest.rows_of_files(), scratch)
+        scratch.clear_sorted()
+        finish(
+            policy, outputs, manifest.parts(scratch), manifest.rows_of_files(), scratch, memory=request.memory_limit
+        )
         outcome.workers, outcome.seconds = workers, time.monotonic() - began
         return outcome
     finally:
         scratch.end()
+
+
+def _anonymize(request: Request, scratch: Scratch) -> AnonymizeBounded:
+    return AnonymizeBounded(
+        request.policy,
+        parse_text=True,
+        row_number=ROW,
+        trace=request.trace is not None,
+        order_column=ORDER,
+        sort_folder=scratch.sorted_folder(),
+        sort_memory=request.memory_limit,
+    )
 
 
 def _check_outputs(policy: Policy, outputs: dict[str, Output]) -> None:

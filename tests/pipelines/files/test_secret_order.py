@@ -216,8 +216,9 @@ def test_a_shuffle_through_files_is_the_same(here: Path, policy: str, monkeypatc
     files = ("out.csv", "trace.csv", "suppressed.csv")
     crenel(policy + WAYS["reuse"], make_rows(), *argv)
     whole = [(here / name).read_bytes() for name in files]
-    monkeypatch.setattr(secret_order, "_BYTES", 10_000)
-    crenel(policy + WAYS["reuse"], make_rows(), *argv)
+    monkeypatch.setattr(secret_order, "_COPIES", 100)
+    monkeypatch.setattr(secret_order, "_FILES", 4)
+    crenel(policy + WAYS["reuse"], make_rows(), *argv, "--memory-limit", "1MB")
     assert [(here / name).read_bytes() for name in files] == whole
 
 
