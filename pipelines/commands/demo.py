@@ -127,7 +127,7 @@ def _anonymize(policy: Policy, folder: Path) -> Outcome:
         releases=file_job.Output.of(_file(folder, "releases")),
         trace=file_job.Output.of(_file(folder, "trace")),
     )
-    return file_job.run(request, launcher("local", workers=1))
+    return file_job.run(request, launcher("local"))
 
 
 def _file(folder: Path, name: str) -> str:

@@ -3,7 +3,7 @@
 CSV with a header, JSON lines (both may be .gz or .zst), Parquet or Avro, by the extension. Rows are
 ordered by event time, so the result depends on the rows, the policy and the secret alone, not on how
 the files were split. The outputs appear when the run is done; if anything goes wrong, none does. All
-other flags go to Beam (--direct_num_workers=4).
+other flags go to Beam (--runner flink --parallelism=4).
 
 A topic is kafka://HOST:PORT/TOPIC, read as rows arrive until Ctrl-C, or with ?until=end up to the rows
 that are there now; values are JSON, or with ?format=avro&schema=FILE Avro. See docs/kafka.md.
@@ -24,7 +24,6 @@ import re
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +44,7 @@ EXAMPLE = "  crenel run policy.yaml --input 'visits/*.csv.gz' --output published
 #: Flags that are not the command's own are Beam's.
 PASSES_FLAGS = True
 
-#: The exit code of a failure that is not the user's: a worker was killed, or crenel has a bug.
+#: The exit code of a failure that is not the user's: a job failed on its runner, or crenel has a bug.
 FAILED = 70
 
 #: Set this environment variable to see errors, and the rows in them.
@@ -60,7 +59,7 @@ _PUBSUB = "pubsub://"
 _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _LEAST_MEMORY = 10**6
 
-#: Seconds that workers have to notice that a run was abandoned.
+#: Seconds that the steps have to notice that a run was abandoned.
 _GRACE = 5.0
 
 
@@ -90,7 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output-format", choices=_FORMATS, help="the format, if the extension is wrong; csv for - by default"
     )
     parser.add_argument(
-        "--workers", metavar="N", type=_positive, help="the number of processes; by default as many as pay off"
+        "--workers", metavar="N", type=_positive, help="with --runner flink: how many workers; by default one per core"
     )
     parser.add_argument(
         "--memory-limit",
@@ -193,7 +192,7 @@ def _stream(arguments: argparse.Namespace, policy: Policy, launch: Callable[...,
         suppressed=arguments.suppressed,
         rejected=arguments.rejected,
     )
-    launch(lambda pipeline: pubsub.build(pipeline, policy, topics), 0, policy.shards)
+    launch(lambda pipeline: pubsub.build(pipeline, policy, topics), policy.shards)
     return 0
 
 
@@ -241,19 +240,12 @@ def _check_kafka(arguments: argparse.Namespace, *, local: bool) -> None:
     if arguments.input_format or arguments.output_format:
         msg = "--input-format and --output-format are for files; a topic's format is ?format=json or avro."
         raise CommandError(msg)
-    if local and arguments.workers not in (None, 1):
-        msg = "--workers must be 1 for kafka:// on the local runner; use --runner flink for more."
-        raise CommandError(msg)
 
 
 def _failed(error: Exception) -> int:
     """Report a failure that is not the user's mistake. Messages of unknown errors may contain rows: they are hidden."""
     if isinstance(error, runners.JobFailed) and not os.environ.get(_DEBUG):
         print(f"crenel: {error}", file=sys.stderr)
-        return FAILED
-    if isinstance(error, runners.WorkerDied):
-        print(f"crenel: {error}", file=sys.stderr)
-        _insist(FAILED, lambda: time.sleep(1.0))
         return FAILED
     if os.environ.get(_DEBUG):
         raise error
@@ -264,11 +256,12 @@ def _failed(error: Exception) -> int:
 
 def _flags(arguments: argparse.Namespace) -> list[str]:
     """Collect Beam's flags, also those that the command calls by other names."""
+    for name in ("flink_master", "workers"):
+        if getattr(arguments, name) is not None and arguments.runner != "flink":
+            msg = f"--{name.replace('_', '-')} needs --runner flink, not {arguments.runner}."
+            raise CommandError(msg)
     if arguments.flink_master is None:
         return list(arguments.flags)
-    if arguments.runner != "flink":
-        msg = f"--flink-master needs --runner flink, not {arguments.runner}."
-        raise CommandError(msg)
     return [*arguments.flags, f"--flink_master={arguments.flink_master}"]
 
 
@@ -300,7 +293,7 @@ def _size(text: str) -> int:
 
 def launcher(
     name: str, *, workers: int | None = None, flags: Sequence[str] = (), endless: bool = False
-) -> Callable[[Callable[[Any], None], int, int], int]:
+) -> Callable[[Callable[[Any], None], int], int]:
     """A function that launches a pipeline on the runner of this name, and leaves this thread free for Ctrl-C.
 
     Args:
@@ -320,8 +313,8 @@ def launcher(
         runner.check(flags)
     stop = threading.Event() if endless and name == "local" else None
 
-    def launch(build: Callable[[Any], None], rows: int, shards: int) -> int:
-        job = runners.Job(build=build, rows=rows, shards=shards, workers=workers, flags=flags, stop=stop)
+    def launch(build: Callable[[Any], None], shards: int) -> int:
+        job = runners.Job(build=build, shards=shards, workers=workers, flags=flags, stop=stop)
         return _interruptible(lambda: runner.launch(job), stop)
 
     return launch
@@ -363,9 +356,9 @@ def _interruptible(work: Callable[[], int], stop: threading.Event | None = None)
                 _stoppable(over, stop)
             _await(over)
         except (KeyboardInterrupt, SystemExit) as interruption:
-            # Workers soon notice that the run was abandoned, unless they are compiling.
+            # The steps soon notice that the run was abandoned, unless they are compiling.
             code = interruption.code if isinstance(interruption, SystemExit) else 130
-            _insist(int(code or 0), lambda: _finished(over))
+            _insist(int(code or 0), over)
             raise
     if failed:
         raise failed[0]
@@ -386,18 +379,13 @@ def _stoppable(over: threading.Event, stop: threading.Event) -> None:
         stop.set()
 
 
-def _finished(over: threading.Event) -> None:
-    if over.wait(_GRACE):
-        threading.Event().wait()  # forever: the process exits by itself
-
-
-def _insist(code: int, wait: Callable[[], None]) -> None:
-    """Exit the process although some of its threads do not end and cannot be told to."""
+def _insist(code: int, over: threading.Event) -> None:
+    """Exit the process, although its threads cannot be told to end."""
 
     def insist() -> None:
-        wait()
-        sys.stderr.flush()
-        os._exit(code)
+        if not over.wait(_GRACE):
+            sys.stderr.flush()
+            os._exit(code)
 
     threading.Thread(target=insist, daemon=True).start()
 

@@ -54,8 +54,8 @@ _REJECTED_ROWS = 4096
 #: The manifest is the records of one key.
 _RECORD = typehints.Tuple[int, typehints.Dict[str, Any]]
 
-#: Launches a pipeline: given how to build it, about how many rows it has, and its shards; returns its workers.
-Launch = Callable[[Callable[[Any], None], int, int], int]
+#: Launches a pipeline: given how to build it, and its shards; returns its workers.
+Launch = Callable[[Callable[[Any], None], int], int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,9 +159,7 @@ def run(request: Request, launch: Launch, watch: Callable[[Scratch], Any] | None
         manifest = _Manifest.read(scratch)
         outcome = manifest.outcome(policy, sources)
         scratch.clear_sorted()
-        finish(
-            policy, outputs, manifest.parts(scratch), manifest.rows_of_files(), scratch, memory=request.memory_limit
-        )
+        finish(policy, outputs, manifest.parts(scratch), manifest.rows_of_files(), scratch, memory=request.memory_limit)
         outcome.workers, outcome.seconds = workers, time.monotonic() - began
         return outcome
     finally:
@@ -246,7 +244,7 @@ def _launched(
         _ = everything | "Group records" >> beam.GroupByKey() | "Manifest" >> beam.ParDo(_WriteManifest(scratch))
 
     try:
-        return launch(build, sum(source.rows() for source in sources), shards)
+        return launch(build, shards)
     except Exception:
         # Errors lose their sentence on the way through Beam; so the step left a note.
         for problem in scratch.notes(_PROBLEM):

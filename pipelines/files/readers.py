@@ -47,9 +47,6 @@ _TEXTS = frozenset({str, type(None)})
 #: Bytes of text that are parsed at once. A row cannot be longer.
 _BLOCK = 8 << 20
 
-#: Guesses, to estimate the number of rows: bytes of a row, and how much compression shrinks text.
-_TEXT_ROW, _BINARY_ROW, _COMPRESSED = 100, 40, 5
-
 #: Bytes at the start of a file that are searched for the header.
 _START = 1 << 16
 
@@ -69,13 +66,6 @@ class Source:
 
     #: Its place among the inputs, from 0.
     number: int = 0
-
-    def rows(self) -> int:
-        """Estimate the number of rows. Parquet knows it; for other formats it is a guess by the size."""
-        if self.extension == ".parquet":
-            return int(self._guarded(lambda: pa.parquet.read_metadata(self.path).num_rows))
-        size = os.path.getsize(self.path) * (_COMPRESSED if self.compression else 1)
-        return size // (_TEXT_ROW if FORMATS[self.extension].text else _BINARY_ROW)
 
     def columns(self) -> list[str] | None:
         """Read the names of the columns; None for JSON lines, where each row has its own.
@@ -274,7 +264,7 @@ def _check_delimiter(start: bytes, delimiter: str) -> None:
 
 
 def _csv_blocks() -> pa.csv.ReadOptions:
-    # One thread: only then do Arrow's errors name the row. A run has a process for each core anyway.
+    # One thread: only then do Arrow's errors name the row.
     return pa.csv.ReadOptions(use_threads=False, block_size=_BLOCK)
 
 

@@ -72,7 +72,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def crenel(policy: str, rows: Sequence[Row], *argv: str) -> None:
     Path("policy.yaml").write_text(policy)
     pq.write_table(pa.Table.from_pylist(list(rows)), "in.parquet")
-    assert main(["run", "policy.yaml", "--input", "in.parquet", "--workers", "1", *argv]) == 0
+    assert main(["run", "policy.yaml", "--input", "in.parquet", *argv]) == 0
 
 
 def notes(path: Path) -> list[int]:
