@@ -108,7 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise CommandError(msg)
     if any(place.startswith("kafka://") for place in _places(arguments)):
         return _run_kafka(arguments, policy)
-    with quiet():
+    with _terminable(), quiet():
         from crenel.pipelines.console import run_summary
         from crenel.pipelines.files import file_job
 

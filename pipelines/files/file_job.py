@@ -145,8 +145,7 @@ def run(request: Request, launch: Launch, watch: Callable[[Scratch], Any] | None
     anonymize = AnonymizeBounded(policy, parse_text=True, row_number=ROW, trace=TRACE in outputs, order_column=ORDER)
     _check_outputs(policy, outputs)
     beside = None if request.published.path == STANDARD else Path(request.published.path)
-    scratch = Scratch.begin(beside, watched=watch is not None)
-    try:
+    with Scratch.begin(beside, watched=watch is not None) as scratch:
         sources = readers.find(request.inputs, request.input_format, scratch.spool)
         _check_inputs(policy, sources, outputs)
         with ExitStack() as watching:
@@ -158,8 +157,6 @@ def run(request: Request, launch: Launch, watch: Callable[[Scratch], Any] | None
         finish(policy, outputs, manifest.parts(scratch), manifest.rows_of_files(), scratch)
         outcome.workers, outcome.seconds = workers, time.monotonic() - began
         return outcome
-    finally:
-        scratch.end()
 
 
 def _check_outputs(policy: Policy, outputs: dict[str, Output]) -> None:
