@@ -22,7 +22,8 @@ from crenel.errors import Rejected
 from crenel.pipelines.auditing.published_values import Boxes, NotReadableError, Spans
 from crenel.pipelines.command_errors import CommandError
 from crenel.pipelines.console.sections import sentence
-from crenel.pipelines.files import readers
+from crenel.pipelines.files import csv_formulas, readers
+from crenel.pipelines.files.formats import FORMATS
 from crenel.pipelines.files.readers import Source
 from crenel.policy import Policy, columns
 from crenel.policy.checks import suggestion
@@ -47,6 +48,7 @@ def read(
     suppressed: str | None = None,
     trace: str | None = None,
     releases: str | None = None,
+    escaped: bool = False,
     tick: Tick = lambda rows: None,
 ) -> Evidence:
     """Read all files.
@@ -58,6 +60,7 @@ def read(
         suppressed: The owner's file of suppressed rows.
         trace: The owner's file of what became of each row.
         releases: The owner's file of releases.
+        escaped: Whether the run made text harmless in CSV that a spreadsheet would run as a formula.
         tick: Called with the number of rows read since the last call.
 
     Raises:
@@ -65,9 +68,9 @@ def read(
             published.
     """
     evidence = Evidence(
-        published=_output(policy, _find(published), tick),
+        published=_output(policy, _find(published), tick, escaped=escaped),
         input=None if given is None else _input(policy, _find(given), tick),
-        suppressed=None if suppressed is None else _output(policy, _find([suppressed]), tick),
+        suppressed=None if suppressed is None else _output(policy, _find([suppressed]), tick, escaped=escaped),
         trace=None if trace is None else _trace(_find([trace]), tick),
         reported=None if releases is None else _reported(_find([releases]), tick),
     )
@@ -188,13 +191,14 @@ def _joined(parts: Sequence[NDArray[Any]], dtype: Any = np.int64, width: int | N
 # -- the published rows ----------------------------------------------------------------------------
 
 
-def _output(policy: Policy, found: Sequence[Source], tick: Tick) -> Output:
+def _output(policy: Policy, found: Sequence[Source], tick: Tick, *, escaped: bool) -> Output:
     names = [*policy.quasi_identifiers, *policy.sensitive, *policy.publish]
     seen = _check(found, names)
     text, kept, boxes = TextColumns(policy), _Kept(policy), Boxes(len(policy.quasi_identifiers))
     spans = {name: Spans(qi) for name, qi in policy.quasi_identifiers.items()}
     parts: list[tuple[Any, Ints, Ints]] = []
-    for source, raw in _batches(found, tick):
+    for source, written in _batches(found, tick):
+        raw = csv_formulas.unescaped(written) if escaped and FORMATS[source.extension].untyped else written
         there = dict.fromkeys(raw.schema.names)
         seen |= there
         table = {name: raw.column(name) if name in there else pa.nulls(raw.num_rows) for name in names}

@@ -59,6 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--suppressed", metavar="S", help="the file of crenel run --suppressed")
     parser.add_argument("--trace", metavar="T", help="the file of crenel run --trace; needs --input")
     parser.add_argument("--releases", metavar="R", help="the file of crenel run --releases, to check it; needs --trace")
+    parser.add_argument(
+        "--csv-escape-formulas", action="store_true", help="the CSV files were written with this option of crenel run"
+    )
     parser.add_argument("--html", metavar="F", help="also write the report as an HTML page")
     parser.add_argument("--json", action="store_true", help="print one line of JSON instead of text")
     parser.add_argument(
@@ -133,6 +136,7 @@ def audited(policy: Policy, arguments: argparse.Namespace) -> dict[str, Any]:
             suppressed=arguments.suppressed,
             trace=arguments.trace,
             releases=arguments.releases,
+            escaped=arguments.csv_escape_formulas,
             tick=progress.tick("read"),
         )
         workload = Workload(arguments.queries, arguments.theta, arguments.seed)

@@ -85,6 +85,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output-format", choices=_FORMATS, help="the format, if the extension is wrong; csv for - by default"
     )
     parser.add_argument(
+        "--csv-escape-formulas",
+        action="store_true",
+        help="put ' before text cells of CSV that a spreadsheet would run as formulas",
+    )
+    parser.add_argument(
         "--workers", metavar="N", type=_positive, help="the number of processes; by default as many as pay off"
     )
     parser.add_argument(
@@ -118,11 +123,13 @@ def run(arguments: argparse.Namespace) -> int:
         request = file_job.Request(
             policy=policy,
             inputs=arguments.input,
-            published=file_job.Output.of(arguments.output, arguments.output_format),
-            suppressed=_owners(arguments.suppressed),
-            rejected=_owners(arguments.rejected),
-            releases=_owners(arguments.releases),
-            trace=_owners(arguments.trace),
+            published=file_job.Output.of(
+                arguments.output, arguments.output_format, escape_formulas=arguments.csv_escape_formulas
+            ),
+            suppressed=_owners(arguments, "suppressed"),
+            rejected=_owners(arguments, "rejected"),
+            releases=_owners(arguments, "releases"),
+            trace=_owners(arguments, "trace"),
             input_format=arguments.input_format,
         )
         watch = partial(run_summary.watching, method=policy.method) if sys.stderr.isatty() else None
@@ -224,6 +231,9 @@ def _check_kafka(arguments: argparse.Namespace, *, local: bool) -> None:
     if arguments.input_format or arguments.output_format:
         msg = "--input-format and --output-format are for files; a topic's format is ?format=json or avro."
         raise CommandError(msg)
+    if arguments.csv_escape_formulas:
+        msg = "--csv-escape-formulas is for CSV files, and rows of topics are JSON or Avro."
+        raise CommandError(msg)
     if local and arguments.workers not in (None, 1):
         msg = "--workers must be 1 for kafka:// on the local runner; use --runner flink for more."
         raise CommandError(msg)
@@ -255,13 +265,14 @@ def _flags(arguments: argparse.Namespace) -> list[str]:
     return [*arguments.flags, f"--flink_master={arguments.flink_master}"]
 
 
-def _owners(path: str | None) -> Any:
+def _owners(arguments: argparse.Namespace, name: str) -> Any:
     from crenel.pipelines.files.file_job import Output
 
+    path = getattr(arguments, name)
     if path == "-":
         msg = "--suppressed, --rejected, --releases and --trace must be files: only --output may be -."
         raise CommandError(msg)
-    return None if path is None else Output.of(path)
+    return None if path is None else Output.of(path, escape_formulas=arguments.csv_escape_formulas)
 
 
 def _positive(text: str) -> int:

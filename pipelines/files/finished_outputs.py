@@ -41,16 +41,18 @@ class Output:
     path: str
     extension: str
     compression: str | None = None
+    #: Whether text that a spreadsheet would run as a formula is made harmless, in CSV.
+    escape_formulas: bool = False
 
     @classmethod
-    def of(cls, path: str, named: str | None = None) -> Output:
+    def of(cls, path: str, named: str | None = None, *, escape_formulas: bool = False) -> Output:
         """Make the output of a path, in the format that its extension or `named` tells.
 
         Raises:
             CommandError: it cannot be written.
         """
         if path == STANDARD:
-            return cls(path, readers.format_names()[named or "csv"])
+            return cls(path, readers.format_names()[named or "csv"], None, escape_formulas)
         if named is None:
             kind = detect(path)
             extension = next(known for known, form in FORMATS.items() if form is kind.format)
@@ -71,7 +73,7 @@ class Output:
         if not os.access(place.parent, os.W_OK):
             msg = f"{path}: the folder {place.parent} must not be read-only."
             raise CommandError(msg)
-        return cls(str(place.absolute()), extension, compression)
+        return cls(str(place.absolute()), extension, compression, escape_formulas)
 
 
 def finish(
@@ -101,7 +103,8 @@ def finish(
                 schema, tables = _contents(policy, name, parts.get(name, ()), scratch)
                 if name == TRACE:
                     tables = _numbered(tables, rows_of_files)
-                writers.write(path, output.extension, output.compression, schema, tables)
+                escape = output.escape_formulas
+                writers.write(path, output.extension, output.compression, schema, tables, escape_formulas=escape)
             except OSError as error:
                 raise cannot_write(output.path, error.errno) from None
             written.append((path, output))

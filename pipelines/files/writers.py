@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
 
+from crenel.pipelines.files import csv_formulas
 from crenel.pipelines.files.formats import FORMATS
 
 __all__ = ["write"]
@@ -27,7 +28,15 @@ ROWS = 1 << 16
 _BLOCK = 1 << 12
 
 
-def write(path: str, extension: str, compression: str | None, schema: pa.Schema, tables: Iterable[pa.Table]) -> None:
+def write(
+    path: str,
+    extension: str,
+    compression: str | None,
+    schema: pa.Schema,
+    tables: Iterable[pa.Table],
+    *,
+    escape_formulas: bool = False,
+) -> None:
     """Write tables of one schema as one file.
 
     Args:
@@ -36,8 +45,10 @@ def write(path: str, extension: str, compression: str | None, schema: pa.Schema,
         compression: Arrow's name of the compression of a text file, or None.
         schema: The columns.
         tables: The rows.
+        escape_formulas: Whether to make text harmless in CSV that a spreadsheet would run as a formula.
     """
     writer = _WRITERS[FORMATS[extension].name](path, compression, schema)
+    writer.escapes_formulas = escape_formulas
     try:
         for table in _cut(tables):
             writer.write(table)
@@ -63,6 +74,9 @@ def _cut(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 class _Writer(ABC):
+    #: Whether text that a spreadsheet would run as a formula is made harmless, in CSV.
+    escapes_formulas = False
+
     def __init__(self, path: str, compression: str | None, schema: pa.Schema) -> None:
         self.schema = schema
 
@@ -97,8 +111,12 @@ class _Csv(_Text):
         self._stream.write((self.delimiter.join(names) + "\n").encode())
 
     def write(self, table: pa.Table) -> None:
-        cells = [self._quoted(_flat(_whole(table.column(name)))) for name in self.schema.names]
+        cells = [self._quoted(self._cells(_whole(table.column(name)))) for name in self.schema.names]
         self._lines(pc.binary_join_element_wise(*cells, self.delimiter))
+
+    def _cells(self, column: pa.Array) -> pa.Array:
+        cells = _flat(column)
+        return csv_formulas.escaped(cells) if self.escapes_formulas and _is_text(column.type) else cells
 
     def _quoted(self, texts: pa.Array) -> pa.Array:
         """Quote cells that need it. A missing value is an empty cell; an empty text is not missing, so it is quoted."""
@@ -167,6 +185,10 @@ _WRITERS: dict[str, type[_Writer]] = {
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return not (pa.types.is_primitive(kind) or pa.types.is_decimal(kind))
 
 
 def is_range(kind: pa.DataType) -> bool:

@@ -15,8 +15,19 @@ from typing import Any
 
 import pytest
 
-from crenel.pipelines.files import finished_outputs, writers
-from tests.pipelines.commands.test_run import POLICY, SECRET, Row, crenel, make_rows, nothing_but, write_csv, write_json
+from crenel.pipelines.cli import main
+from crenel.pipelines.files import finished_outputs, readers, writers
+from tests.pipelines.commands.test_run import (
+    POLICY,
+    SECRET,
+    Row,
+    crenel,
+    make_rows,
+    nothing_but,
+    read,
+    write_csv,
+    write_json,
+)
 
 
 @pytest.fixture
@@ -52,11 +63,11 @@ def test_nobody_else_reads_an_unfinished_file(here: Path, folder: str, monkeypat
     write_csv(here / "in.csv", rows_with_problems())
     seen: dict[str, tuple[int, int]] = {}
 
-    def look(path: str, *rest: Any) -> None:
+    def look(path: str, *rest: Any, **options: Any) -> None:
         made = Path(path)
         modes = (stat.S_IMODE(made.parent.stat().st_mode), stat.S_IMODE(made.stat().st_mode))
         seen[made.name] = modes
-        writers_write(path, *rest)
+        writers_write(path, *rest, **options)
         assert stat.S_IMODE(made.stat().st_mode) == modes[1]
 
     writers_write = writers.write
@@ -198,3 +209,43 @@ def test_a_device_is_not_replaced_by_a_file(here: Path, capsys: pytest.CaptureFi
     assert crenel("--input", "in.csv", "--output", "pipe.csv") == 2
     assert "pipe.csv: must be a file to write, not a device or a pipe" in capsys.readouterr().err
     assert stat.S_ISFIFO((here / "pipe.csv").stat().st_mode)
+
+
+# -- formulas ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".csv.gz"])
+def test_formulas_are_escaped_if_asked_for(here: Path, suffix: str) -> None:
+    notes = ["=1+1", "@x", "+a", "-5", "-b", "\t=1", "'=2", "plain", None]
+    rows = [{**row, "note": notes[i % len(notes)]} for i, row in enumerate(make_rows())]
+    write_csv(here / "in.csv", rows)
+    shown: list[set[str]] = []
+    for flags in ([], ["--csv-escape-formulas"]):
+        argv = ["--input", "in.csv", "--output", f"out{suffix}", "--trace", f"trace{suffix}"]
+        assert crenel(*argv, "--suppressed", f"s{suffix}", *flags) == 0
+        source = readers.open_file(here / f"out{suffix}")
+        shown.append({text for batch in source.batches() for text in batch.column("note").to_pylist()})
+        audit = [
+            "audit",
+            "policy.yaml",
+            "--input",
+            "in.csv",
+            "--published",
+            f"out{suffix}",
+            "--trace",
+            f"trace{suffix}",
+        ]
+        assert main([*audit, "--suppressed", f"s{suffix}", "--json", *flags]) == 0
+    assert shown == [set(notes), {"'=1+1", "'@x", "'+a", "-5", "'-b", "'\t=1", "''=2", "plain", None}]
+
+
+def test_other_formats_have_no_formulas(here: Path) -> None:
+    write_csv(here / "in.csv", [{**row, "note": "=1+1"} for row in make_rows()])
+    assert crenel("--input", "in.csv", "--output", "out.jsonl", "--csv-escape-formulas") == 0
+    assert {row["note"] for row in read(here / "out.jsonl")} == {"=1+1"}
+
+
+def test_topics_have_no_formulas(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["--input", "kafka://localhost:1/in", "--output", "kafka://localhost:1/out", "--csv-escape-formulas"]
+    assert crenel(*argv) == 2
+    assert "--csv-escape-formulas is for CSV files" in capsys.readouterr().err
