@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from crenel.errors import PolicyError
 from crenel.pipelines.command_errors import CommandError
+from crenel.pipelines.commands._policy_argument import add_policy, policy_of
 from crenel.pipelines.commands.run import quiet
 from crenel.pipelines.console import limits
 from crenel.pipelines.console.sections import Line, Section, count, filled, section_text
@@ -53,7 +54,7 @@ _ROWS = {"input": "in the input", "sampled_out": "sampled out"}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("policy", help="the policy's YAML file")
+    add_policy(parser)
     parser.add_argument("--published", metavar="OUT", nargs="+", required=True, help="the published files")
     parser.add_argument("--input", metavar="IN", nargs="+", help="the input files, as crenel run was given them")
     parser.add_argument("--suppressed", metavar="S", help="the file of crenel run --suppressed")
@@ -78,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Audit; 1 if a promise is broken."""
-    policy = Policy.from_yaml(arguments.policy)
+    policy = policy_of(arguments)
     _check(arguments)
     try:
         document = audited(policy, arguments)

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 from crenel import runners
 from crenel.errors import PolicyError
 from crenel.pipelines.command_errors import CommandError
+from crenel.pipelines.commands._policy_argument import add_policy, policy_of
 from crenel.pipelines.console import limits
 from crenel.policy import Policy
 
@@ -61,7 +62,7 @@ _GRACE = 5.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("policy", help="the policy's YAML file")
+    add_policy(parser)
     parser.add_argument(
         "--input",
         metavar="IN",
@@ -106,7 +107,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Anonymize; return the exit code."""
-    policy = Policy.from_yaml(arguments.policy)
+    policy = policy_of(arguments)
     _warn(arguments, policy)
     if arguments.trace and any("://" in place for place in (*arguments.input, arguments.output)):
         msg = "--trace is for files: the rows of a stream have no numbers."
