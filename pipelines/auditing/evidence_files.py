@@ -25,6 +25,7 @@ from crenel.pipelines.console.sections import sentence
 from crenel.pipelines.files import csv_formulas, readers
 from crenel.pipelines.files.formats import FORMATS
 from crenel.pipelines.files.readers import Source
+from crenel.pipelines.files.unreadable_rows import UnreadableRow
 from crenel.policy import Policy, columns
 from crenel.policy.checks import suggestion
 from crenel.transforms._pack.text_columns import TextColumns, named_columns
@@ -158,7 +159,11 @@ def _input(policy: Policy, found: Sequence[Source], tick: Tick) -> Input:
     _check(found, named_columns(policy))
     parts: list[tuple[Rows, Ints, Ints]] = []
     total, seen = 0, set[str]()
-    for _, raw in _batches(found, tick):
+    for raw in (part for source in found for part in source.parts()):
+        if isinstance(raw, UnreadableRow):  # rejected, but numbered as all rows are
+            total += 1
+            continue
+        tick(raw.num_rows)
         seen.update(raw.schema.names)
         table = text.arrays(raw, named_columns(policy))
         encoded = encoder.encode(table, np.zeros(raw.num_rows, dtype=np.int64))

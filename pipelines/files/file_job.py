@@ -34,6 +34,7 @@ from crenel.pipelines.files.formats import TableError
 from crenel.pipelines.files.readers import STANDARD, Source
 from crenel.pipelines.files.scratch import PartWriter, Scratch
 from crenel.pipelines.files.secret_order import ORDER
+from crenel.pipelines.files.unreadable_rows import UnreadableRow
 from crenel.policy import Policy
 from crenel.policy.checks import suggestion
 from crenel.transforms import AnonymizeBounded, Anonymized, Counts
@@ -209,12 +210,14 @@ def _launched(
     def build(pipeline: beam.Pipeline) -> None:
         # If there are several, `Create` reshuffles them, so that workers share them.
         files = pipeline | "Files" >> beam.Create(list(sources))
-        read = files | "Read" >> with_outputs(_ReadFile(scratch), _ReadFile.FILES, main="rows")
+        read = files | "Read" >> with_outputs(_ReadFile(scratch), _ReadFile.FILES, REJECTED, main="rows")
         rows, records = read["rows"], [read[_ReadFile.FILES]]
         rows.element_type = pa.RecordBatch
         result: Anonymized = rows | "Anonymize" >> anonymize
+        rejected = (read[REJECTED], result.rejected) | "All rejected" >> beam.Flatten()
         for name in outputs:
-            records.append(getattr(result, name) | f"Write {name}" >> beam.ParDo(_WriteParts(name, scratch)))
+            written = rejected if name == REJECTED else getattr(result, name)
+            records.append(written | f"Write {name}" >> beam.ParDo(_WriteParts(name, scratch)))
         records.append(result.counts | "Counts" >> beam.Map(lambda counts: (0, {"counts": counts})))
         if scratch.watched:
             _ = result.releases | "Progress" >> beam.Map(lambda batch: scratch.tick("left", _sum(batch, "rows")))
@@ -241,7 +244,10 @@ _PROBLEM, _MANIFEST = "problem", "manifest"
 
 
 class _ReadFile(beam.DoFn):
-    """Reads a file as raw batches, with a column that numbers its rows, and emits a record of the file."""
+    """Reads a file as raw batches, with a column that numbers its rows, and emits a record of the file.
+
+    A row that cannot be read goes to the output `rejected`.
+    """
 
     FILES = "files"
 
@@ -252,20 +258,27 @@ class _ReadFile(beam.DoFn):
         """Read a file."""
         rows = 0
         columns: dict[str, None] = {}
-        for batch in self._batches(source):
+        unreadable = Counts()
+        for part in self._parts(source):
             self._scratch.check()
-            columns.update(dict.fromkeys(batch.schema.names))
             start = source.number * ROWS_PER_FILE + rows
-            numbers = np.arange(start, start + batch.num_rows, dtype=np.int64)
-            rows += batch.num_rows
-            yield batch.append_column(ROW, pa.array(numbers))
-            self._scratch.tick("read", batch.num_rows)
+            if isinstance(part, UnreadableRow):
+                rows += 1
+                unreadable.arrive(1, [(part.field, part.reason)])
+                record = {"row": part.text, "field": part.field, "reason": part.reason, ORDER: start}
+                yield beam.pvalue.TaggedOutput(REJECTED, record)
+                continue
+            columns.update(dict.fromkeys(part.schema.names))
+            numbers = np.arange(start, start + part.num_rows, dtype=np.int64)
+            rows += part.num_rows
+            yield part.append_column(ROW, pa.array(numbers))
+            self._scratch.tick("read", part.num_rows)
         record = {"file": source.number, "rows": rows, "columns": list(columns)}
-        yield beam.pvalue.TaggedOutput(self.FILES, (0, record))
+        yield beam.pvalue.TaggedOutput(self.FILES, (0, {**record, "counts": unreadable.as_dict()}))
 
-    def _batches(self, source: Source) -> Iterator[pa.RecordBatch]:
+    def _parts(self, source: Source) -> Iterator[pa.RecordBatch | UnreadableRow]:
         try:
-            yield from source.batches()
+            yield from source.parts()
         except TableError as error:
             self._scratch.note(_PROBLEM, source.number, str(error))
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import shutil
@@ -249,3 +250,30 @@ def test_topics_have_no_formulas(here: Path, capsys: pytest.CaptureFixture[str])
     argv = ["--input", "kafka://localhost:1/in", "--output", "kafka://localhost:1/out", "--csv-escape-formulas"]
     assert crenel(*argv) == 2
     assert "--csv-escape-formulas is for CSV files" in capsys.readouterr().err
+
+
+# -- rows that cannot be read ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_row_that_cannot_be_read_is_rejected_alone(
+    here: Path, workers: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [json.dumps({name: value for name, value in row.items() if value is not None}) for row in make_rows()]
+    deep = '{"who": 1, "note": ' + "[" * 20_000 + "]" * 20_000 + "}"
+    large = lines[7].replace("{", '{"note": 1e400, ', 1).replace('"note": "', '"other": "')
+    (here / "a.jsonl").write_text("\n".join([*lines[:100], deep, *lines[100:200]]))
+    (here / "b.jsonl").write_text("\n".join([*lines[200:], large]))
+    argv = ["--input", "a.jsonl", "b.jsonl", "--output", "out.csv", "--trace", "trace.csv", "--json"]
+    assert crenel(*argv, "--rejected", "rejected.jsonl", "--workers", workers) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert (summary["rows"], summary["rejected"]) == (302, 2)
+    assert summary["rejected_by"] == [
+        {"field": "", "reason": "nested too deep", "rows": 1},
+        {"field": "note", "reason": "number too large", "rows": 1},
+    ]
+    rejected = read(here / "rejected.jsonl")
+    assert [record["row"] for record in rejected] == [deep, large]
+    audit = ["audit", "policy.yaml", "--input", "a.jsonl", "b.jsonl", "--published", "out.csv", "--trace", "trace.csv"]
+    assert main([*audit, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"]["rejected"] == 2
