@@ -26,6 +26,7 @@ from crenel.pipelines.files import csv_formulas, readers
 from crenel.pipelines.files.formats import FORMATS
 from crenel.pipelines.files.readers import Source
 from crenel.pipelines.files.unreadable_rows import UnreadableRow
+from crenel.pipelines.files.writable_values import WritableValues
 from crenel.policy import Policy, columns
 from crenel.policy.checks import suggestion
 from crenel.transforms._pack.text_columns import TextColumns, named_columns
@@ -155,7 +156,7 @@ def _lacking(name: str, there: Sequence[str], needed: Iterable[str]) -> Iterator
 
 
 def _input(policy: Policy, found: Sequence[Source], tick: Tick) -> Input:
-    text, encoder, kept = TextColumns(policy), Encoder(policy), _Kept(policy)
+    text, encoder, kept, writable = TextColumns(policy), Encoder(policy), _Kept(policy), WritableValues(policy)
     _check(found, named_columns(policy))
     parts: list[tuple[Rows, Ints, Ints]] = []
     total, seen = 0, set[str]()
@@ -165,9 +166,10 @@ def _input(policy: Policy, found: Sequence[Source], tick: Tick) -> Input:
             continue
         tick(raw.num_rows)
         seen.update(raw.schema.names)
-        table = text.arrays(raw, named_columns(policy))
-        encoded = encoder.encode(table, np.zeros(raw.num_rows, dtype=np.int64))
-        parts.append((encoded.rows, kept.of(table)[encoded.kept], encoded.kept + total))
+        fit = np.delete(np.arange(raw.num_rows), list(writable.misfits(raw)))
+        table = text.arrays(raw.take(pa.array(fit)) if len(fit) < len(raw) else raw, named_columns(policy))
+        encoded = encoder.encode(table, np.zeros(len(fit), dtype=np.int64))
+        parts.append((encoded.rows, kept.of(table)[encoded.kept], fit[encoded.kept] + total))
         total += raw.num_rows
     if total:  # in JSON lines, a column is missing only if no row has it
         problems = list(_lacking("the input", sorted(seen), named_columns(policy)))

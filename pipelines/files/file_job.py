@@ -35,9 +35,11 @@ from crenel.pipelines.files.readers import STANDARD, Source
 from crenel.pipelines.files.scratch import PartWriter, Scratch
 from crenel.pipelines.files.secret_order import ORDER
 from crenel.pipelines.files.unreadable_rows import UnreadableRow
+from crenel.pipelines.files.writable_values import WritableValues
 from crenel.policy import Policy
 from crenel.policy.checks import suggestion
 from crenel.transforms import AnonymizeBounded, Anonymized, Counts
+from crenel.transforms._pack.pack_step import as_text, batch_rows
 from crenel.transforms._pack.text_columns import named_columns
 from crenel.transforms._publish.counts import Spread
 from crenel.transforms._publish.emitter import PUBLISHED, REJECTED, RELEASES, SUPPRESSED, TRACE
@@ -152,7 +154,7 @@ def run(request: Request, launch: Launch, watch: Callable[[Scratch], Any] | None
         with ExitStack() as watching:
             if watch is not None:
                 watching.enter_context(watch(scratch))
-            workers = _launched(anonymize, sources, outputs, scratch, launch, policy.shards)
+            workers = _launched(anonymize, sources, outputs, scratch, launch, policy)
         manifest = _Manifest.read(scratch)
         outcome = manifest.outcome(policy, sources)
         finish(policy, outputs, manifest.parts(scratch), manifest.rows_of_files(), scratch)
@@ -205,12 +207,13 @@ def _launched(
     outputs: Iterable[str],
     scratch: Scratch,
     launch: Launch,
-    shards: int,
+    policy: Policy,
 ) -> int:
     def build(pipeline: beam.Pipeline) -> None:
+        reading = _ReadFile(scratch, WritableValues(policy))
         # If there are several, `Create` reshuffles them, so that workers share them.
         files = pipeline | "Files" >> beam.Create(list(sources))
-        read = files | "Read" >> with_outputs(_ReadFile(scratch), _ReadFile.FILES, REJECTED, main="rows")
+        read = files | "Read" >> with_outputs(reading, _ReadFile.FILES, REJECTED, main="rows")
         rows, records = read["rows"], [read[_ReadFile.FILES]]
         rows.element_type = pa.RecordBatch
         result: Anonymized = rows | "Anonymize" >> anonymize
@@ -228,7 +231,7 @@ def _launched(
         _ = everything | "Group records" >> beam.GroupByKey() | "Manifest" >> beam.ParDo(_WriteManifest(scratch))
 
     try:
-        return launch(build, sum(source.rows() for source in sources), shards)
+        return launch(build, sum(source.rows() for source in sources), policy.shards)
     except Exception:
         # Errors lose their sentence on the way through Beam; so the step left a note.
         for problem in scratch.notes(_PROBLEM):
@@ -246,35 +249,43 @@ _PROBLEM, _MANIFEST = "problem", "manifest"
 class _ReadFile(beam.DoFn):
     """Reads a file as raw batches, with a column that numbers its rows, and emits a record of the file.
 
-    A row that cannot be read goes to the output `rejected`.
+    A row that cannot be read, or not be written, goes to the output `rejected`.
     """
 
     FILES = "files"
 
-    def __init__(self, scratch: Scratch) -> None:
+    def __init__(self, scratch: Scratch, writable: WritableValues) -> None:
         self._scratch = scratch
+        self._writable = writable
 
     def process(self, source: Source) -> Iterator[Any]:
         """Read a file."""
         rows = 0
         columns: dict[str, None] = {}
-        unreadable = Counts()
+        refused = Counts()
         for part in self._parts(source):
             self._scratch.check()
             start = source.number * ROWS_PER_FILE + rows
             if isinstance(part, UnreadableRow):
                 rows += 1
-                unreadable.arrive(1, [(part.field, part.reason)])
-                record = {"row": part.text, "field": part.field, "reason": part.reason, ORDER: start}
-                yield beam.pvalue.TaggedOutput(REJECTED, record)
+                yield self._refused(refused, start, part.text, part.field, part.reason)
                 continue
             columns.update(dict.fromkeys(part.schema.names))
             numbers = np.arange(start, start + part.num_rows, dtype=np.int64)
             rows += part.num_rows
-            yield part.append_column(ROW, pa.array(numbers))
             self._scratch.tick("read", part.num_rows)
+            batch = part.append_column(ROW, pa.array(numbers))
+            misfits = self._writable.misfits(part)
+            for place, why in sorted(misfits.items()):
+                yield self._refused(refused, start + place, as_text(batch_rows(part, [place])[0]), *why)
+            yield batch.take(pa.array(np.delete(np.arange(len(batch)), list(misfits)))) if misfits else batch
         record = {"file": source.number, "rows": rows, "columns": list(columns)}
-        yield beam.pvalue.TaggedOutput(self.FILES, (0, {**record, "counts": unreadable.as_dict()}))
+        yield beam.pvalue.TaggedOutput(self.FILES, (0, {**record, "counts": refused.as_dict()}))
+
+    def _refused(self, counts: Counts, number: int, text: str, field: str, reason: str) -> Any:
+        """Count a row that goes no further, and make the owner's record of it."""
+        counts.arrive(1, [(field, reason)])
+        return beam.pvalue.TaggedOutput(REJECTED, {"row": text, "field": field, "reason": reason, ORDER: number})
 
     def _parts(self, source: Source) -> Iterator[pa.RecordBatch | UnreadableRow]:
         try:

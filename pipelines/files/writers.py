@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -253,6 +253,7 @@ def _plain(value: Any) -> Any:
 
 _AVRO_TYPES: list[tuple[Any, Any]] = [
     (pa.types.is_boolean, "boolean"),
+    (pa.types.is_uint64, "string"),  # Avro's integers end at 2**63
     (pa.types.is_integer, "long"),
     (pa.types.is_floating, "double"),
     (pa.types.is_binary, "bytes"),
@@ -276,10 +277,20 @@ def _avro_name(name: str) -> str:
 
 
 def _avro_values(column: pa.ChunkedArray, kind: pa.DataType) -> list[Any]:
-    values: list[Any] = column.to_pylist()
-    if isinstance(_avro_type("", kind), dict) or _avro_type("", kind) != "string" or pa.types.is_string(kind):
-        return values
-    return [None if value is None else _as_text(value) for value in values]
+    convert, values = _avro_converter(kind), column.to_pylist()
+    return values if convert is None else [convert(value) for value in values]
+
+
+def _avro_converter(kind: pa.DataType) -> Callable[[Any], Any] | None:
+    """Return what makes values of a type that Avro lacks text; None if all values stay as they are."""
+    if pa.types.is_struct(kind):
+        inner = {field.name: convert for field in kind if (convert := _avro_converter(field.type)) is not None}
+        if not inner:
+            return None
+        return lambda row: row and row | {name: convert(row[name]) for name, convert in inner.items()}
+    if _avro_type("", kind) != "string" or pa.types.is_string(kind):
+        return None
+    return lambda value: None if value is None else _as_text(value)
 
 
 def _as_text(value: Any) -> str:

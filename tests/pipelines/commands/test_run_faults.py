@@ -14,6 +14,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from crenel.pipelines.cli import main
@@ -277,3 +280,39 @@ def test_a_row_that_cannot_be_read_is_rejected_alone(
     audit = ["audit", "policy.yaml", "--input", "a.jsonl", "b.jsonl", "--published", "out.csv", "--trace", "trace.csv"]
     assert main([*audit, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"]["rejected"] == 2
+
+
+@pytest.mark.parametrize("suffix", [".avro", ".jsonl", ".csv", ".parquet"])
+def test_a_value_that_does_not_fit_is_rejected_before_it_joins_a_crowd(
+    here: Path, suffix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows: list[dict[str, Any]] = make_rows()
+    rows[150]["age"] = 1000  # this does not fit either
+    table = pa.Table.from_pylist([{**row, "note": i} for i, row in enumerate(rows)])
+    seen = np.arange(300)
+    seen[[137, 150]] = 2**62
+    table = table.append_column("seen", pa.array(seen).view(pa.timestamp("us")))
+    counts = pa.array([2**64 - 1 if i == 40 else i for i in range(300)], pa.uint64())
+    pq.write_table(table.append_column("count", counts), here / "in.parquet")
+    (here / "policy.yaml").write_text(POLICY.replace("publish: [note]", "publish: [note, seen, count]"))
+    argv = ["--input", "in.parquet", "--output", f"out{suffix}", "--rejected", "r.jsonl", "--trace", "trace.csv"]
+    assert crenel(*argv, "--json") == 0
+    summary = json.loads(capsys.readouterr().out)
+    rejected = read(here / "r.jsonl")
+    assert [(row["field"], row["reason"]) for row in rejected] == [("seen", "date too far")] * 2
+    assert [json.loads(row["row"])["note"] for row in rejected] == [137, 150]
+    assert summary["rejected"] == 2
+    audit = ["audit", "policy.yaml", "--input", "in.parquet", "--published", f"out{suffix}", "--trace", "trace.csv"]
+    assert main([*audit, "--json"]) == 0
+
+
+def test_a_rejected_row_may_hold_what_python_cannot(here: Path) -> None:
+    rows: list[dict[str, Any]] = make_rows()
+    rows[150]["age"] = 1000
+    table = pa.Table.from_pylist(rows)
+    unnamed = pa.array([2**62 if i == 150 else i for i in range(300)]).view(pa.timestamp("us"))
+    pq.write_table(table.append_column("unnamed", unnamed), here / "in.parquet")
+    assert crenel("--input", "in.parquet", "--output", "out.csv", "--rejected", "r.jsonl") == 0
+    (row,) = read(here / "r.jsonl")
+    assert (row["field"], row["reason"]) == ("age", "outside the domain")
+    assert json.loads(row["row"])["unnamed"] == "a timestamp[us] that cannot be written"
