@@ -8,6 +8,7 @@ is imported when its command is run: `crenel --help` loads neither Beam, nor Arr
 from __future__ import annotations
 
 import argparse
+import errno
 import gc
 import importlib
 import os
@@ -72,14 +73,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (PolicyError, CommandError, RunnerError) as error:
         for problem in error.problems:
             print(f"crenel: {problem}", file=sys.stderr)
+        _drop_output()
         return WRONG_USAGE
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output has closed it. Python would flush again at exit, and complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return BROKEN_PIPE
+    except OSError as error:
+        place = "standard output" if error.filename is None else error.filename
+        why = os.strerror(error.errno or errno.EIO).lower()
+        print(f"crenel: {place} cannot be read or written: {why}.", file=sys.stderr)
+        _drop_output()
+        return WRONG_USAGE
     return code
+
+
+def _drop_output() -> None:
+    """Forget what standard output does not take. Python would flush again at exit, and complain."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(argv: list[str]) -> int:

@@ -14,6 +14,7 @@ import argparse
 import sys
 from contextlib import nullcontext
 
+from crenel.pipelines.commands._policy_argument import add_policy, policy_of
 from crenel.pipelines.commands.run import quiet
 from crenel.pipelines.console import limits
 from crenel.pipelines.console.sections import Severity, render
@@ -25,7 +26,7 @@ EXAMPLE = "  crenel check policy.yaml --data visits.csv"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("policy", help="the policy's YAML file")
+    add_policy(parser)
     parser.add_argument("--data", metavar="FILE", help="a sample of the stream: consecutive rows")
     limits.add_arguments(parser, "more in the sample is a problem")
 
@@ -34,9 +35,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the report; 1 if there are problems."""
     from crenel.pipelines.checking.advice import advise
     from crenel.pipelines.checking.explain import explain
-    from crenel.policy import Policy
 
-    policy = Policy.from_yaml(arguments.policy)
+    policy = policy_of(arguments)
     sections, findings = explain(policy), advise(policy)
     if arguments.data is not None:
         from crenel.pipelines.checking.sample import Sample
