@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import secrets
 import shutil
 import tempfile
@@ -15,7 +16,7 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import FlinkRunnerOptions, PipelineOptions
 
-from crenel.runners import Job, JobFailed, local
+from crenel.runners import Job, JobFailed
 from crenel.runners.flink import distribution, job_server, options, requirements
 from crenel.runners.flink.cluster import Cluster, Rest
 from crenel.runners.flink.failure_causes import cause
@@ -76,7 +77,7 @@ def launch(job: Job) -> int:
         atexit.register(ends.close)
         ends.callback(atexit.unregister, ends.close)
         ends.callback(run.tidy)
-        workers = job.workers or max(min(local.cores(), job.shards), 1)
+        workers = job.workers or max(min(_cores(), job.shards), 1)
         try:
             if said.flink_master in _OWN:
                 run.cluster = ends.enter_context(Cluster(run.folder, task_managers=workers))
@@ -201,6 +202,13 @@ def _named(flags: Sequence[str]) -> tuple[str, list[str]]:
             return flag.split("=", 1)[1], list(flags)
     name = f"crenel-{secrets.token_hex(4)}"
     return name, [*flags, f"--job_name={name}"]
+
+
+def _cores() -> int:
+    """The number of processor cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _without_master(flags: Sequence[str]) -> list[str]:

@@ -23,9 +23,9 @@ from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
 
 from crenel.policy import Policy
 from crenel.transforms._hold.engine_cache import CACHE, CachedShards, Key
-from crenel.transforms._hold.event_order import in_order
 from crenel.transforms._hold.shard_holder import ShardHolder
 from crenel.transforms._hold.shard_set import Left, ShardSet
+from crenel.transforms._hold.sorted_runs import SortSpace, rows_in_order
 from crenel.transforms._pack.fingerprints import policy_of, policy_text
 from crenel.transforms._pack.row_options import RowOptions
 from crenel.transforms._pack.row_pack import RowPack, handed_over
@@ -100,7 +100,8 @@ class HoldRows(_Hold):
     LOG = BagStateSpec("log", BytesCoder())
     SNAPSHOT = ReadModifyWriteStateSpec("snapshot", BytesCoder())
     TOKEN = ReadModifyWriteStateSpec("token", BytesCoder())
-    DEADLINE = TimerSpec("deadline", TimeDomain.WATERMARK)
+    #: Beam's local runner mixes up timers of one name in a stage, so that it must not be a name that others choose.
+    DEADLINE = TimerSpec("crenel_deadline", TimeDomain.WATERMARK)
 
     def __init__(
         self,
@@ -253,14 +254,32 @@ class HoldRows(_Hold):
 
 
 class HoldGroupedRows(_Hold):
-    """Pushes all packs of a shard and window through one engine, in the order of event times."""
+    """Pushes all packs of a shard and window through one engine, in the order of event times.
+
+    Args:
+        policy: The policy to enforce.
+        secret: As for every HOLD step.
+        record: Makes records of releases: `dict`, or `beam.Row`.
+        options: How rows are identified and ordered.
+        space: Where to sort rows that do not fit into memory, if anywhere.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        secret: bytes,
+        record: Callable[..., Any] = dict,
+        options: RowOptions = RowOptions(),
+        space: SortSpace | None = None,
+    ) -> None:
+        super().__init__(policy, secret, record, options)
+        self._space = space
 
     def process(self, element: tuple[int, Iterable[bytes]], window: Any = beam.DoFn.WindowParam) -> Iterator[Any]:
         """Anonymize the rows of a shard."""
         shard, packs = element
         holder = ShardHolder(self._policy, self._secret, shard_name(shard, window))
-        carried = self._options.row_number if self._options.trace else None
-        for pack in in_order([RowPack.from_bytes(data) for data in packs], carried):
+        for pack in rows_in_order(packs, self._options.tie_breaker, self._space):
             left = holder.push(pack)
             self._emitter.hold(holder.held, window)
             # All input is there, so nothing is late: a row is emitted with the moment of its release.
