@@ -19,7 +19,7 @@ from apache_beam.typehints.row_type import RowTypeConstraint
 from crenel.policy import Policy, PolicyError
 from crenel.policy.secret import secret_of
 from crenel.transforms._hold.hold_step import HoldRows
-from crenel.transforms._hold.local_runners import is_run_here, keep_keys_whole, warn_of_stale_state
+from crenel.transforms._hold.local_runners import held_apart, is_run_here, keep_keys_whole, warn_of_stale_state
 from crenel.transforms._pack.pack_step import OVERLAPPING, REJECTED_FIELDS, PackBoundedRows, PackRows
 from crenel.transforms._pack.perturb import published_as_floats
 from crenel.transforms._pack.row_options import RowOptions
@@ -164,7 +164,7 @@ class Anonymize(beam.PTransform):
         warn_of_stale_state(packs.pipeline)
         keep_keys_whole(packs.pipeline)
         hold = HoldRows(self._policy, self._secret, self._uid, self._record, self._options)
-        return packs | "Hold" >> hold_outputs(hold)
+        return held_apart(packs) | "Hold" >> hold_outputs(hold)
 
     def _pack(self, rows: pvalue.PCollection) -> PackRows:
         has_time = self._policy.event_time is not None or self._options.by_number

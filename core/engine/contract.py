@@ -166,11 +166,6 @@ class Engine(ABC):
             SnapshotError: The snapshot was taken from another method or under other quasi-identifiers, or is damaged.
         """
 
-    @classmethod
-    def is_compiled(cls) -> bool:
-        """Return whether the engine can start at once: its compiled code is on disk, or it has none."""
-        return True
-
     @property
     @abstractmethod
     def held(self) -> int:

@@ -15,6 +15,7 @@ import stat
 
 from crenel.errors import PolicyError
 from crenel.policy import Policy
+from crenel.policy.reading.named_files import NotReadable, opened
 
 __all__ = ["secret_of"]
 
@@ -58,13 +59,12 @@ def _variable(name: str) -> bytes:
 
 def _file(path: str) -> bytes:
     try:
-        with open(path, "rb") as file:
-            # Check the file that was opened: the path may name another one by now.
+        with opened(path) as file:
             mode = os.fstat(file.fileno()).st_mode
             text = file.read(_LONGEST + 1)
-    except OSError as error:
-        why = (error.strerror or "unknown reason").lower()
-        message = f"names the file {path}, which cannot be read: {why}."
+    except (FileNotFoundError, NotReadable) as error:
+        why = error if isinstance(error, NotReadable) else "cannot be read: no such file or directory"
+        message = f"names the file {path}, which {why}."
         raise _wrong(message) from None
     if os.name == "posix" and mode & (stat.S_IROTH | stat.S_IWOTH):
         message = f"names the file {path}, which every user of the machine may read or write: run chmod o-rw on it."

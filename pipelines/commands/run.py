@@ -25,12 +25,13 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from crenel import runners
 from crenel.errors import PolicyError
+from crenel.pipelines import light_start
 from crenel.pipelines.command_errors import CommandError
+from crenel.pipelines.commands._policy_argument import add_policy, policy_of
 from crenel.pipelines.console import limits
 from crenel.policy import Policy
 
@@ -65,7 +66,7 @@ _GRACE = 5.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("policy", help="the policy's YAML file")
+    add_policy(parser)
     parser.add_argument(
         "--input",
         metavar="IN",
@@ -87,6 +88,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--output-format", choices=_FORMATS, help="the format, if the extension is wrong; csv for - by default"
+    )
+    parser.add_argument(
+        "--csv-escape-formulas",
+        action="store_true",
+        help="put ' before text cells of CSV that a spreadsheet would run as formulas",
     )
     parser.add_argument(
         "--workers", metavar="N", type=_positive, help="with --runner flink: how many workers; by default one per core"
@@ -111,32 +117,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Anonymize; return the exit code."""
-    policy = Policy.from_yaml(arguments.policy)
+    policy = policy_of(arguments)
     _warn(arguments, policy)
     if arguments.trace and any("://" in place for place in (*arguments.input, arguments.output)):
         msg = "--trace is for files: the rows of a stream have no numbers."
         raise CommandError(msg)
+    if arguments.runner != "local":
+        light_start.find_everything()
     if any(place.startswith("kafka://") for place in _places(arguments)):
         return _run_kafka(arguments, policy)
-    with quiet():
-        from crenel.pipelines.console import run_summary
-        from crenel.pipelines.files import file_job
-
+    with _terminable(), quiet():
+        with light_start.loading():
+            from crenel.pipelines.console import run_summary
+            from crenel.pipelines.files import file_job
         launch = launcher(arguments.runner, workers=arguments.workers, flags=_flags(arguments))
         if arguments.input[0].startswith(_PUBSUB):
             return _stream(arguments, policy, launch)
         request = file_job.Request(
             policy=policy,
             inputs=arguments.input,
-            published=file_job.Output.of(arguments.output, arguments.output_format),
-            suppressed=_owners(arguments.suppressed),
-            rejected=_owners(arguments.rejected),
-            releases=_owners(arguments.releases),
-            trace=_owners(arguments.trace),
+            published=file_job.Output.of(
+                arguments.output, arguments.output_format, escape_formulas=arguments.csv_escape_formulas
+            ),
+            suppressed=_owners(arguments, "suppressed"),
+            rejected=_owners(arguments, "rejected"),
+            releases=_owners(arguments, "releases"),
+            trace=_owners(arguments, "trace"),
             input_format=arguments.input_format,
             memory_limit=arguments.memory_limit or file_job.SORT_MEMORY,
         )
-        watch = partial(run_summary.watching, method=policy.method) if sys.stderr.isatty() else None
+        watch = run_summary.watching if sys.stderr.isatty() else None
         try:
             outcome = file_job.run(request, launch, watch)
         except (CommandError, PolicyError, runners.RunnerError, BrokenPipeError):
@@ -204,9 +214,9 @@ def _run_kafka(arguments: argparse.Namespace, policy: Policy) -> int:
     local = arguments.runner == "local"
     _check_kafka(arguments, local=local)
     with quiet():
-        from crenel.pipelines.console import run_summary
-        from crenel.pipelines.kafka import topic_job
-
+        with light_start.loading():
+            from crenel.pipelines.console import run_summary
+            from crenel.pipelines.kafka import topic_job
         names = ("published", "suppressed", "rejected", "releases")
         places = (arguments.output, arguments.suppressed, arguments.rejected, arguments.releases)
         outputs = dict(zip(names, places, strict=True))
@@ -238,6 +248,9 @@ def _check_kafka(arguments: argparse.Namespace, *, local: bool) -> None:
     if arguments.input_format or arguments.output_format:
         msg = "--input-format and --output-format are for files; a topic's format is ?format=json or avro."
         raise CommandError(msg)
+    if arguments.csv_escape_formulas:
+        msg = "--csv-escape-formulas is for CSV files, and rows of topics are JSON or Avro."
+        raise CommandError(msg)
 
 
 def _failed(error: Exception) -> int:
@@ -263,13 +276,14 @@ def _flags(arguments: argparse.Namespace) -> list[str]:
     return [*arguments.flags, f"--flink_master={arguments.flink_master}"]
 
 
-def _owners(path: str | None) -> Any:
+def _owners(arguments: argparse.Namespace, name: str) -> Any:
     from crenel.pipelines.files.file_job import Output
 
+    path = getattr(arguments, name)
     if path == "-":
         msg = "--suppressed, --rejected, --releases and --trace must be files: only --output may be -."
         raise CommandError(msg)
-    return None if path is None else Output.of(path)
+    return None if path is None else Output.of(path, escape_formulas=arguments.csv_escape_formulas)
 
 
 def _positive(text: str) -> int:

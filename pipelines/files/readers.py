@@ -27,7 +27,9 @@ import pyarrow.parquet
 
 from crenel.errors import Rejected
 from crenel.pipelines.console.sections import count
+from crenel.pipelines.files import unreadable_rows
 from crenel.pipelines.files.formats import FORMATS, TableError, format_names, kind_of
+from crenel.pipelines.files.unreadable_rows import UnreadableRow
 from crenel.policy import columns
 
 __all__ = ["STANDARD", "Source", "find", "format_names", "open_file"]
@@ -80,18 +82,26 @@ class Source:
         return None if read is None else self._guarded(lambda: read(self))
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Read the rows, in the file's order.
+        """Read the rows, in the file's order, without those that cannot be read.
+
+        Raises:
+            TableError: the file cannot be read, or is broken somewhere.
+        """
+        return (part for part in self.parts() if isinstance(part, pa.RecordBatch))
+
+    def parts(self) -> Iterator[pa.RecordBatch | UnreadableRow]:
+        """Read the rows, in the file's order: batches, and between them each row that cannot be read.
 
         Raises:
             TableError: the file cannot be read, or is broken somewhere.
         """
         reading = _READERS[FORMATS[self.extension].name](self)
         while True:
-            batch = self._guarded(lambda: next(reading, None))
-            if batch is None:
+            part = self._guarded(lambda: next(reading, None))
+            if part is None:
                 return
-            if batch.num_rows:
-                yield batch
+            if isinstance(part, UnreadableRow) or part.num_rows:
+                yield part
 
     def _guarded(self, read: Callable[[], Any]) -> Any:
         """Run a read, and turn whatever goes wrong into one sentence that holds no value."""
@@ -304,7 +314,7 @@ def _is_one_line(start: bytes) -> bool:
     return len(start) < _START and b"\n" not in start.rstrip() and b"\r" not in start.rstrip()
 
 
-def _read_json(source: Source) -> Iterator[pa.RecordBatch]:
+def _read_json(source: Source) -> Iterator[pa.RecordBatch | UnreadableRow]:
     reading = _JsonLines()
     with _open(source) as stream:
         rest = b""
@@ -328,41 +338,63 @@ class _JsonLines:
         #: Columns of text that Arrow would read as moments. A published column must keep its text.
         self._texts: set[str] = set()
 
-    def batches(self, data: bytes) -> Iterator[pa.RecordBatch]:
+    def batches(self, data: bytes) -> Iterator[pa.RecordBatch | UnreadableRow]:
         if not data.strip():
             return
-        table = self._parsed(data)
-        moments = [field.name for field in table.schema if pa.types.is_timestamp(field.type)]
-        if moments:
-            self._texts.update(moments)
-            table = self._parsed(data)
+        table = None if unreadable_rows.nests_deep(data) else self._table(data)
+        if table is None:
+            yield from self._one_by_one(data)
+            return
         self._rows += table.num_rows
         yield from table.to_batches(max_chunksize=_ROWS)
 
+    def _one_by_one(self, data: bytes) -> Iterator[pa.RecordBatch | UnreadableRow]:
+        """Parse a block after each line was looked at: those that cannot be read are left out, and told."""
+        lines = [line for line in data.splitlines() if line.strip()]
+        try:
+            found = unreadable_rows.unreadable(lines)
+        except unreadable_rows.NoObject as error:
+            raise _Broken(self._problem(f"in row {error}")) from None
+        good = [line for place, line in enumerate(lines) if place not in found]
+        table = self._table(b"\n".join(good), may_mix=True) if good else pa.table({})
+        if table is None or table.num_rows != len(good):
+            raise _Broken(self._problem(""))
+        self._rows += len(lines)
+        start = 0
+        for before, place in enumerate(sorted(found)):
+            yield from table.slice(start, place - before - start).to_batches(max_chunksize=_ROWS)
+            start = place - before
+            yield found[place]
+        yield from table.slice(start).to_batches(max_chunksize=_ROWS)
+
+    def _table(self, data: bytes, *, may_mix: bool = False) -> pa.Table | None:
+        """Parse a block; None if it must be parsed after each line was looked at."""
+        try:
+            table = self._parsed(data)
+            moments = [field.name for field in table.schema if pa.types.is_timestamp(field.type)]
+            if moments:
+                self._texts.update(moments)
+                table = self._parsed(data)
+        except pa.ArrowException as error:
+            said = str(error)
+            if "changed from" in said and "Column()" not in said:
+                return self._mixed(data) if may_mix else None
+            if unreadable_rows.is_of_one_row(said):
+                return None
+            raise _Broken(self._problem(said)) from None
+        return None if unreadable_rows.has_infinity(table) else table
+
     def _parsed(self, data: bytes) -> pa.Table:
         texts = pa.schema([(name, pa.string()) for name in sorted(self._texts)])
-        try:
-            return pa.json.read_json(
-                pa.BufferReader(data),
-                read_options=pa.json.ReadOptions(use_threads=False, block_size=len(data) + 1),
-                parse_options=pa.json.ParseOptions(explicit_schema=texts),
-            )
-        except pa.ArrowException as error:
-            if "changed from" in str(error) and "Column()" not in str(error):
-                return self._mixed(data)
-            raise _Broken(self._problem(str(error))) from None
+        return pa.json.read_json(
+            pa.BufferReader(data),
+            read_options=pa.json.ReadOptions(use_threads=False, block_size=len(data) + 1),
+            parse_options=pa.json.ParseOptions(explicit_schema=texts),
+        )
 
     def _mixed(self, data: bytes) -> pa.Table:
         """Parse lines in which a column changes its type, row by row: such a column becomes text."""
-        rows: list[Any] = []
-        for line in data.splitlines():
-            if line.strip():
-                try:
-                    rows.append(json.loads(line))
-                except ValueError:
-                    raise _Broken(self._problem(f"in row {len(rows)}")) from None
-                if not isinstance(rows[-1], dict):
-                    raise _Broken(self._problem(f"in row {len(rows) - 1}"))
+        rows = [json.loads(line) for line in data.splitlines()]
         names = dict.fromkeys(name for row in rows for name in row)
         return pa.table({name: _column([row.get(name) for row in rows]) for name in names})
 
@@ -376,7 +408,7 @@ class _JsonLines:
 def _column(values: list[Any]) -> pa.Array:
     try:
         return pa.array(values)
-    except pa.ArrowException:
+    except (pa.ArrowException, OverflowError):
         return pa.array(list(map(_as_text, values)), pa.string())
 
 
@@ -503,7 +535,7 @@ _HEADERS: dict[str, Callable[[Source], list[str]] | None] = {
     "Parquet": _parquet_header,
     "Avro": _avro_header,
 }
-_READERS: dict[str, Callable[[Source], Iterator[pa.RecordBatch]]] = {
+_READERS: dict[str, Callable[[Source], Iterator[pa.RecordBatch | UnreadableRow]]] = {
     "CSV": _read_csv,
     "TSV": _read_csv,
     "JSON lines": _read_json,

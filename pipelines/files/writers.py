@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
 
-from crenel.pipelines.files import avro_cells
-from crenel.pipelines.files.distinct_ranges import each_once, is_range
+from crenel.pipelines.files.cells import avro_cells, csv_formulas
+from crenel.pipelines.files.cells.distinct_ranges import each_once, is_range
 from crenel.pipelines.files.formats import FORMATS
 
 __all__ = ["write"]
@@ -32,7 +32,15 @@ ROWS = 1 << 16
 _BLOCK = 1 << 12
 
 
-def write(path: str, extension: str, compression: str | None, schema: pa.Schema, tables: Iterable[pa.Table]) -> None:
+def write(
+    path: str,
+    extension: str,
+    compression: str | None,
+    schema: pa.Schema,
+    tables: Iterable[pa.Table],
+    *,
+    escape_formulas: bool = False,
+) -> None:
     """Write tables of one schema as one file.
 
     Args:
@@ -41,8 +49,10 @@ def write(path: str, extension: str, compression: str | None, schema: pa.Schema,
         compression: Arrow's name of the compression of a text file, or None.
         schema: The columns.
         tables: The rows.
+        escape_formulas: Whether to make text harmless in CSV that a spreadsheet would run as a formula.
     """
     writer = _WRITERS[FORMATS[extension].name](path, compression, schema)
+    writer.escapes_formulas = escape_formulas
     try:
         for table in _cut(tables):
             writer.write(table)
@@ -68,6 +78,9 @@ def _cut(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 class _Writer(ABC):
+    #: Whether text that a spreadsheet would run as a formula is made harmless, in CSV.
+    escapes_formulas = False
+
     def __init__(self, path: str, compression: str | None, schema: pa.Schema) -> None:
         self.schema = schema
 
@@ -104,9 +117,13 @@ class _Csv(_Text):
     def write(self, table: pa.Table) -> None:
         pieces: list[Any] = []
         for name in self.schema.names:
-            cells = each_once(_whole(table.column(name)), lambda values: self._quoted(_flat(values)))
+            cells = each_once(_whole(table.column(name)), lambda values: self._quoted(self._cells(values)))
             pieces += [self.delimiter, cells]
         self._lines(pieces[1:])
+
+    def _cells(self, column: pa.Array) -> pa.Array:
+        cells = _flat(column)
+        return csv_formulas.escaped(cells) if self.escapes_formulas and _is_text(column.type) else cells
 
     def _quoted(self, texts: pa.Array) -> pa.Array:
         """Quote cells that need it. A missing value is an empty cell; an empty text is not missing, so it is quoted."""
@@ -173,6 +190,10 @@ _WRITERS: dict[str, type[_Writer]] = {
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return not (pa.types.is_primitive(kind) or pa.types.is_decimal(kind))
 
 
 def _data(texts: pa.Array) -> pa.Buffer:
@@ -248,6 +269,7 @@ def _plain(value: Any) -> Any:
 
 _AVRO_TYPES: list[tuple[Any, Any]] = [
     (pa.types.is_boolean, "boolean"),
+    (pa.types.is_uint64, "string"),  # Avro's integers end at 2**63
     (pa.types.is_integer, "long"),
     (pa.types.is_floating, "double"),
     (pa.types.is_binary, "bytes"),

@@ -145,15 +145,12 @@ def run(
     if not local:
         launch(lambda pipeline: build(pipeline, request, bounds), request.policy.shards)
         return None
-    scratch = Scratch.begin(None, watched=watch is not None)
-    try:
+    with Scratch.begin(None, watched=watch is not None) as scratch:
         with nullcontext() if watch is None else watch(scratch):
             launch(lambda pipeline: build(pipeline, request, bounds, scratch), 1)
         outcome = _outcome(scratch)
         outcome.seconds = time.monotonic() - began
         return outcome
-    finally:
-        scratch.end()
 
 
 def build(pipeline: beam.Pipeline, request: Request, bounds: _Bounds, scratch: Scratch | None = None) -> None:

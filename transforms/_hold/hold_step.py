@@ -100,7 +100,8 @@ class HoldRows(_Hold):
     LOG = BagStateSpec("log", BytesCoder())
     SNAPSHOT = ReadModifyWriteStateSpec("snapshot", BytesCoder())
     TOKEN = ReadModifyWriteStateSpec("token", BytesCoder())
-    DEADLINE = TimerSpec("deadline", TimeDomain.WATERMARK)
+    #: Beam's local runner mixes up timers of one name in a stage, so that it must not be a name that others choose.
+    DEADLINE = TimerSpec("crenel_deadline", TimeDomain.WATERMARK)
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crenel.pipelines.files import writers
-from crenel.pipelines.files.distinct_ranges import each_once
+from crenel.pipelines.files.cells.distinct_ranges import each_once
 
 RANGE = pa.struct([("lo", pa.float64()), ("hi", pa.float64())])
 ENDS = st.one_of(st.none(), st.sampled_from([0.0, -0.0, 1.5, 1e300]), st.floats(allow_nan=False, allow_infinity=False))

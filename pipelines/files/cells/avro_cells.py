@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from crenel.pipelines.files.distinct_ranges import each_once
+from crenel.pipelines.files.cells.distinct_ranges import each_once
 
 __all__ = ["cells", "joined"]
 
