@@ -10,6 +10,7 @@ secret alone, and the order of published rows tells neither times nor shards.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import time
@@ -253,10 +254,13 @@ def _launched(
 
     try:
         return launch(build, policy.shards)
-    except Exception:
+    except Exception as error:
         # Errors lose their sentence on the way through Beam; so the step left a note.
         for problem in scratch.notes(_PROBLEM):
             raise TableError(problem) from None
+        if f"[Errno {errno.ENOSPC}]" in str(error):
+            msg = f"{Path(scratch.folder).parent}: has no space left for rows that are sorted, and for the output."
+            raise CommandError(msg) from None
         raise
 
 
