@@ -28,7 +28,7 @@ _LOPSIDED, _LARGE = 0.9, 4 * LEAF
 
 #: The columns of `links`. LEFT is the first child, NONE for a leaf; BLOCK is that of a leaf; ROWS are all rows below;
 #: ADDED are those that were added since the box was made; AXIS is the quasi-identifier by which the rows are cut, NONE
-#: if they are cut by their order.
+#: if they are cut by their order, and the number behind the last quasi-identifier if they are cut by their credit.
 PARENT, LEFT, BLOCK, ROWS, ADDED, AXIS = range(6)
 #: The columns of `marks`. Rows below CUT are in the first child; no row below the node is before FIRST in the order of
 #: rows, or has more than CREDIT.
@@ -225,6 +225,8 @@ def _put(tree: RowTree, node: int, row: int) -> None:
 @bare
 def _value(tree: RowTree, row: int, axis: int) -> float:
     """Return what rows are cut by."""
+    if axis == tree.points.shape[1]:
+        return np.float64(tree.credit[row])
     return np.float64(tree.order[row]) if axis == NONE else tree.points[row, axis]
 
 
@@ -241,9 +243,9 @@ def _spread(tree: RowTree, axis: int) -> float:
 
 
 @bare
-def _cut(tree: RowTree, axis: int) -> tuple[float, int]:
-    """Return the cut nearest to the median of a full leaf, and how many rows are below it."""
-    values, middle = tree.values, (LEAF + 1) // 2
+def _cut(tree: RowTree, axis: int, middle: int) -> tuple[float, int]:
+    """Return the cut of a full leaf that has nearly `middle` rows below it, and how many there are."""
+    values = tree.values
     for i in range(values.size):
         x, j = _value(tree, tree.full[i], axis), i
         while j > 0 and values[j - 1] > x:
@@ -270,10 +272,25 @@ def _choose_cut(space: Space, tree: RowTree) -> tuple[int, float]:
             spread = space.dimensions[d].scale * _spread(tree, d)
             if most < spread < limit:
                 axis, most = d, spread
-        cut, below = _cut(tree, axis)
+        cut, below = _cut(tree, axis, (LEAF + 1) // 2)
         if axis == NONE or _LEAST <= below <= LEAF + 1 - _LEAST:
             return axis, cut
         limit = most
+
+
+@bare
+def _choose_credit(space: Space, tree: RowTree, node: int) -> tuple[int, float]:
+    """Return the axis and the cut for many rows, of which `full` has a sample.
+
+    The rows with the most credit are cut off first, and those with the most of these again: a few rows with much credit
+    would make all nodes that have one of them look near.
+    """
+    credit = tree.points.shape[1]
+    if node == 0 or (node % 2 == 0 and tree.links[tree.links[node, PARENT], AXIS] == credit):
+        cut, below = _cut(tree, credit, 3 * LEAF // 4)
+        if below > 0:
+            return credit, cut
+    return _choose_cut(space, tree)
 
 
 @bare
@@ -362,7 +379,10 @@ def insert_all(space: Space, tree: RowTree, top: int, rows: Array) -> None:
             start, count = links[node, ADDED], np.int64(links[node, ROWS])
             for i in range(LEAF + 1):
                 tree.full[i] = rows[start + i * count // (LEAF + 1)]
-            axis, cut = _choose_cut(space, tree)
+            if tree.credit.size > 0 and count > _LARGE:
+                axis, cut = _choose_credit(space, tree, node)
+            else:
+                axis, cut = _choose_cut(space, tree)
             left = _divide(tree, node, axis, cut)
             below = _partition(tree, node, rows[start : start + count])
             links[left, ROWS], links[left, ADDED] = below, start
@@ -486,14 +506,14 @@ def add_row(space: Space, tree: RowTree, row: int, rows: Array) -> None:
 
 
 @bare
-def least_growth(space: Space, tree: RowTree, node: int, lo: Array, hi: Array, leaf: Array) -> float:
-    """Return the least that the loss of a box grows by taking a row below the node.
+def least_growth(space: Space, boxes: Array, node: int, lo: Array, hi: Array, leaf: Array) -> float:
+    """Return the least that the loss of a box grows by taking a row below the node; `boxes` are those of the tree.
 
     It is computed as the growth by a row is, and each step is monotone: it never exceeds the growth by any of the rows.
     """
     total = 0.0
     for d in range(lo.size):
-        x = min(max(lo[d], tree.boxes[node, 0, d]), tree.boxes[node, 1, d])  # the nearest; inside, if there is one
+        x = min(max(lo[d], boxes[node, 0, d]), boxes[node, 1, d])  # the nearest; inside, if there is one
         scale, width = space.dimensions[d].scale, hi[d] - lo[d]
         if space.dimensions[d].kind == INTERVAL:
             total += scale * ((max(hi[d], x) - min(lo[d], x)) - width)

@@ -176,7 +176,7 @@ def _arrive(s: State, qi: Array, person: int, sensitive: Array, time: int) -> No
         n.soonest = min(n.soonest, deadline) if n.held > 0 else deadline
     lonely = loneliness(s.numbers, s.terrain, s.sample, qi, s.search.cost)
     take_sample(s.numbers, s.sample, qi)
-    hold(s.numbers, s.held, qi, person, sensitive, deadline, lonely)
+    hold(s, qi, person, sensitive, deadline, lonely)
 
 
 @bare

@@ -7,10 +7,11 @@ import numpy as np
 from crenel.engine.kernels.arrays import Array, copy_into
 from crenel.engine.kernels.box_geometry import INTERVAL, TREE, Space, widen
 from crenel.engine.kernels.compiler import bare, kernel, vectorized
+from crenel.engine.methods.bastion.bastion_box import leaf_of
 from crenel.engine.methods.bastion.bastion_state import LANES, Terrain
 
-#: The range of values is halved until at most this number of values is left.
-_FEW_VALUES = 8
+#: Values among which the bounds of a rank are looked for.
+_SAMPLED = 512
 #: A tree with at most this number of leaves per value is tabulated by leaf; a larger one is climbed from each value.
 _LEAVES_A_VALUE = 8
 
@@ -85,10 +86,10 @@ def add_growth(
 
 
 @bare
-def write_values(column: Array, place: Array, value: Array) -> None:
-    """Write the values at some places. Mostly these lie side by side, and nothing has to be looked up."""
+def write_values(column: Array, place: Array, value: Array, in_order: bool) -> None:
+    """Write the values at some places. If these are in order they mostly lie side by side: nothing is looked up."""
     count = value.size
-    if place[count - 1] - place[0] == count - 1:
+    if in_order and place[count - 1] - place[0] == count - 1:
         copy_into(column[place[0] : place[0] + count], value)
         return
     for j in range(count):
@@ -118,13 +119,6 @@ def add_regrowth(
             wide_lo, wide_hi, _ = widen(space, d, new_lo, new_hi, new_node, x, x)
             old_growth = scale * ((old_hi - old_lo) - (hi - lo))
             total[i] += scale * ((wide_hi - wide_lo) - (new_hi - new_lo)) - old_growth
-
-
-@bare
-def leaf_of(space: Space, d: int, x: float) -> int:
-    """Return the tree node of a value; 0 if the quasi-identifier has no tree."""
-    dimension = space.dimensions[d]
-    return space.leaf[dimension.leaf_offset + np.int64(x)] if dimension.kind == TREE else 0
 
 
 @bare
@@ -169,15 +163,6 @@ def in_lanes(count: int) -> int:
 
 
 @vectorized
-def _count_up_to(cost: Array, most: float) -> int:
-    """Return how many values are at most `most`."""
-    count = 0
-    for i in range(cost.size):
-        count += cost[i] <= most
-    return count
-
-
-@vectorized
 def least_of(cost: Array) -> float:
     """Return the smallest value."""
     least = np.inf
@@ -212,32 +197,35 @@ def _quick_select(order: Array, rank: int) -> float:
 
 
 @bare
-def _bracket(cost: Array, rank: int) -> tuple[float, float, int]:
-    """Return bounds with few values between them that include the value of a rank, and how many values are below.
+def _bracket(cost: Array, rank: int) -> tuple[float, float]:
+    """Return bounds that are likely to have few values between them, and among these the value of a rank.
 
-    Ranks begin at 1. Values are from -1 to 1; a value of a higher rank may be infinite.
+    They are values of the ranks around it in a sample, which changes places with the first values.
     """
-    # Counting is cheap: halve the range until few are left.
-    low, high, under, upto = -1.001, 1.001, 0, cost.size
-    for _ in range(20):
-        if upto - under <= _FEW_VALUES:
-            break
-        middle = (low + high) / 2.0
-        count = _count_up_to(cost, middle)
-        if count >= rank:
-            upto, high = count, middle
-        else:
-            under, low = count, middle
-    return low, high, under
+    size = min(_SAMPLED, cost.size)
+    sample = cost[:size]
+    for i in range(size):
+        at = i * cost.size // size
+        cost[i], cost[at] = cost[at], cost[i]
+    middle, around = rank * size // cost.size, size // 16
+    low, high = middle - around, middle + around
+    return (
+        _quick_select(sample, low) if low >= 1 else -np.inf,
+        _quick_select(sample, high) if high <= size else np.inf,
+    )
 
 
 @bare
 def value_of_rank(cost: Array, rank: int) -> float:
     """Return the value of a rank, from 1. The order of the values changes."""
-    low, high, under = _bracket(cost, rank)
-    count = 0
+    low, high = _bracket(cost, rank)
+    under, count = 0, 0
     for i in range(cost.size):
         x = cost[i]
-        cost[count] = x
-        count += (x > low) & (x <= high)
-    return _quick_select(cost[:count], rank - under)
+        under += x <= low
+        if (x > low) & (x <= high):
+            cost[i], cost[count] = cost[count], x
+            count += 1
+    if under < rank <= under + count:
+        return _quick_select(cost[:count], rank - under)
+    return _quick_select(cost, rank)

@@ -157,8 +157,8 @@ def _find_nearest(space: Space, tree: RowTree, boxes: Boxes, at: int, nearest: N
             if near == NONE:
                 found = _search_leaf(space, tree, node, boxes, at, nearest, found)
                 break
-            far, bound = near + 1, least_growth(space, tree, near, lo, hi, leaf)
-            farther = least_growth(space, tree, far, lo, hi, leaf)
+            far, bound = near + 1, least_growth(space, tree.boxes, near, lo, hi, leaf)
+            farther = least_growth(space, tree.boxes, far, lo, hi, leaf)
             if (farther, first[far]) < (bound, first[near]):
                 near, far, bound, farther = far, near, farther, bound
             nearest.node[waiting], nearest.bound[waiting] = far, farther

@@ -73,7 +73,7 @@ def work(space: Space, tree: RowTree, steps: Array, rows: Array) -> None:
 @kernel
 def bounds(space: Space, tree: RowTree, row: Array, leaf: Array, nodes: Array, bound: Array) -> None:
     for i in range(nodes.size):
-        bound[i] = least_growth(space, tree, nodes[i], row, row, leaf)
+        bound[i] = least_growth(space, tree.boxes, nodes[i], row, row, leaf)
 
 
 class Forest:
