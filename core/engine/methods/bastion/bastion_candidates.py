@@ -444,7 +444,7 @@ def exclude(j: int, score: Array, least: Array) -> None:
 
 
 @bare
-def best_candidate(score: Array, least: Array, place: Array) -> int:
+def best_candidate(score: Array, least: Array, place: Array, in_order: bool) -> int:
     """Return the candidate with the smallest score, the first of several in order of arrival; NONE if there is none."""
     lowest = np.float32(np.inf)
     for lane in range(LANES):
@@ -455,6 +455,9 @@ def best_candidate(score: Array, least: Array, place: Array) -> int:
     for lane in range(LANES):
         if least[lane] == lowest:
             for j in range(lane, score.size, LANES):
-                if score[j] == lowest and (best == NONE or place[j] < place[best]):
-                    best = j
+                if score[j] == lowest:
+                    if best == NONE or place[j] < place[best]:
+                        best = j
+                    if in_order:
+                        break
     return best

@@ -10,8 +10,8 @@ from crenel.engine.kernels.compiler import bare, kernel, vectorized
 from crenel.engine.methods.bastion.bastion_box import leaf_of
 from crenel.engine.methods.bastion.bastion_state import LANES, Terrain
 
-#: Values among which the bounds of a rank are looked for.
-_SAMPLED = 512
+#: The range of values is halved until at most this number of values is left.
+_FEW_VALUES = 8
 #: A tree with at most this number of leaves per value is tabulated by leaf; a larger one is climbed from each value.
 _LEAVES_A_VALUE = 8
 
@@ -171,6 +171,15 @@ def least_of(cost: Array) -> float:
     return least
 
 
+@vectorized
+def _count_up_to(cost: Array, most: float) -> int:
+    """Return how many values are at most `most`."""
+    count = 0
+    for i in range(cost.size):
+        count += cost[i] <= most
+    return count
+
+
 @bare
 def _quick_select(order: Array, rank: int) -> float:
     """Return the value of a rank, from 1. The order of the values changes."""
@@ -197,35 +206,32 @@ def _quick_select(order: Array, rank: int) -> float:
 
 
 @bare
-def _bracket(cost: Array, rank: int) -> tuple[float, float]:
-    """Return bounds that are likely to have few values between them, and among these the value of a rank.
+def _bracket(cost: Array, rank: int) -> tuple[float, float, int]:
+    """Return bounds with few values between them that include the value of a rank, and how many values are below.
 
-    They are values of the ranks around it in a sample, which changes places with the first values.
+    Ranks begin at 1. Values are from -1 to 1; a value of a higher rank may be infinite.
     """
-    size = min(_SAMPLED, cost.size)
-    sample = cost[:size]
-    for i in range(size):
-        at = i * cost.size // size
-        cost[i], cost[at] = cost[at], cost[i]
-    middle, around = rank * size // cost.size, size // 16
-    low, high = middle - around, middle + around
-    return (
-        _quick_select(sample, low) if low >= 1 else -np.inf,
-        _quick_select(sample, high) if high <= size else np.inf,
-    )
+    # Counting is cheap: halve the range until few are left.
+    low, high, under, upto = -1.001, 1.001, 0, cost.size
+    for _ in range(20):
+        if upto - under <= _FEW_VALUES:
+            break
+        middle = (low + high) / 2.0
+        count = _count_up_to(cost, middle)
+        if count >= rank:
+            upto, high = count, middle
+        else:
+            under, low = count, middle
+    return low, high, under
 
 
 @bare
 def value_of_rank(cost: Array, rank: int) -> float:
     """Return the value of a rank, from 1. The order of the values changes."""
-    low, high = _bracket(cost, rank)
-    under, count = 0, 0
+    low, high, under = _bracket(cost, rank)
+    count = 0
     for i in range(cost.size):
         x = cost[i]
-        under += x <= low
-        if (x > low) & (x <= high):
-            cost[i], cost[count] = cost[count], x
-            count += 1
-    if under < rank <= under + count:
-        return _quick_select(cost[:count], rank - under)
-    return _quick_select(cost, rank)
+        cost[count] = x
+        count += (x > low) & (x <= high)
+    return _quick_select(cost[:count], rank - under)

@@ -131,11 +131,16 @@ def note_deadline(held: Held, place: int) -> None:
 
 
 @bare
-def hold(s: State, qi: Array, person: int, sensitive: Array, deadline: int, lonely: float) -> None:
+def has_many_gaps(numbers: Array, held: Held) -> bool:
+    """Return whether there is no place for a row, or gaps make searches slow."""
+    n = numbers[0]
+    return n.places == held.number.size or 8 * (n.places - n.held) > n.places + 512
+
+
+@bare
+def hold(numbers: Array, held: Held, qi: Array, person: int, sensitive: Array, deadline: int, lonely: float) -> None:
     """Add a row behind the last one."""
-    n, held = s.numbers[0], s.held
-    if n.places == held.number.size or 8 * (n.places - n.held) > n.places + 512:
-        close_gaps(s.numbers, held, s.tree)
+    n = numbers[0]
     at = n.places
     held.number[at] = n.arrivals
     held.person[at] = person
@@ -149,20 +154,18 @@ def hold(s: State, qi: Array, person: int, sensitive: Array, deadline: int, lone
     n.places += 1
     n.held += 1
     n.arrivals += 1
-    _index(s, at)
 
 
 @bare
-def _index(s: State, place: int) -> None:
-    """Put a new row into the tree, if the tree is used; begin to use it if many rows are held, and end if few are."""
+def index_last(s: State) -> None:
+    """Put the row that was added last into the tree; begin to use the tree, or end it if few rows are held now."""
     n = s.numbers[0]
     if n.indexed == 0:
-        if n.held >= n.index_from:
-            _index_rows(s)
+        _index_rows(s)
     elif 2 * n.held < n.index_from:
         n.indexed = 0
     else:
-        add_row(s.terrain.space, s.tree, place, s.plan.order)
+        add_row(s.terrain.space, s.tree, n.places - 1, s.plan.order)
 
 
 @bare

@@ -93,7 +93,7 @@ def _gather(s: State, size: int, wanted: int, most: float) -> int:
     n, search = s.numbers[0], s.search
     while size < wanted:
         score = search.score[: in_lanes(n.candidates)]
-        chosen = best_candidate(score, search.least, search.place)
+        chosen = best_candidate(score, search.least, search.place, n.nearby == 0)
         if n.waiting > 0 and look_further(s, size, np.inf if chosen == NONE else np.float64(score[chosen])):
             continue
         if chosen == NONE:
