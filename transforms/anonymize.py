@@ -40,7 +40,8 @@ class Anonymized(NamedTuple):
     published: pvalue.PCollection
     #: The rows that no group of k persons was found for, with their exact values. For the owner alone.
     suppressed: pvalue.PCollection
-    #: The rows that could not be encoded: `row` (the whole row as JSON text), `field`, `reason`. For the owner alone.
+    #: The rows that could not be encoded: `row` (the whole row as JSON text), `field`, `reason`. And those that are too
+    #: far ahead of the clock; their `row` has the columns that the policy names, but for the person. For the owner.
     rejected: pvalue.PCollection
     #: One record per release, for the owner: `shard`, `kind`, `rows`, `persons`, `loss`, `moment` (the engine's clock,
     #: a Beam Timestamp: event time, or Beam's timestamp where the policy names no event time; None where rows have
@@ -121,7 +122,7 @@ class Anonymize(beam.PTransform):
         result = Anonymized(
             published=held[PUBLISHED],
             suppressed=held[SUPPRESSED],
-            rejected=packed[REJECTED],
+            rejected=(packed[REJECTED], held[REJECTED]) | "Rejected" >> beam.Flatten(),
             releases=held[RELEASES],
             trace=held[TRACE],
             counts=(packed[COUNTS], held[COUNTS]) | "Counts" >> beam.Flatten(),
@@ -130,7 +131,7 @@ class Anonymize(beam.PTransform):
         return result
 
     def _row_options(self, **given: Any) -> RowOptions:
-        return RowOptions(**given)
+        return RowOptions(**given, refuses=self._policy.most_ahead is not None)
 
     def _set_types(self, result: Anonymized, element_type: Any, fields: dict[str, Any] | None) -> None:
         order = self._options.order_column
@@ -182,7 +183,7 @@ class Anonymize(beam.PTransform):
 
 def hold_outputs(step: beam.DoFn) -> beam.PTransform:
     """HOLD with its outputs."""
-    return with_outputs(step, SUPPRESSED, RELEASES, TRACE, COUNTS, main=PUBLISHED)
+    return with_outputs(step, SUPPRESSED, REJECTED, RELEASES, TRACE, COUNTS, main=PUBLISHED)
 
 
 def with_outputs(step: beam.DoFn, *tags: str, main: str) -> beam.PTransform:

@@ -59,7 +59,7 @@ class AnonymizeBounded(Anonymize):
         return super().expand(rows)
 
     def _row_options(self, **given: Any) -> RowOptions:
-        options = RowOptions(**given)
+        options = super()._row_options(**given)
         by_number = options.row_number is not None and self._policy.event_time is None
         if by_number and self._policy.delay is not None:
             message = (

@@ -108,6 +108,9 @@ class Policy:
     #: Microseconds by which the clock stays behind the latest event time, because rows may be out of order.
     disorder: int
 
+    #: Microseconds by which a row may be ahead of the latest event time; None: as many as `delay`.
+    max_ahead: int | None
+
     #: The name of the method.
     method: str
 
@@ -145,6 +148,7 @@ class Policy:
         delay: int | str | dt.timedelta | None = None,
         delay_rows: int | None = None,
         disorder: int | str | dt.timedelta = 0,
+        max_ahead: int | str | dt.timedelta | None = None,
         method: str = "bastion",
         parameters: Any = None,
         on_suppress: OnSuppress | str = OnSuppress.DROP,
@@ -164,6 +168,11 @@ class Policy:
     def tick(self) -> int:
         """Microseconds that deadlines and published moments are multiples of: see `tick_of`."""
         return tick_of(self.delay)
+
+    @property
+    def most_ahead(self) -> int | None:
+        """Microseconds by which a row may be ahead of the latest event time; None if the clock decides nothing."""
+        return self.delay if self.delay is None or self.max_ahead is None else self.max_ahead
 
     @property
     def declaration(self) -> Method:
@@ -231,7 +240,7 @@ class Policy:
         for key in given:
             if key not in known:
                 problems.unknown("", key, [f.name for f in dataclasses.fields(cls)])
-        for name in ("delay", "disorder"):
+        for name in ("delay", "disorder", "max_ahead"):
             if isinstance(given.get(name), int) and given.get(name) != 0:
                 # Python objects count microseconds, which nobody who reads a file would guess.
                 problems.must(name, A_DURATION, given[name])
@@ -263,6 +272,7 @@ class Policy:
             "delay": None if self.delay is None else format_duration(self.delay),
             "delay_rows": self.delay_rows,
             "disorder": format_duration(self.disorder),
+            "max_ahead": None if self.max_ahead is None else format_duration(self.max_ahead),
             "method": self.method,
             "parameters": _parameters_spec(self.parameters),
             "on_suppress": self.on_suppress.value,
@@ -300,6 +310,7 @@ _DEFAULTS: dict[str, Any] = {
     "delay": None,
     "delay_rows": None,
     "disorder": 0,
+    "max_ahead": None,
     "method": "bastion",
     "parameters": None,
     "on_suppress": OnSuppress.DROP,
@@ -439,6 +450,9 @@ class _Check:
 
     def disorder(self, value: Any) -> int:
         return 0 if value is None else a_duration(self.problems, "disorder", value, at_least=0)
+
+    def max_ahead(self, value: Any) -> int | None:
+        return None if value is None else a_duration(self.problems, "max_ahead", value, at_least=1)
 
     def method(self, value: Any) -> str:
         try:

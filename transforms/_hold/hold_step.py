@@ -22,15 +22,17 @@ from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
 
 from crenel.policy import Policy
+from crenel.transforms._hold.ahead import Refusal
 from crenel.transforms._hold.engine_cache import CACHE, CachedShards, Key
 from crenel.transforms._hold.event_order import in_order
-from crenel.transforms._hold.shard_holder import ShardHolder
+from crenel.transforms._hold.refused_rows import RefusedRows
+from crenel.transforms._hold.shard_holder import Departure, ShardHolder
 from crenel.transforms._hold.shard_set import Left, ShardSet
 from crenel.transforms._pack.fingerprints import policy_of, policy_text
 from crenel.transforms._pack.row_options import RowOptions
 from crenel.transforms._pack.row_pack import RowPack, handed_over
 from crenel.transforms._publish.emitter import Emitter
-from crenel.transforms._publish.timestamps import rounded
+from crenel.transforms._publish.timestamps import clamped, rounded
 
 #: Operations. A shard begins with the generator's key and the policy, without which the rest of the log means nothing.
 _BEGIN, _PUSH, _WAKE, _FLUSH = b"b", b"p", b"w", b"f"
@@ -67,6 +69,7 @@ class _Hold(beam.DoFn):
     def setup(self) -> None:
         """Prepare what does not travel."""
         self._emitter = Emitter(self._policy, self._secret, self._record, self._options)
+        self._refused = RefusedRows(self._policy, self._emitter, self._record, self._options)
 
     def start_bundle(self) -> None:
         """Forget the counts of a bundle that failed."""
@@ -75,6 +78,14 @@ class _Hold(beam.DoFn):
     def finish_bundle(self) -> Iterator[Any]:
         """Emit the counts of the bundle."""
         return self._emitter.finish_bundle()
+
+    def _emit(self, left: list[Departure | Refusal], shard: int, window: Any, earliest: int) -> Iterator[Any]:
+        """Emit what left a shard: released rows, and rows that were too far ahead."""
+        released = self._emitter.emit([one for one in left if isinstance(one, Departure)], shard, window, earliest)
+        refused = [one for one in left if isinstance(one, Refusal)]
+        if not refused:
+            return released
+        return chain(released, *(self._refused.emit(one, shard, window, earliest) for one in refused))
 
 
 @dataclass(frozen=True)
@@ -179,8 +190,7 @@ class HoldRows(_Hold):
         window = cached.key[-1]
         for shard, _ in left:
             self._emitter.hold(cached.shards.held_by(shard), window)
-        emit = self._emitter.emit
-        return chain.from_iterable(emit(departures, shard, window, earliest) for shard, departures in left)
+        return chain.from_iterable(self._emit(gone, shard, window, earliest) for shard, gone in left)
 
     def _idle(self, cached: CachedShards, over: bool, cells: _Cells, deadline: Any) -> Iterator[Any]:
         """Answer a timer that no row waited for: nothing happened, so nothing is stored."""
@@ -247,7 +257,7 @@ class HoldRows(_Hold):
             return
         end = cached.key[-1].max_timestamp().micros
         due = cached.shards.next_deadline()
-        at = end if due is None else min(-(-due // 1000) * 1000, end)
+        at = end if due is None else min(-(-clamped(due) // 1000) * 1000, end)
         if at != cached.armed:
             deadline.set(Timestamp(micros=at))
             cached.armed = at
@@ -260,15 +270,15 @@ class HoldGroupedRows(_Hold):
         """Anonymize the rows of a shard."""
         shard, packs = element
         holder = ShardHolder(self._policy, self._secret, shard_name(shard, window))
-        carried = self._options.row_number if self._options.trace else None
+        carried = self._options.row_number if self._options.carried else None
         for pack in in_order([RowPack.from_bytes(data) for data in packs], carried):
             left = holder.push(pack)
             self._emitter.hold(holder.held, window)
             # All input is there, so nothing is late: a row is emitted with the moment of its release.
-            yield from self._emitter.emit(left, shard, window, MIN_TIMESTAMP.micros)
+            yield from self._emit(left, shard, window, MIN_TIMESTAMP.micros)
         left = holder.flush()
         self._emitter.hold(holder.held, window)
-        yield from self._emitter.emit(left, shard, window, MIN_TIMESTAMP.micros)
+        yield from self._emit(left, shard, window, MIN_TIMESTAMP.micros)
 
 
 def _apply(shards: ShardSet, op: bytes) -> Left:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from crenel import avro
 from crenel.policy import Policy
+from crenel.transforms._hold.ahead import Refusal
 from crenel.transforms._hold.shard_holder import Departure, ShardHolder
 from crenel.transforms._pack.row_pack import RowPack
 
@@ -13,8 +14,8 @@ __all__ = ["Left", "ShardSet"]
 
 _SCHEMAS = avro.Schemas("crenel.transforms._hold", ("shards.1.avsc",))
 
-#: Released rows, by shard.
-Left = list[tuple[int, list[Departure]]]
+#: Released and refused rows, by shard.
+Left = list[tuple[int, list[Departure | Refusal]]]
 
 
 class ShardSet:
@@ -105,7 +106,7 @@ class ShardSet:
             self._holders[shard] = ShardHolder(self._policy, self._secret, self._name(shard))
         return self._holders[shard]
 
-    def _left(self, shards: Iterable[int], step: Callable[[ShardHolder], list[Departure]]) -> Left:
+    def _left(self, shards: Iterable[int], step: Callable[[ShardHolder], list[Departure | Refusal]]) -> Left:
         left = []
         for shard in sorted(shards):
             left.append((shard, step(self._holder(shard))))

@@ -349,11 +349,11 @@ def test_a_timer_that_nothing_waits_for_stores_nothing() -> None:
 def test_a_late_row_sets_a_timer_that_has_fired_in_vain() -> None:
     """All rows were released by count, so the timer found nothing to do. Then a row with the same deadline arrives."""
     pair = policy(k=2, delay_rows=2, parameters={"beta": 1})
-    given = [{**row, "seen": 1_000_000.0, "patient": f"patient-{i}"} for i, row in enumerate(rows(4))]
-    first, second, third, late = packs(pair, given, 1)
+    given = [{**row, "seen": 1_000_000.0, "patient": f"patient-{i}"} for i, row in enumerate(rows(7))]
+    *before, late = packs(pair, given, 1)
     state, worker = State(), Worker(pair)
-    out = [element for pack in (first, second, third) for element in worker.push(state, pack)]
-    assert len(published(out)) == 3
+    out = [element for pack in before for element in worker.push(state, pack)]
+    assert len(published(out)) == 6
     fired, state.timer = state.timer, None
     assert worker.fire(state, at=fired) == []
     worker.push(state, late)
