@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -92,6 +92,11 @@ class Trace:
     def __len__(self) -> int:
         """Count the rows."""
         return len(self.row)
+
+    def take(self, places: npt.NDArray[np.intp]) -> Trace:
+        """Return the rows at these places, in this order."""
+        columns = {column.name: getattr(self, column.name) for column in fields(self)}
+        return Trace(**{name: None if column is None else column[places] for name, column in columns.items()})
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from crenel.errors import Rejected
+from crenel.pipelines.kafka.steady_time import SteadyTime
 from crenel.pipelines.kafka.topics import Topic, consumer
 from crenel.pipelines.kafka.values import Unreadable, values
 from crenel.policy import Policy, columns
@@ -61,7 +62,7 @@ class PartitionReader:
         self._clock = clock
         #: The offset of the next record.
         self.position = position
-        self._latest: int | None = None
+        self._time = SteadyTime(policy.most_ahead, clock)
         #: Since when there has been nothing more to read, when the broker was last asked whether that is still so, and
         #: when it last said so.
         self._end_since: float | None = None
@@ -137,15 +138,14 @@ class PartitionReader:
             at = self._event_time(row, message)
         except Rejected:  # the step that encodes rows will reject it; it moves no clock
             return Row(row, self._sent(message))
-        if self._latest is None or at > self._latest:
-            self._latest = at
+        self._time.see(at)
         return Row(row, at)
 
     def _sent(self, message: Any) -> int:
         """The time of the message itself."""
         kind, millis = message.timestamp()
         if kind == self._kafka.TIMESTAMP_NOT_AVAILABLE:
-            return self._latest or 0
+            return self._time.latest or 0
         return clamped(int(millis) * 1000)
 
     def _event_time(self, row: dict[str, Any], message: Any) -> int:
@@ -160,7 +160,7 @@ class PartitionReader:
         date: its next row will be recent. Only the broker's own word counts, and only a fresh one: a partition that
         cannot be read is not silent, and neither is one with an uncommitted transaction.
         """
-        known = None if self._latest is None else self._latest - self._policy.disorder
+        known = None if self._time.latest is None else self._time.latest - self._policy.disorder
         now = self._clock()
         if self._end_since is not None and now - self._end_since >= self._topic.idle:
             self._ask(now)

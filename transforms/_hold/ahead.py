@@ -138,15 +138,19 @@ class AheadRows:
     def flush(self) -> tuple[list[RowPack], list[Refusal]]:
         """The stream is over: rows that wait are refused.
 
-        They are taken if the shard never had a clock to compare with, or if k persons wait at that time: then they may
-        be published, and nothing comes after them that could be late.
+        They are taken if the shard never had a clock to compare with, or if k persons wait at a time that is as late:
+        these may be published, and nothing comes after them that could be late.
         """
-        waiting, self._waiting = self._waiting, []
-        persons = _persons_near(waiting, self._most_ahead or 0)
-        for row in waiting:
-            is_taken = self._front is None or persons[id(row)] >= self._k
-            (self._taken if is_taken else self._dropped).add(row.pack, row.place, row.place + 1)
-        self._witnesses = _Witnesses()
+        persons = _persons_near(self._waiting, self._most_ahead or 0)
+        if self._front is None:
+            crowds = [row.time for row in self._waiting]
+        else:
+            crowds = [row.time for row in self._waiting if persons[id(row)] >= self._k]
+        if crowds:
+            self._front = max(crowds)
+            self._settle()
+        while self._waiting:
+            self._refuse(self._waiting.pop(0))
         return self._told()
 
     def _on_time(self, time: Ints, before: Ints, reach: Ints, most: int) -> int:
