@@ -74,5 +74,5 @@ class AnonymizeBounded(Anonymize):
 
     def _hold(self, packs: pvalue.PCollection) -> Any:
         grouped = packs | "Group" >> beam.GroupByKey()
-        hold = HoldGroupedRows(self._policy, self._secret, self._record, self._options)
+        hold = HoldGroupedRows(self._told, self._secret, self._record, self._options)
         return grouped | "Hold" >> hold_outputs(hold)

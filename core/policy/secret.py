@@ -21,6 +21,7 @@ from typing import Any
 
 from crenel.errors import PolicyError, SecretError
 from crenel.policy import Policy
+from crenel.seal import Seal
 
 __all__ = ["Secret", "as_secret", "secret_of", "without_secret"]
 
@@ -109,6 +110,11 @@ class Secret:
             )
             raise SecretError(message)
         return root
+
+    @property
+    def seal(self) -> Seal:
+        """The seal of everything that a pipeline with this secret stores."""
+        return Seal(self.key(b"crenel.seal"), carried=self.is_drawn)
 
     def key(self, purpose: bytes) -> bytes:
         """Return a key of 32 bytes for one purpose. Neither the secret nor another key can be recovered from it."""
