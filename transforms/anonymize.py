@@ -20,7 +20,7 @@ from crenel.policy import Policy, PolicyError
 from crenel.policy.secret import Secret, without_secret
 from crenel.transforms._hold.hold_step import HoldRows
 from crenel.transforms._hold.local_runners import is_run_here, keep_keys_whole, warn_of_stale_state
-from crenel.transforms._pack.carried_values import Carried
+from crenel.transforms._pack.element_coders import RECORD
 from crenel.transforms._pack.pack_step import OVERLAPPING, REJECTED_FIELDS, PackBoundedRows, PackRows
 from crenel.transforms._pack.perturb import published_as_floats
 from crenel.transforms._pack.row_options import RowOptions
@@ -31,8 +31,6 @@ from crenel.transforms._publish.publisher import Publisher
 __all__ = ["Anonymize", "Anonymized"]
 
 _DICT = typehints.Dict[str, Any]
-#: The type of dicts between steps of ours: none of them is ever pickled.
-RECORD = typehints.Dict[str, Carried]
 _ARROW = (pa.RecordBatch, pa.Table)
 
 

@@ -23,7 +23,7 @@ from crenel.errors import PolicyError, SecretError
 from crenel.policy import Policy
 from crenel.seal import Seal
 
-__all__ = ["Secret", "as_secret", "secret_of", "without_secret"]
+__all__ = ["Secret", "as_secret", "read_reference", "secret_of", "without_secret"]
 
 #: Bytes in a drawn secret, and the least number of bytes in a given one.
 _SIZE = 32
@@ -155,19 +155,34 @@ def _digest(root: bytes) -> bytes:
 
 
 def _read(reference: str, where: str) -> bytes:
+    try:
+        text = read_reference(reference, where)
+    except LookupError as error:
+        raise _wrong(str(error)) from None
+    return _decoded(text, reference)
+
+
+def read_reference(reference: str, where: str) -> bytes:
+    """Read what a reference names: `env:NAME`, `file:PATH` or `gcp:VERSION`.
+
+    Args:
+        reference: The reference.
+        where: Where it is read, for the error's sentence.
+
+    Raises:
+        LookupError: it is not there, or not safe there. The message is the rest of a sentence, without what was read.
+    """
     kind, _, name = reference.partition(":")
     if kind == "env":
-        text = _variable(name, where)
-    else:
-        text = _file(name, where) if kind == "file" else _secret_manager(name, where)
-    return _decoded(text, reference)
+        return _variable(name, where)
+    return _file(name, where) if kind == "file" else _secret_manager(name, where)
 
 
 def _variable(name: str, where: str) -> bytes:
     text = os.environ.get(name)
     if text is None:
         message = f"names the environment variable {name}, which is not set {where}."
-        raise _wrong(message)
+        raise LookupError(message)
     return text.encode("utf-8", "surrogateescape")
 
 
@@ -180,10 +195,10 @@ def _file(path: str, where: str) -> bytes:
     except OSError as error:
         why = (error.strerror or "unknown reason").lower()
         message = f"names the file {path}, which cannot be read {where}: {why}."
-        raise _wrong(message) from None
+        raise LookupError(message) from None
     if os.name == "posix" and mode & (stat.S_IROTH | stat.S_IWOTH):
         message = f"names the file {path}, which every user of the machine may read or write: run chmod o-rw on it."
-        raise _wrong(message)
+        raise LookupError(message)
     return text
 
 
@@ -194,13 +209,13 @@ def _secret_manager(version: str, where: str) -> bytes:
         from google.cloud import secretmanager
     except ImportError:
         message = f"names a secret of Google's Secret Manager, whose library is missing {where}: pip install "
-        raise _wrong(message + "'crenel[dataflow]'.") from None
+        raise LookupError(message + "'crenel[dataflow]'.") from None
     client: Any = secretmanager.SecretManagerServiceClient()
     try:
         return bytes(client.access_secret_version(name=version).payload.data)
     except Exception as error:  # of many libraries, and each may quote what was asked for
         message = f"names {version} in Google's Secret Manager, which cannot be read {where} ({type(error).__name__})."
-        raise _wrong(message) from None
+        raise LookupError(message) from None
 
 
 def _decoded(text: bytes, reference: str) -> bytes:

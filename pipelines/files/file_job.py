@@ -37,6 +37,7 @@ from crenel.pipelines.files.secret_order import ORDER
 from crenel.policy import Policy
 from crenel.policy.checks import suggestion
 from crenel.transforms import AnonymizeBounded, Anonymized, Counts
+from crenel.transforms._pack.element_coders import RECORD, use_for_batches
 from crenel.transforms._pack.text_columns import named_columns
 from crenel.transforms._publish.counts import Spread
 from crenel.transforms._publish.emitter import PUBLISHED, REJECTED, RELEASES, SUPPRESSED, TRACE
@@ -51,7 +52,7 @@ ROW = "crenel: row"
 _REJECTED_ROWS = 4096
 
 #: The manifest is the records of one key.
-_RECORD = typehints.Tuple[int, typehints.Dict[str, Any]]
+_RECORD = typehints.Tuple[int, RECORD]
 
 #: Launches a pipeline: given how to build it, about how many rows it has, and its shards; returns its workers.
 Launch = Callable[[Callable[[Any], None], int, int], int]
@@ -210,12 +211,14 @@ def _launched(
     shards: int,
 ) -> int:
     def build(pipeline: beam.Pipeline) -> None:
+        use_for_batches()
         # If there are several, `Create` reshuffles them, so that workers share them.
-        files = pipeline | "Files" >> beam.Create(list(sources))
-        read = files | "Read" >> with_outputs(_ReadFile(scratch), _ReadFile.FILES, main="rows")
+        files = pipeline | "Files" >> beam.Create(list(range(len(sources))))
+        read = files | "Read" >> with_outputs(_ReadFile(scratch, sources), _ReadFile.FILES, main="rows")
         rows, records = read["rows"], [read[_ReadFile.FILES]]
         rows.element_type = pa.RecordBatch
         result: Anonymized = rows | "Anonymize" >> anonymize
+        result.rejected.element_type = RECORD
         for name in outputs:
             records.append(getattr(result, name) | f"Write {name}" >> beam.ParDo(_WriteParts(name, scratch)))
         records.append(result.counts | "Counts" >> beam.Map(lambda counts: (0, {"counts": counts})))
@@ -248,12 +251,13 @@ class _ReadFile(beam.DoFn):
 
     FILES = "files"
 
-    def __init__(self, scratch: Scratch) -> None:
+    def __init__(self, scratch: Scratch, sources: Sequence[Source]) -> None:
         self._scratch = scratch
+        self._sources = list(sources)
 
-    def process(self, source: Source) -> Iterator[Any]:
+    def process(self, number: int) -> Iterator[Any]:
         """Read a file."""
-        rows = 0
+        source, rows = self._sources[number], 0
         columns: dict[str, None] = {}
         for batch in self._batches(source):
             self._scratch.check()

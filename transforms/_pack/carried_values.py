@@ -22,12 +22,11 @@ from zoneinfo import ZoneInfo
 import apache_beam as beam
 import msgpack
 import numpy as np
-from apache_beam.coders import Coder, registry
 from apache_beam.utils.timestamp import Duration, Timestamp
 
 from crenel.errors import Rejected
 
-__all__ = ["NESTED", "PLAIN", "WRONG_TYPE", "Carried", "CarriedCoder", "pack", "refusal", "unpack"]
+__all__ = ["NESTED", "PLAIN", "WRONG_TYPE", "pack", "refusal", "unpack"]
 
 #: Why a value cannot be carried.
 WRONG_TYPE = "type that cannot be stored"
@@ -246,32 +245,3 @@ _TYPES: list[tuple[Any, _Extension]] = [
 ]
 _EXTENSIONS = [extension for _, extension in _TYPES]
 _CODES = {kind: code for code, (kind, _) in enumerate(_TYPES)}
-
-
-class Carried:
-    """Any value that can be carried, as a type hint: Beam then writes such elements by `CarriedCoder`."""
-
-
-class CarriedCoder(Coder):  # type: ignore[misc]
-    """Writes elements between steps of ours. Beam's own coder for any value falls back on pickles."""
-
-    def encode(self, value: Any) -> bytes:
-        """Write a value."""
-        return pack(value)
-
-    def decode(self, encoded: bytes) -> Any:
-        """Read a value."""
-        return unpack(encoded)
-
-    def is_deterministic(self) -> bool:
-        """Whether equal values are written the same: sets are not, and so no grouping goes by this."""
-        return False
-
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other)
-
-    def __hash__(self) -> int:
-        return hash(type(self))
-
-
-registry.register_coder(Carried, CarriedCoder)

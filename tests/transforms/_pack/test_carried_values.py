@@ -23,7 +23,8 @@ from hypothesis import strategies as st
 
 from crenel.errors import Rejected
 from crenel.transforms._pack import carried_values
-from crenel.transforms._pack.carried_values import NESTED, WRONG_TYPE, CarriedCoder, pack, refusal, unpack
+from crenel.transforms._pack.carried_values import NESTED, WRONG_TYPE, pack, refusal, unpack
+from crenel.transforms._pack.element_coders import CarriedCoder
 
 
 class Point(NamedTuple):
