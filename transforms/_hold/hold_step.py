@@ -28,7 +28,7 @@ from crenel.transforms._hold.shard_set import Left, ShardSet
 from crenel.transforms._hold.stored_state import PUSH, Cells, Chain, Stored
 from crenel.transforms._pack.fingerprints import policy_of, policy_text
 from crenel.transforms._pack.row_options import RowOptions
-from crenel.transforms._pack.row_pack import handed_over, opened
+from crenel.transforms._pack.row_pack import opened
 from crenel.transforms._pack.sharding import shard_name
 from crenel.transforms._publish.emitter import Emitter
 from crenel.transforms._publish.timestamps import rounded
@@ -140,7 +140,7 @@ class HoldRows(_Hold):
 
     def _take(self, key: Key, data: bytes, earliest: int, cells: Cells, deadline: Any) -> Iterator[Any]:
         cached = self._cached(key, cells)
-        pack = handed_over(data) or opened(data, self._seal, _place(key))
+        pack = opened(data, self._seal, _place(key))
         begun = cached.shards.begin(pack)
         left = cached.shards.push(pack)
         if begun:

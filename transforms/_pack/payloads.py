@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from itertools import chain, repeat
 from typing import Any
 
@@ -135,7 +136,7 @@ class Objects(Payload):
 
     def to_bytes(self) -> bytes:
         """Write the columns as values, and a column of few different texts as numbers of these."""
-        return carried_values.pack([list(self.names), self.count, list(map(_written, self.columns))])
+        return carried_values.pack([list(self.names), self.count, list(map(_written, self.columns, self._kinds))])
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Objects:
@@ -146,7 +147,12 @@ class Objects(Payload):
     @property
     def can_be_kept(self) -> bool:
         """Whether all values are immutable."""
-        return all(PLAIN.issuperset(map(type, column)) for column in self.columns)
+        return all(kinds <= PLAIN for kinds in self._kinds)
+
+    @cached_property
+    def _kinds(self) -> list[set[type]]:
+        """The types of each column's values."""
+        return [set(map(type, column)) for column in self.columns]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -196,12 +202,19 @@ class Batch(Payload):
         return False
 
 
-def _written(column: Sequence[Any]) -> list[Any]:
+def _written(column: Sequence[Any], kinds: set[type]) -> list[Any]:
     """A column as it is written: its values; or its different texts, and the number of each row's text."""
-    if _has_few_texts(column, set(map(type, column))):
-        numbers = {text: number for number, text in enumerate(dict.fromkeys(column))}
-        if len(numbers) <= _BYTE:
-            return [list(numbers), bytes(map(numbers.__getitem__, column))]
+    if _has_few_texts(column, kinds):
+        # Mostly all texts are among the first ones, and the rest need not be searched.
+        for some in (column[: 10 * _SAMPLE], column):
+            texts = dict.fromkeys(some)
+            if len(texts) > _BYTE:
+                break
+            numbers = dict(zip(texts, range(_BYTE), strict=False))
+            try:
+                return [list(texts), bytes(map(numbers.__getitem__, column))]
+            except KeyError:
+                continue
     return [list(column)]
 
 

@@ -96,31 +96,30 @@ def opened(data: bytes, seal: Seal, place: bytes) -> RowPack:
     Raises:
         SnapshotError: it was damaged or changed on its way, or was sent to another place or under another secret.
     """
-    return RowPack.from_bytes(seal.open(KIND, data, place))
+    handed, pack = getattr(_HANDED, "now", _NOTHING)
+    if handed is not data:
+        return RowPack.from_bytes(seal.open(KIND, data, place))
+    # These very bytes were made by this thread, and have not been anywhere.
+    return pack or RowPack.from_bytes(data[seal.size :])
 
 
 _HANDED = threading.local()
+_NOTHING = (None, None)
 
 
 @contextmanager
 def hand_over(pack: RowPack, seal: Seal, place: bytes) -> Iterator[bytes]:
     """Write the pack as sealed bytes, which only `opened` reads.
 
-    A step that is given these very bytes meanwhile need not read them: see `handed_over`. Where there is no coder
-    between two steps, the second takes an element while the first emits it.
+    Where there is no coder between two steps, the second takes an element while the first emits it. So a step that is
+    given these very bytes meanwhile need not check them, and if nobody can change the rows, it is given the pack.
     """
     data = seal.close(KIND, pack.to_bytes(), place)
-    _HANDED.now = (data, pack) if pack.payload.can_be_kept else None
+    _HANDED.now = (data, pack if pack.payload.can_be_kept else None)
     try:
         yield data
     finally:
-        _HANDED.now = None
-
-
-def handed_over(data: bytes) -> RowPack | None:
-    """Return the pack of these bytes if it was handed over, and not sent."""
-    now = getattr(_HANDED, "now", None)
-    return now[1] if now is not None and now[0] is data else None
+        _HANDED.now = _NOTHING
 
 
 def _matrix(flat: NDArray[Any], rows: int) -> NDArray[Any]:
