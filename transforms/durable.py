@@ -39,10 +39,12 @@ from apache_beam.utils import windowed_value
 from apache_beam.utils.timestamp import Timestamp
 
 from crenel.avro import expect
+from crenel.errors import Rejected
 from crenel.policy import Policy
 from crenel.policy.secret import Secret
 from crenel.seal import TAG, Seal, compare
 from crenel.transforms._hold.local_runners import is_local
+from crenel.transforms._pack.element_coders import CarriedCoder, unpickles
 
 __all__ = ["CONFIRMATIONS", "Durable"]
 
@@ -80,6 +82,9 @@ class Durable(beam.PTransform):
     On Flink, leave `num_concurrent_checkpoints` at 1 and `load_balance_bundles` off: while keys move between processes
     nothing is ever confirmed.
 
+    Elements are stored by the coder of their type. Elements of no type, or of one that Beam would pickle, must be of
+    values that rows may have, too: numbers, text, moments, and lists, dicts and NamedTuples of these.
+
     Args:
         keys: The number of keys, which runners may process side by side.
         confirmations: The number of checkpoints that elements wait for.
@@ -104,7 +109,8 @@ class Durable(beam.PTransform):
 
     def expand(self, elements: pvalue.PCollection) -> pvalue.PCollection:
         """Gather elements, keep them, emit them."""
-        coder = IterableCoder(coders.get_coder(elements.element_type or Any))
+        coder = coders.get_coder(elements.element_type or Any)
+        coder = IterableCoder(CarriedCoder() if unpickles(coder) else coder)
         # Local runners replay nothing, and leave timers of processing time pending at the end.
         is_here = is_local(elements.pipeline)
         if is_here and isinstance(elements.windowing.windowfn, GlobalWindows):
@@ -167,9 +173,17 @@ class Gather(beam.DoFn):
         """Emit the pack."""
         if self._elements:
             random.SystemRandom().shuffle(self._elements)
-            pack = self._seal.close(_PACK, self._coder.encode(self._elements))
+            pack = self._seal.close(_PACK, self._encoded())
             yield windowed_value.create((secrets.randbelow(self._keys), pack), self._latest, _GLOBAL)
             self.start_bundle()
+
+    def _encoded(self) -> bytes:
+        try:
+            data: bytes = self._coder.encode(self._elements)
+        except Rejected as rejected:
+            message = f"Durable: an element holds a {rejected.reason}. Give elements a type that has a coder."
+            raise TypeError(message) from None
+        return data
 
 
 class Open(beam.DoFn):

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import copy
+import datetime as dt
 import random
 import uuid
 from collections.abc import Iterable
+from decimal import Decimal
 from itertools import pairwise
 from typing import Any
 
 import apache_beam as beam
 import numpy as np
 import pytest
-from apache_beam.coders import BytesCoder, IterableCoder
+from apache_beam import typehints
+from apache_beam.coders import BytesCoder, IterableCoder, StrUtf8Coder, TupleCoder
+from apache_beam.pipeline import PipelineVisitor
 from apache_beam.pvalue import TaggedOutput
 from apache_beam.runners.portability.fn_api_runner import fn_runner
 from apache_beam.testing.util import assert_that, equal_to
@@ -243,6 +247,42 @@ def test_packs_hold_all_elements_of_a_bundle() -> None:
     assert {pack.value[0] for pack in packs} <= {0, 1, 2}
     assert [pack.timestamp.micros for pack in packs] == [499, 999, 1_199]
     assert list(gather.finish_bundle()) == []
+
+
+def gather_of(element_type: Any) -> Gather:
+    """Return the step that gathers elements of a type, in a pipeline that is built for a cluster."""
+    pipeline = beam.Pipeline()
+    elements = pipeline | beam.Create([1])
+    elements.element_type = element_type
+    found: list[Any] = []
+
+    class Visitor(PipelineVisitor):
+        def visit_transform(self, node: Any) -> None:
+            found.extend([node.transform.fn] if node.full_label == "Durable/Gather" else [])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(outbox, "is_local", lambda _: False)
+        _ = elements | Durable()
+    pipeline.visit(Visitor())
+    (gather,) = found
+    return gather  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("element_type", [Any, dict, typehints.Dict[str, Any], typehints.Tuple[str, Any], None])
+def test_elements_of_any_type_wait_without_a_pickle(element_type: Any) -> None:
+    gather = gather_of(element_type)
+    elements = [{"a": [1, None, 10**30], "b": (b"x", Decimal("1.5"))}, ("text", dt.date(2026, 1, 1))]
+    assert list(gather._coder.decode(gather._coder.encode(elements))) == elements
+    gather.setup()
+    gather.start_bundle()
+    gather.process(object(), windowed_value.create(None, 0, (GlobalWindow(),)))
+    with pytest.raises(TypeError, match="Durable: an element holds a type that cannot be stored"):
+        list(gather.finish_bundle())
+
+
+def test_elements_of_a_type_wait_by_its_own_coder() -> None:
+    expected = IterableCoder(TupleCoder([StrUtf8Coder(), BytesCoder()]))
+    assert gather_of(typehints.Tuple[str, bytes])._coder == expected
 
 
 # -- An attacker intersects the releases before and after a crash ----------------------------------

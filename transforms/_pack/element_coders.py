@@ -10,11 +10,14 @@ from typing import Any
 
 import pyarrow as pa
 from apache_beam import typehints
-from apache_beam.coders import Coder, registry
+from apache_beam.coders import Coder, coders, registry
 
 from crenel.transforms._pack import carried_values
 
-__all__ = ["RECORD", "BatchCoder", "Carried", "CarriedCoder", "use_for_batches"]
+__all__ = ["RECORD", "BatchCoder", "Carried", "CarriedCoder", "unpickles", "use_for_batches"]
+
+#: Beam's coders that read pickles: those that do nothing else, and the one for any value.
+_PICKLERS = (coders.PickleCoder, coders.DillCoder, coders.CloudpickleCoder, coders.FastPrimitivesCoder)
 
 
 class Carried:
@@ -68,6 +71,12 @@ class BatchCoder(_Coder):
     def to_type_hint(self) -> type:
         """Return the type that has this coder."""
         return pa.RecordBatch  # type: ignore[no-any-return]
+
+
+def unpickles(coder: Coder) -> bool:
+    """Tell whether a coder, or one that it is made of, may read a pickle."""
+    inner = [one for value in vars(coder).values() for one in (value if isinstance(value, (list, tuple)) else [value])]
+    return isinstance(coder, _PICKLERS) or any(unpickles(one) for one in inner if isinstance(one, Coder))
 
 
 def use_for_batches() -> None:
