@@ -88,6 +88,19 @@ def test_a_bundle_ends_with_its_counts() -> None:
     assert (counts.rows, dict(counts.rejected)) == (len(GIVEN) + 1, {("age", "not a number"): 1})
 
 
+def test_a_row_that_holds_itself_is_rejected() -> None:
+    """Beam itself crashes on such a row wherever it needs its coder; here none is needed."""
+    itself: list[Any] = []
+    itself.append(itself)
+    step = made()
+    for i, row in enumerate(GIVEN):
+        step.process(row | ({"number": itself} if i == 7 else {}), value(row))
+    out = list(step.finish_bundle())
+    (rejected,) = [element.value.value for element in out if getattr(element, "tag", "") == "rejected"]
+    assert (rejected["field"], rejected["reason"]) == ("number", "nested too deeply")
+    assert numbers(out) == [i for i in range(100) if i != 7]
+
+
 def test_a_pack_comes_back_from_bytes() -> None:
     step = made(shards=3)
     for row in GIVEN:
