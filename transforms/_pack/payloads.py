@@ -220,7 +220,7 @@ def _written(column: Sequence[Any], kinds: set[type]) -> list[Any]:
 
 def _read(written: list[Any]) -> list[Any]:
     values, *numbers = written
-    return list(map(values.__getitem__, *numbers)) if numbers else values  # type: ignore[no-any-return]
+    return list(map(values.__getitem__, *numbers)) if numbers else values
 
 
 def shared(column: Sequence[Any], kinds: set[type]) -> Sequence[Any]:
