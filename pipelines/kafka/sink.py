@@ -186,7 +186,7 @@ def _producer(topic: Topic) -> Any:
     key = (os.getpid(), topic.servers, topic.settings)
     with _LOCK:
         if key not in _PRODUCERS:
-            _PRODUCERS[key] = producer(topic.servers, dict(topic.settings))
+            _PRODUCERS[key] = producer(topic)
         return _PRODUCERS[key]
 
 

@@ -28,15 +28,17 @@ from crenel.pipelines.kafka.source import ReadPartition, elements
 from crenel.pipelines.kafka.topics import Topic, is_topic
 from crenel.pipelines.kafka.values import derived, values
 from crenel.policy import Policy
+from crenel.policy.secret import without_secret
 from crenel.runners import JobFailed
 from crenel.transforms import Counts
+from crenel.transforms._pack.element_coders import RECORD
 from crenel.transforms._publish.emitter import PUBLISHED, REJECTED, RELEASES, SUPPRESSED
 from crenel.transforms.anonymize import Anonymize, with_outputs
 from crenel.transforms.durable import Durable
 
 __all__ = ["Request", "build", "run"]
 
-_ROW = typehints.Dict[str, Any]
+_ROW = RECORD
 _RECORD = typehints.Tuple[str, bytes, bytes]
 _LINES = (".jsonl", ".ndjson", ".json")
 #: The name of the counts among the notes of a run.
@@ -165,11 +167,14 @@ def build(pipeline: beam.Pipeline, request: Request, bounds: _Bounds, scratch: S
     partitions = pipeline | "Partitions" >> beam.Create(elements(bounds))
     partitions.element_type = typehints.Tuple[int, int, int]
     # Without checkpoints to delay, the shortest calls let the runner choose the partition that is behind.
-    source = ReadPartition(request.source, request.policy, 1.0 if scratch is None else 0.0)
+    told = without_secret(request.policy)
+    source = ReadPartition(request.source, told, 1.0 if scratch is None else 0.0)
     read = partitions | "Read" >> with_outputs(source, REJECTED, main="rows")
     rows, unreadable = read["rows"], read[REJECTED]
     rows.element_type = unreadable.element_type = _ROW
     result = rows | "Anonymize" >> Anonymize(request.policy)
+    for output in (result.published, result.suppressed, result.rejected, result.releases):
+        output.element_type = _ROW
     rejected = (unreadable, result.rejected) | "All rejected" >> beam.Flatten()
     found = {PUBLISHED: result.published, SUPPRESSED: result.suppressed, REJECTED: rejected, RELEASES: result.releases}
     encoded = []
@@ -179,10 +184,10 @@ def build(pipeline: beam.Pipeline, request: Request, bounds: _Bounds, scratch: S
         encoded.append(made)
     everything = encoded | "Together" >> beam.Flatten()
     everything.element_type = _RECORD
-    durable = everything | "Durable" >> Durable(keys=request.policy.shards)
+    durable = everything | "Durable" >> Durable(keys=request.policy.shards, policy=request.policy)
     _ = durable | "Write" >> beam.ParDo(WriteRecords(request.outputs))
     if scratch is not None:
-        counts = unreadable | "Count unreadable" >> beam.Map(_unreadable)
+        counts = unreadable | "Count unreadable" >> beam.Map(_unreadable).with_output_types(_ROW)
         _ = (counts, result.counts) | "All counts" >> beam.Flatten() | "Add up" >> beam.ParDo(_AddUp(scratch))
 
 

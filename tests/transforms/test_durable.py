@@ -23,15 +23,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crenel import Policy
+from crenel.policy.secret import Secret
 from crenel.transforms import Durable
 from crenel.transforms import durable as outbox
 from crenel.transforms._hold.shard_holder import ShardHolder
 from crenel.transforms._pack.row_pack import Packer
 from crenel.transforms._publish.publisher import Publisher
-from crenel.transforms.durable import CONFIRMATIONS, Gather, Outbox, Probe
+from crenel.transforms.durable import CONFIRMATIONS, Gather, Open, Outbox, Probe
 from tests.transforms.cells import Bag, Cell
 
 KEY = 0
+#: A step that draws its secret opens what carries its own key, whoever sealed it.
+SEAL = Secret.given(b"secret", is_drawn=True).seal
 
 
 class Timer:
@@ -63,6 +66,7 @@ class Flink:
     def __init__(self, confirmations: int = CONFIRMATIONS) -> None:
         self.now = 1000.0
         self.step = Outbox(uuid.uuid4().hex, confirmations, 1.0, clock=lambda: self.now)
+        self.step.setup()
         self.state = (Bag(), Cell(), Timer(), Timer())
         #: All packs written so far, according to the current state. A crash rolls it back too.
         self.written: set[bytes] = set()
@@ -77,7 +81,7 @@ class Flink:
     def write(self, pack: bytes) -> None:
         waiting, token, look, end = self.state
         self.written.add(pack)
-        self._take(self.step.process((KEY, pack), waiting, token, look, end))
+        self._take(self.step.process((KEY, SEAL.close("crenel.durable", pack)), waiting, token, look, end))
 
     def look(self) -> None:
         waiting, token, look, _ = self.state
@@ -94,7 +98,7 @@ class Flink:
             if isinstance(element, TaggedOutput):
                 Probe().process(element.value, self.bundle)
             else:
-                self.sent.append(element)
+                self.sent.append(SEAL.open("crenel.durable", element))
 
     def finish(self) -> None:
         self.over += self.bundle.callbacks
@@ -219,14 +223,16 @@ def test_on_the_local_runner_elements_pass() -> None:
 
 def test_packs_hold_all_elements_of_a_bundle() -> None:
     coder = IterableCoder(BytesCoder())
-    gather = Gather(coder, keys=3)
+    gather, opener = Gather(coder, keys=3), Open(coder)
+    gather.setup()
+    opener.setup()
     gather.start_bundle()
     given = [b"%d" % i for i in range(1_200)]
     packs = []
     for i, element in enumerate(given):
         packs += gather.process(element, windowed_value.create(element, i, (GlobalWindow(),))) or ()
     packs += gather.finish_bundle()
-    held = [coder.decode(pack.value[1]) for pack in packs]
+    held = [list(opener.process(pack.value[1])) for pack in packs]
     assert [sorted(map(int, elements)) for elements in held] == [
         [*range(500)],
         [*range(500, 1_000)],

@@ -32,9 +32,9 @@ MOMENTS = st.builds(
 def test_moments_of_a_column_are_those_of_its_values(texts: list[str | None], zone: str) -> None:
     reader = TextColumns(policy())
     # Mostly all values of a column have the same zone.
-    for given in (texts, [text and text[:16] + zone for text in texts]):
-        found, reasons = columns.moments(reader.array("seen", pa.array(given, pa.string())))
-        for place, text in enumerate(given):
+    for column in (texts, [text and text[:16] + zone for text in texts]):
+        found, reasons = columns.moments(reader.array("seen", pa.array(column, pa.string())))
+        for place, text in enumerate(column):
             alone, why = columns.moments(reader.values("seen", [text]))
             assert (None if reasons is None else reasons[place]) == (None if why is None else why[0])
             np.testing.assert_equal(found[place], alone[0])
