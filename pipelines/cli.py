@@ -8,6 +8,8 @@ is imported when its command is run: `crenel --help` loads neither Beam, nor Arr
 from __future__ import annotations
 
 import argparse
+import errno
+import gc
 import importlib
 import os
 import sys
@@ -18,7 +20,7 @@ from crenel.errors import PolicyError
 from crenel.pipelines.command_errors import CommandError
 from crenel.runners.runner_errors import RunnerError
 
-__all__ = ["COMMANDS", "Command", "main"]
+__all__ = ["COMMANDS", "Command", "main", "program"]
 
 #: Exit codes; see `docs/cli.md`.
 FINE, FOUND_PROBLEMS, WRONG_USAGE, BROKEN_PIPE, INTERRUPTED = 0, 1, 2, 141, 130
@@ -48,6 +50,20 @@ _EXAMPLE = """\
   crenel check policy.yaml --data visits.csv"""
 
 
+def program() -> int:
+    """Run the command of this process, as the installed script does, and return the exit code."""
+    try:
+        from crenel.pipelines import light_start
+
+        light_start.begin()
+        return main()
+    except KeyboardInterrupt:  # it came before or after `main` could handle it
+        return INTERRUPTED
+    finally:
+        # Before it exits, Python looks for garbage among all objects, which took a fifth of a small run.
+        gc.freeze()
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return the exit code. `argv` excludes the program's name."""
     given = sys.argv[1:] if argv is None else list(argv)
@@ -57,14 +73,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (PolicyError, CommandError, RunnerError) as error:
         for problem in error.problems:
             print(f"crenel: {problem}", file=sys.stderr)
+        _drop_output()
         return WRONG_USAGE
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output has closed it. Python would flush again at exit, and complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return BROKEN_PIPE
+    except OSError as error:
+        place = "standard output" if error.filename is None else error.filename
+        why = os.strerror(error.errno or errno.EIO).lower()
+        print(f"crenel: {place} cannot be read or written: {why}.", file=sys.stderr)
+        _drop_output()
+        return WRONG_USAGE
     return code
+
+
+def _drop_output() -> None:
+    """Forget what standard output does not take. Python would flush again at exit, and complain."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _run(argv: list[str]) -> int:
@@ -124,4 +154,4 @@ def _never_fail_to_print() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(program())

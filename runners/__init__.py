@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-from crenel.runners.runner_errors import JobFailed, RunnerError, WorkerDied
+from crenel.runners.runner_errors import JobFailed, RunnerError
 
-__all__ = ["RUNNERS", "Job", "JobFailed", "Runner", "RunnerError", "WorkerDied", "find"]
+__all__ = ["RUNNERS", "Job", "JobFailed", "Runner", "RunnerError", "find"]
 
 #: The module that launches a pipeline, by the runner's name.
 RUNNERS: dict[str, str] = {
@@ -35,8 +35,7 @@ class Job:
     #: Adds the steps to a pipeline.
     build: Callable[[Any], None]
 
-    #: About how many rows the input has, and how many shards can be worked on in parallel.
-    rows: int
+    #: How many shards can be worked on in parallel.
     shards: int
 
     #: How many workers the user asked for; None lets the runner choose.
@@ -62,7 +61,6 @@ class Runner(Protocol):
         Raises:
             RunnerError: it cannot be started.
             JobFailed: it did not reach its end.
-            WorkerDied: a worker process is gone.
         """
 
 

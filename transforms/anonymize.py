@@ -19,7 +19,7 @@ from apache_beam.typehints.row_type import RowTypeConstraint
 from crenel.policy import Policy, PolicyError
 from crenel.policy.secret import Secret, without_secret
 from crenel.transforms._hold.hold_step import HoldRows
-from crenel.transforms._hold.local_runners import is_run_here, keep_keys_whole, warn_of_stale_state
+from crenel.transforms._hold.local_runners import held_apart, is_run_here, keep_keys_whole, warn_of_stale_state
 from crenel.transforms._pack.element_coders import RECORD
 from crenel.transforms._pack.pack_step import OVERLAPPING, REJECTED_FIELDS, PackBoundedRows, PackRows
 from crenel.transforms._pack.perturb import published_as_floats
@@ -167,7 +167,7 @@ class Anonymize(beam.PTransform):
         warn_of_stale_state(packs.pipeline)
         keep_keys_whole(packs.pipeline)
         hold = HoldRows(self._told, self._secret, self._uid, self._record, self._options)
-        return packs | "Hold" >> hold_outputs(hold)
+        return held_apart(packs) | "Hold" >> hold_outputs(hold)
 
     def _pack(self, rows: pvalue.PCollection) -> PackRows:
         has_time = self._policy.event_time is not None or self._options.by_number

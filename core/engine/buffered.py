@@ -21,7 +21,7 @@ from crenel.engine.groups import Floats, Groups, Ints, groups_of, learn
 from crenel.engine.kernels import compiler
 from crenel.engine.kernels.deadlines import EARLIEST, LATEST, write_clocks_and_deadlines
 from crenel.engine.kernels.generator import draw
-from crenel.engine.kernels.group_boxes import shuffle_groups, write_boxes
+from crenel.engine.kernels.group_boxes import shuffle_groups
 from crenel.engine.kernels.reusable_boxes import find_containing, keep_box
 from crenel.engine.reusable import count_stored, empty_boxes, grown_boxes, is_weaker, restore_boxes, stored_boxes
 from crenel.engine.space import check_rows, fingerprint, own, restore_domains, space_of
@@ -69,8 +69,6 @@ class Buffered(Engine, Generic[_Parameters]):
     """
 
     parameters_of: ClassVar[type]
-    #: The compiled function that the method spends its time in.
-    kernel: ClassVar[Any] = write_boxes
 
     def __init__(self, policy: Policy, key: bytes) -> None:
         if not isinstance(policy.parameters, self.parameters_of):
@@ -99,11 +97,6 @@ class Buffered(Engine, Generic[_Parameters]):
     def __repr__(self) -> str:
         """Tell how many rows are held, but nothing about them."""
         return f"{type(self).__name__}(held={self.held})"
-
-    @classmethod
-    def is_compiled(cls) -> bool:
-        """Return whether the engine's compiled code is on disk."""
-        return compiler.is_cached(cls.kernel)
 
     # --- What a method implements ---
 
@@ -155,6 +148,7 @@ class Buffered(Engine, Generic[_Parameters]):
     def push(self, rows: Rows) -> Releases:
         """Take rows that arrive in this order, and return what became due."""
         check_rows(self._policy, self._space, rows)
+        compiler.expect(len(rows))
         clocks, deadlines = self._clocks_and_deadlines(rows.time)
         start = 0
         while start < len(rows):

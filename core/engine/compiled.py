@@ -41,11 +41,6 @@ class Compiled(Engine):
         """Tell how many rows are held, but nothing about them."""
         return f"{type(self).__name__}(held={self.held})"
 
-    @classmethod
-    def is_compiled(cls) -> bool:
-        """Return whether the engine's compiled code is on disk."""
-        return compiler.is_cached(cls.kernel)
-
     @property
     def held(self) -> int:
         """Rows that have arrived and not left."""
@@ -60,11 +55,14 @@ class Compiled(Engine):
         """Take rows that arrive in this order, and return what became due."""
         check_rows(self._policy, self._space, rows, holes=self._policy.declaration.takes_holes)
         rows = self._counted(rows)
-        parts = []
-        for start in range(0, len(rows), self.chunk):
-            part = rows.slice(start, min(start + self.chunk, len(rows)))
-            self._reserve(len(part))
-            parts.append(self._take(part))
+        compiler.expect(len(rows))
+        parts, start = [], 0
+        while start < len(rows):
+            # As long as the kernel is interpreted, row by row: it must not take long to find that compiling pays.
+            stop = min(start + (self.chunk if self.kernel.is_compiled() else 1), len(rows))
+            self._reserve(stop - start)
+            parts.append(self._take(rows.slice(start, stop)))
+            start = stop
         return Releases.concat(parts) if parts else Releases.empty(self._dimensions)
 
     def advance(self, now: int) -> Releases:

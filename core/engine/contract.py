@@ -200,11 +200,6 @@ class Engine(ABC):
         key = hashlib.blake2b(key=self.key, digest_size=32, person=b"crenel.snapshot").digest()
         return Seal(key, carried=self.is_drawn)
 
-    @classmethod
-    def is_compiled(cls) -> bool:
-        """Return whether the engine can start at once: its compiled code is on disk, or it has none."""
-        return True
-
     @property
     @abstractmethod
     def held(self) -> int:

@@ -29,7 +29,7 @@ def space_of(policy: Policy) -> Space:
         dimension["share"] = share
         dimension["widest_lo"], dimension["widest_hi"] = geometry.widest()
         if isinstance(geometry, Radix):
-            dimension["base"] = geometry.base
+            dimension["digits"] = geometry.base
         if isinstance(geometry, Interval):
             dimension["learned"] = geometry.learned
             dimension["cell"] = geometry.cell

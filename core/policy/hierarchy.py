@@ -7,6 +7,7 @@ leaves. All operations are linear in the number of nodes: no table of leaves by 
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from crenel.errors import PolicyError
 from crenel.policy.checks import short
 from crenel.policy.geometry import Tree
+from crenel.policy.reading.named_files import NotReadable, read_bounded
 
 __all__ = ["ROOT", "Hierarchy"]
 
@@ -55,24 +57,23 @@ class Hierarchy:
         Lines may differ in length. An empty cell, or a label repeated on neighbouring levels, adds no node.
 
         Raises:
-            PolicyError: The file cannot be read, or is not a tree. The message names the lines.
+            PolicyError: The file cannot be read, or is not a tree. The message names the lines, and never quotes them.
         """
         name = Path(path).name
         builder = _Builder(f"{name}, line ")
         try:
-            with open(path, newline="", encoding=encoding) as file:
-                reader = csv.reader(file, delimiter=delimiter)
-                widest = 0
-                for cells in reader:
-                    if cells:
-                        widest = max(widest, len(cells))
-                        builder.add_path(cells, reader.line_num)
+            text = io.StringIO(read_bounded(path).decode(encoding), newline="")
+            reader = csv.reader(text, delimiter=delimiter)
+            widest = 0
+            for cells in reader:
+                if cells:
+                    widest = max(widest, len(cells))
+                    builder.add_path(cells, reader.line_num)
         except FileNotFoundError:
             raise PolicyError([("hierarchy", f": there is no file {str(path)!r}.")], "") from None
-        except (OSError, UnicodeDecodeError, csv.Error) as error:
-            why = getattr(error, "strerror", None) or getattr(error, "reason", None) or error
-            msg = f": {str(path)!r} cannot be read: {why}."
-            raise PolicyError([("hierarchy", msg)], "") from None
+        except (NotReadable, UnicodeDecodeError, csv.Error) as error:
+            why = error if isinstance(error, NotReadable) else f"cannot be read: it is not CSV in {encoding}"
+            raise PolicyError([("hierarchy", f": {str(path)!r} {why}.")], "") from None
         if widest == 1 and any("," in label or "\t" in label for label in builder.leaves):
             builder.problem(f"{name}: the columns must be separated by {delimiter!r}.")
         return builder.build(cls, name)
@@ -174,7 +175,12 @@ class Hierarchy:
 
 
 class _Builder:
-    """Collects the parent of each label, and all problems."""
+    """Collects the parent of each label, and all problems.
+
+    Args:
+        place: What the lines of a file are called; empty if there is no file. Labels of a file are never quoted: the
+            path may be that of a file with secrets.
+    """
 
     def __init__(self, place: str) -> None:
         self.place = place
@@ -201,8 +207,7 @@ class _Builder:
             if cell and cell != path[-1]:
                 path.append(cell)
         if len(set(path)) < len(path):
-            again = next(label for place, label in enumerate(path) if label in path[:place])
-            self.problem(f"{self.place}{line}: the label {short(again)} must not occur twice on one path.")
+            self.problem(f"{self.place}{line}: a label must not occur twice on one path.")
             return
         self.leaves.setdefault(path[0], line)
         for child, above in pairwise(path):
@@ -211,13 +216,12 @@ class _Builder:
                 self.parent[child] = above
                 self.line[child] = line
             elif known != above:
-                self._two_parents(child, known, above, line)
+                self._two_parents(cells.index(child), line, self.line[child])
         self.tops.setdefault(path[-1], line)
 
-    def _two_parents(self, child: str, known: str, above: str, line: int) -> None:
+    def _two_parents(self, level: int, line: int, first: int) -> None:
         self.problem(
-            f"{self.place}{line}: the label {short(child)} must be under one other, not under "
-            f"{short(above)} and (line {self.line[child]}) {short(known)}; "
+            f"{self.place}{line}: the label in column {level + 1} must be under the same label as in line {first}; "
             "rename it on one of the branches."
         )
 
@@ -275,12 +279,16 @@ class _Builder:
         groups = set(self.parent.values())
         for leaf, line in self.leaves.items():
             if leaf in groups:
-                self.problem(f"{self._at(line)}{short(leaf)} must be a value or a group, not both.")
+                self.problem(f"{self._at(line)}{self._label(leaf, 'the leaf')} must be a value or a group, not both.")
         if self.problems:
             if self.unlisted:
                 self.problems.append(f"and {self.unlisted} more problems of the same kinds.")
             raise PolicyError([("hierarchy", f": {text}") for text in self.problems], "")
         return cls(*_depth_first(root, self.parent))
+
+    def _label(self, label: str, otherwise: str) -> str:
+        """Quote a label of the policy itself, but not one of a file."""
+        return otherwise if self.place else short(label)
 
     def _at(self, line: int) -> str:
         return f"{self.place}{line}: " if line else ""
@@ -289,8 +297,8 @@ class _Builder:
         for top, line in self.tops.items():
             if top in self.parent:
                 self.problem(
-                    f"{self._at(line)}the label {short(top)} must be at the top everywhere, "
-                    f"not under {short(self.parent[top])} as well."
+                    f"{self._at(line)}{self._label(top, 'the last label')} must be at the top everywhere, not under "
+                    f"{self._label(self.parent[top], 'another')} as well."
                 )
         if not self.tops:
             if not self.problems:
@@ -301,7 +309,8 @@ class _Builder:
         # Several tops, or a leaf at the top, get a common root above them.
         if ROOT in self.tops or ROOT in self.parent:
             other = next((top for top in self.tops if top != ROOT), ROOT)
-            self.problem(f"{self._at(self.tops.get(other, 0))}the top must be {ROOT!r} everywhere, not {short(other)}.")
+            said = self._label(other, "another label")
+            self.problem(f"{self._at(self.tops.get(other, 0))}the top must be {ROOT!r} everywhere, not {said}.")
         for top in self.tops:
             self.parent.setdefault(top, ROOT)
         return ROOT

@@ -20,12 +20,14 @@ from typing import Any
 from crenel.errors import PolicyError
 from crenel.policy import methods
 from crenel.policy import quasi_identifiers as qi_types
-from crenel.policy.checks import Problems, a_number, an_integer, one_of, short, suggestion
+from crenel.policy.checks import Problems, a_number, an_integer, one_of, suggestion
 from crenel.policy.durations import A_DURATION, a_duration, format_duration, tick_of
 from crenel.policy.frozen import FrozenDict
 from crenel.policy.methods import Method
 from crenel.policy.parameters import Reuse
 from crenel.policy.quasi_identifiers import QuasiIdentifier
+from crenel.policy.reading.named_files import PolicyFiles
+from crenel.policy.reading.policy_file import read_yaml
 from crenel.policy.sensitive import Sensitive
 
 __all__ = ["FrozenDict", "OnSuppress", "Policy", "PolicyError", "Sensitive", "ShardBy"]
@@ -156,7 +158,7 @@ class Policy:
     ) -> None:
         given = {name: value for name, value in locals().items() if name != "self"}
         problems = Problems()
-        clean = _Check(given, Path(), problems).all()
+        clean = _Check(given, PolicyFiles(), problems).all()
         problems.raise_if_any("policy")
         for name, value in clean.items():
             object.__setattr__(self, name, value)
@@ -197,21 +199,36 @@ class Policy:
         return getattr(self.parameters, name) if name in self.declaration.fields else otherwise
 
     @classmethod
-    def from_yaml(cls, path: str | PathLike[str]) -> Policy:
-        """Read a policy from a YAML file; files of hierarchies are relative to it."""
+    def from_yaml(cls, path: str | PathLike[str], *, allow_outside_files: bool = False) -> Policy:
+        """Read a policy from a YAML file.
+
+        Args:
+            path: The file. Names of hierarchies' files are relative to its folder.
+            allow_outside_files: Whether these may lie outside of that folder.
+        """
         problems = Problems()
-        given = _read_yaml(Path(path), problems)
-        return cls._from_given(given, Path(path).parent, problems)
+        given = read_yaml(Path(path), problems)
+        files = PolicyFiles(Path(path).parent, allow_outside=allow_outside_files)
+        return cls._from_given(given, files, problems)
 
     @classmethod
-    def from_dict(cls, given: Mapping[str, Any], base_dir: str | PathLike[str] = ".") -> Policy:
-        """Make a policy from what a YAML file would hold; files of hierarchies are relative to `base_dir`."""
-        return cls._from_given(given, Path(base_dir), Problems())
+    def from_dict(
+        cls, given: Mapping[str, Any], base_dir: str | PathLike[str] = ".", *, allow_outside_files: bool = False
+    ) -> Policy:
+        """Make a policy from what a YAML file would hold.
+
+        Args:
+            given: The content.
+            base_dir: The folder that names of hierarchies' files are relative to.
+            allow_outside_files: Whether these may lie outside of that folder.
+        """
+        return cls._from_given(given, PolicyFiles(base_dir, allow_outside=allow_outside_files), Problems())
 
     @classmethod
-    def _from_given(cls, given: Any, base_dir: Path, problems: Problems) -> Policy:
+    def _from_given(cls, given: Any, files: PolicyFiles, problems: Problems) -> Policy:
         if not isinstance(given, Mapping):
-            problems.must("", "a mapping of fields", given)
+            # What it holds is not shown: the path may be that of a file with secrets.
+            problems.add("", f"must be a mapping of fields, not {_kind(given)}.")
             problems.raise_if_any("policy")
         known = {f.name for f in dataclasses.fields(cls)}
         for key in given:
@@ -224,7 +241,7 @@ class Policy:
                 given = {**given, name: "1s"}  # so that no other check reports it
         defaults = {**_DEFAULTS, "person": _ABSENT, "quasi_identifiers": _ABSENT, "k": _ABSENT}
         known_given = {key: value for key, value in given.items() if key in known}
-        clean = _Check({**defaults, **known_given}, base_dir, problems).all()
+        clean = _Check({**defaults, **known_given}, files, problems).all()
         problems.raise_if_any("policy")
         return cls(**clean)
 
@@ -299,9 +316,9 @@ _DEFAULTS: dict[str, Any] = {
 class _Check:
     """Turns what was given into the fields of a policy, and notes everything that is wrong."""
 
-    def __init__(self, given: Mapping[str, Any], base_dir: Path, problems: Problems) -> None:
+    def __init__(self, given: Mapping[str, Any], files: PolicyFiles, problems: Problems) -> None:
         self.given = given
-        self.base_dir = base_dir
+        self.files = files
         self.problems = problems
         #: Of the method that was given; None if there is no such method.
         self.declaration: Method | None = None
@@ -368,7 +385,7 @@ class _Check:
             self.problems.must(f"{path}.type", rule, given["type"])
             return None
         spec = {key: value for key, value in given.items() if key != "type"}
-        made = self._build(path, cls, spec, lambda said: cls.from_spec(said, self.base_dir))
+        made = self._build(path, cls, spec, lambda said: cls.from_spec(said, self.files))
         return made if isinstance(made, QuasiIdentifier) else None
 
     def sensitive(self, value: Any) -> FrozenDict[Sensitive]:
@@ -610,50 +627,5 @@ def _plain(value: Any) -> Any:
     return dict(value) if isinstance(value, Mapping) else value
 
 
-def _read_yaml(path: Path, problems: Problems) -> Any:
-    import yaml
-
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        msg = f"policy: there is no file {str(path)!r}."
-        raise PolicyError(msg) from None
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or getattr(error, "reason", None) or error
-        msg = f"policy: {str(path)!r} cannot be read: {why}."
-        raise PolicyError(msg) from None
-    try:
-        loader = _strict_loader(path.name, problems)(text)
-        return loader.get_single_data()
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{path.name}, line {mark.line + 1}" if mark is not None else path.name
-        why = getattr(error, "problem", None) or str(error)
-        msg = f"policy: {where}: it must be YAML; {why}."
-        raise PolicyError(msg) from None
-    except (ValueError, RecursionError) as error:  # 2020-02-31
-        msg = f"policy: {path.name}: it must be YAML; {error}."
-        raise PolicyError(msg) from None
-
-
-def _strict_loader(name: str, problems: Problems) -> Any:
-    """YAML's safe loader, which also reports duplicate keys (YAML would keep the last)."""
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        def flatten_mapping(self, node: yaml.MappingNode) -> None:
-            # Before merging: a merged key may be given again.
-            seen: dict[Any, int] = {}
-            for key, _ in node.value:
-                if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
-                    continue
-                line = key.start_mark.line + 1
-                if key.value in seen:
-                    problems.found.append(
-                        f"policy: {name}, line {line}: the key {short(key.value)} must occur "
-                        f"once; it is in line {seen[key.value]} too."
-                    )
-                seen.setdefault(key.value, line)
-            super().flatten_mapping(node)
-
-    return Loader
+def _kind(given: Any) -> str:
+    return "None" if given is None else "text" if isinstance(given, str) else f"a {type(given).__name__}"

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from os import PathLike
-from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -29,6 +28,7 @@ from crenel.policy.columns import Reasons
 from crenel.policy.durations import A_DURATION, a_duration, format_duration
 from crenel.policy.geometry import EXACT, Geometry, Interval, Radix, Tree
 from crenel.policy.hierarchy import Hierarchy
+from crenel.policy.reading.named_files import PolicyFiles
 
 __all__ = [
     "Categorical",
@@ -98,8 +98,8 @@ class QuasiIdentifier(ABC):
         return columns.spread(*columns.factorize(values), self.coordinate)
 
     @classmethod
-    def from_spec(cls, spec: Mapping[str, Any], base_dir: Path) -> QuasiIdentifier:
-        """Build the type from a policy's declaration; files are relative to `base_dir`."""
+    def from_spec(cls, spec: Mapping[str, Any], files: PolicyFiles) -> QuasiIdentifier:
+        """Build the type from a policy's declaration; `files.path` finds files that it names."""
         return cls(**spec)
 
     def to_spec(self) -> dict[str, Any]:
@@ -300,17 +300,17 @@ class Categorical(QuasiIdentifier):
         if isinstance(self.hierarchy, Hierarchy):
             return
         try:
-            object.__setattr__(self, "hierarchy", _hierarchy(self.hierarchy, Path()))
+            object.__setattr__(self, "hierarchy", _hierarchy(self.hierarchy, PolicyFiles(allow_outside=True)))
         except PolicyError as error:
             raise PolicyError(error.details, type(self).__name__) from None
 
     @classmethod
-    def from_spec(cls, spec: Mapping[str, Any], base_dir: Path) -> Categorical:
+    def from_spec(cls, spec: Mapping[str, Any], files: PolicyFiles) -> Categorical:
         """Read the hierarchy from its file, if the policy names one."""
         if "hierarchy" not in spec:
             rule = "must be a CSV file's name, a mapping or a list; it is missing."
             raise PolicyError([("hierarchy", rule)], cls.__name__)
-        return cls(**{**spec, "hierarchy": _hierarchy(spec["hierarchy"], base_dir)})
+        return cls(**{**spec, "hierarchy": _hierarchy(spec["hierarchy"], files)})
 
     @cached_property
     def geometry(self) -> Tree:
@@ -493,11 +493,15 @@ def _place(cls: type) -> tuple[str, str]:
     return cls.__module__, cls.__qualname__
 
 
-def _hierarchy(given: Any, base_dir: Path) -> Hierarchy:
+def _hierarchy(given: Any, files: PolicyFiles) -> Hierarchy:
     if isinstance(given, Hierarchy):
         return given
     if isinstance(given, (str, PathLike)):
-        return Hierarchy.from_csv(base_dir / given)
+        try:
+            path = files.path(given)
+        except PolicyError as error:
+            raise PolicyError([("hierarchy", sentence) for _, sentence in error.details], "") from None
+        return Hierarchy.from_csv(path)
     if isinstance(given, (Mapping, list, tuple)):
         return Hierarchy.from_mapping(given)
     problems = Problems()

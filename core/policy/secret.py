@@ -21,6 +21,7 @@ from typing import Any
 
 from crenel.errors import PolicyError, SecretError
 from crenel.policy import Policy
+from crenel.policy.reading.named_files import NotReadable, opened
 from crenel.seal import Seal
 
 __all__ = ["Secret", "as_secret", "read_reference", "secret_of", "without_secret"]
@@ -188,13 +189,16 @@ def _variable(name: str, where: str) -> bytes:
 
 def _file(path: str, where: str) -> bytes:
     try:
-        with open(path, "rb") as file:
-            # Check the file that was opened: the path may name another one by now.
+        with opened(path) as file:
             mode = os.fstat(file.fileno()).st_mode
             text = file.read(_LONGEST + 1)
-    except OSError as error:
-        why = (error.strerror or "unknown reason").lower()
-        message = f"names the file {path}, which cannot be read {where}: {why}."
+    except (FileNotFoundError, NotReadable) as error:
+        why = (
+            f"{error} ({where})"
+            if isinstance(error, NotReadable)
+            else f"cannot be read {where}: no such file or directory"
+        )
+        message = f"names the file {path}, which {why}."
         raise LookupError(message) from None
     if os.name == "posix" and mode & (stat.S_IROTH | stat.S_IWOTH):
         message = f"names the file {path}, which every user of the machine may read or write: run chmod o-rw on it."

@@ -23,7 +23,11 @@ from crenel.pipelines.auditing.published_values import Boxes, NotReadableError, 
 from crenel.pipelines.command_errors import CommandError
 from crenel.pipelines.console.sections import sentence
 from crenel.pipelines.files import readers
+from crenel.pipelines.files.cells import csv_formulas
+from crenel.pipelines.files.formats import FORMATS
 from crenel.pipelines.files.readers import Source
+from crenel.pipelines.files.unreadable_rows import UnreadableRow
+from crenel.pipelines.files.writable_values import WritableValues
 from crenel.policy import Policy, columns
 from crenel.policy.checks import suggestion
 from crenel.transforms._pack.text_columns import TextColumns, named_columns
@@ -47,6 +51,7 @@ def read(
     suppressed: str | None = None,
     trace: str | None = None,
     releases: str | None = None,
+    escaped: bool = False,
     tick: Tick = lambda rows: None,
 ) -> Evidence:
     """Read all files.
@@ -58,6 +63,7 @@ def read(
         suppressed: The owner's file of suppressed rows.
         trace: The owner's file of what became of each row.
         releases: The owner's file of releases.
+        escaped: Whether the run made text harmless in CSV that a spreadsheet would run as a formula.
         tick: Called with the number of rows read since the last call.
 
     Raises:
@@ -65,9 +71,9 @@ def read(
             published.
     """
     evidence = Evidence(
-        published=_output(policy, _find(published), tick),
+        published=_output(policy, _find(published), tick, escaped=escaped),
         input=None if given is None else _input(policy, _find(given), tick),
-        suppressed=None if suppressed is None else _output(policy, _find([suppressed]), tick),
+        suppressed=None if suppressed is None else _output(policy, _find([suppressed]), tick, escaped=escaped),
         trace=None if trace is None else _trace(_find([trace]), tick),
         reported=None if releases is None else _reported(_find([releases]), tick),
     )
@@ -151,15 +157,20 @@ def _lacking(name: str, there: Sequence[str], needed: Iterable[str]) -> Iterator
 
 
 def _input(policy: Policy, found: Sequence[Source], tick: Tick) -> Input:
-    text, encoder, kept = TextColumns(policy), Encoder(policy), _Kept(policy)
+    text, encoder, kept, writable = TextColumns(policy), Encoder(policy), _Kept(policy), WritableValues(policy)
     _check(found, named_columns(policy))
     parts: list[tuple[Rows, Ints, Ints]] = []
     total, seen = 0, set[str]()
-    for _, raw in _batches(found, tick):
+    for raw in (part for source in found for part in source.parts()):
+        if isinstance(raw, UnreadableRow):  # rejected, but numbered as all rows are
+            total += 1
+            continue
+        tick(raw.num_rows)
         seen.update(raw.schema.names)
-        table = text.arrays(raw, named_columns(policy))
-        encoded = encoder.encode(table, np.zeros(raw.num_rows, dtype=np.int64))
-        parts.append((encoded.rows, kept.of(table)[encoded.kept], encoded.kept + total))
+        fit = np.delete(np.arange(raw.num_rows), list(writable.misfits(raw)))
+        table = text.arrays(raw.take(pa.array(fit)) if len(fit) < len(raw) else raw, named_columns(policy))
+        encoded = encoder.encode(table, np.zeros(len(fit), dtype=np.int64))
+        parts.append((encoded.rows, kept.of(table)[encoded.kept], fit[encoded.kept] + total))
         total += raw.num_rows
     if total:  # in JSON lines, a column is missing only if no row has it
         problems = list(_lacking("the input", sorted(seen), named_columns(policy)))
@@ -188,13 +199,14 @@ def _joined(parts: Sequence[NDArray[Any]], dtype: Any = np.int64, width: int | N
 # -- the published rows ----------------------------------------------------------------------------
 
 
-def _output(policy: Policy, found: Sequence[Source], tick: Tick) -> Output:
+def _output(policy: Policy, found: Sequence[Source], tick: Tick, *, escaped: bool) -> Output:
     names = [*policy.quasi_identifiers, *policy.sensitive, *policy.publish]
     seen = _check(found, names)
     text, kept, boxes = TextColumns(policy), _Kept(policy), Boxes(len(policy.quasi_identifiers))
     spans = {name: Spans(qi) for name, qi in policy.quasi_identifiers.items()}
     parts: list[tuple[Any, Ints, Ints]] = []
-    for source, raw in _batches(found, tick):
+    for source, written in _batches(found, tick):
+        raw = csv_formulas.unescaped(written) if escaped and FORMATS[source.extension].untyped else written
         there = dict.fromkeys(raw.schema.names)
         seen |= there
         table = {name: raw.column(name) if name in there else pa.nulls(raw.num_rows) for name in names}

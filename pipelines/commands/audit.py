@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from crenel.errors import PolicyError
 from crenel.pipelines.command_errors import CommandError
+from crenel.pipelines.commands._policy_argument import add_policy, policy_of
 from crenel.pipelines.commands.run import quiet
 from crenel.pipelines.console import limits
 from crenel.pipelines.console.sections import Line, Section, count, filled, section_text
@@ -53,12 +54,15 @@ _ROWS = {"input": "in the input", "sampled_out": "sampled out"}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("policy", help="the policy's YAML file")
+    add_policy(parser)
     parser.add_argument("--published", metavar="OUT", nargs="+", required=True, help="the published files")
     parser.add_argument("--input", metavar="IN", nargs="+", help="the input files, as crenel run was given them")
     parser.add_argument("--suppressed", metavar="S", help="the file of crenel run --suppressed")
     parser.add_argument("--trace", metavar="T", help="the file of crenel run --trace; needs --input")
     parser.add_argument("--releases", metavar="R", help="the file of crenel run --releases, to check it; needs --trace")
+    parser.add_argument(
+        "--csv-escape-formulas", action="store_true", help="the CSV files were written with this option of crenel run"
+    )
     parser.add_argument("--html", metavar="F", help="also write the report as an HTML page")
     parser.add_argument("--json", action="store_true", help="print one line of JSON instead of text")
     parser.add_argument(
@@ -75,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Audit; 1 if a promise is broken."""
-    policy = Policy.from_yaml(arguments.policy)
+    policy = policy_of(arguments)
     _check(arguments)
     try:
         document = audited(policy, arguments)
@@ -133,6 +137,7 @@ def audited(policy: Policy, arguments: argparse.Namespace) -> dict[str, Any]:
             suppressed=arguments.suppressed,
             trace=arguments.trace,
             releases=arguments.releases,
+            escaped=arguments.csv_escape_formulas,
             tick=progress.tick("read"),
         )
         workload = Workload(arguments.queries, arguments.theta, arguments.seed)

@@ -14,6 +14,7 @@ import argparse
 import sys
 from contextlib import nullcontext
 
+from crenel.pipelines.commands._policy_argument import add_policy, policy_of
 from crenel.pipelines.commands.run import quiet
 from crenel.pipelines.console import limits
 from crenel.pipelines.console.sections import Severity, render
@@ -25,7 +26,7 @@ EXAMPLE = "  crenel check policy.yaml --data visits.csv"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("policy", help="the policy's YAML file")
+    add_policy(parser)
     parser.add_argument("--data", metavar="FILE", help="a sample of the stream: consecutive rows")
     limits.add_arguments(parser, "more in the sample is a problem")
 
@@ -34,20 +35,21 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the report; 1 if there are problems."""
     from crenel.pipelines.checking.advice import advise
     from crenel.pipelines.checking.explain import explain
-    from crenel.policy import Policy
 
-    policy = Policy.from_yaml(arguments.policy)
+    policy = policy_of(arguments)
     sections, findings = explain(policy), advise(policy)
     if arguments.data is not None:
         from crenel.pipelines.checking.sample import Sample
-        from crenel.pipelines.console import kernel_cache, run_summary
+        from crenel.pipelines.console import compile_notes, run_summary
 
         with quiet():  # loads Beam
             from crenel.pipelines.files.whole_file import read_for
         watched = sys.stderr.isatty()
         progress = ["reading the sample"]  # the last line is shown
-        note = f" ({kernel_cache.WAIT})" if watched and not kernel_cache.is_compiled(policy.method) else ""
-        with run_summary.showing(lambda: progress[-1] + note) if watched else nullcontext():
+        with (
+            compile_notes.noting() as note,
+            run_summary.showing(lambda: progress[-1] + note()) if watched else nullcontext(),
+        ):
             table = read_for(policy, arguments.data)
             sample = Sample(policy, table, limits.Limits.of(arguments), progress.append)
             sections += sample.look()

@@ -19,6 +19,7 @@ from typing import Any
 
 from crenel.pipelines.checking.scale import MEASURED, Plan, Shards, make_plan
 from crenel.pipelines.command_errors import CommandError
+from crenel.pipelines.commands._policy_argument import add_policy, policy_of
 from crenel.pipelines.console.sections import Finding, Line, Section, Severity, count, listed, percent, render
 from crenel.policy import Policy, ShardBy
 
@@ -33,7 +34,7 @@ _MANY = {"": 1, "k": 1_000, "M": 1_000_000}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("policy", help="the policy's YAML file")
+    add_policy(parser)
     parser.add_argument("--rate", required=True, metavar="N/s", help="rows of the whole stream: 50000/s, 200/m, 3M/h")
     parser.add_argument(
         "--persons", metavar="N", help="persons in the stream; without it, every row is of another person"
@@ -44,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the plan; 1 if there are problems."""
     rate, persons = _rate(arguments.rate), _persons(arguments.persons)
-    policy = Policy.from_yaml(arguments.policy)
+    policy = policy_of(arguments)
     plan = make_plan(policy, rate, persons)
     findings = list(_findings(policy, plan, persons))
     if arguments.json:

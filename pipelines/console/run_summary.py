@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from crenel.audit.differential_privacy import stated
 from crenel.pipelines.checking.advice import SEED
-from crenel.pipelines.console import kernel_cache
+from crenel.pipelines.console import compile_notes
 from crenel.pipelines.console.limits import said
 from crenel.pipelines.console.sections import count, percent
 from crenel.policy import OnSuppress, Policy
@@ -30,10 +30,11 @@ _WIDTH = 100
 _SECOND = UNITS["s"]
 
 
-def watching(scratch: Scratch, method: str = "bastion") -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def watching(scratch: Scratch) -> Iterator[None]:
     """Show the progress of a run on standard error."""
-    note = "" if kernel_cache.is_compiled(method) else f" ({kernel_cache.WAIT})"
-    return showing(lambda: progress(scratch, note))
+    with compile_notes.noting() as note, showing(lambda: progress(scratch, note())):
+        yield
 
 
 @contextlib.contextmanager
@@ -59,7 +60,7 @@ def progress(scratch: Scratch, note: str = "") -> str:
     """Describe the progress of a run."""
     read, left = scratch.ticked("read"), scratch.ticked("left")
     if left:
-        return f"{left:,} of {count(read, 'row')} anonymized"
+        return f"{left:,} of {count(read, 'row')} anonymized{note}"
     return f"{count(read, 'row')} read{note}"
 
 

@@ -34,16 +34,20 @@ from crenel.pipelines.files.formats import TableError
 from crenel.pipelines.files.readers import STANDARD, Source
 from crenel.pipelines.files.scratch import PartWriter, Scratch
 from crenel.pipelines.files.secret_order import ORDER
+from crenel.pipelines.files.unreadable_rows import UnreadableRow
+from crenel.pipelines.files.writable_values import WritableValues
 from crenel.policy import Policy
 from crenel.policy.checks import suggestion
 from crenel.transforms import AnonymizeBounded, Anonymized, Counts
 from crenel.transforms._pack.element_coders import RECORD, use_for_batches
+from crenel.transforms._pack.pack_step import as_text, batch_rows
 from crenel.transforms._pack.text_columns import named_columns
 from crenel.transforms._publish.counts import Spread
 from crenel.transforms._publish.emitter import PUBLISHED, REJECTED, RELEASES, SUPPRESSED, TRACE
 from crenel.transforms.anonymize import with_outputs
+from crenel.transforms.bounded import SORT_MEMORY
 
-__all__ = ["Outcome", "Output", "Request", "run"]
+__all__ = ["SORT_MEMORY", "Outcome", "Output", "Request", "run"]
 
 #: The column of row numbers. No output has it.
 ROW = "crenel: row"
@@ -54,8 +58,8 @@ _REJECTED_ROWS = 4096
 #: The manifest is the records of one key.
 _RECORD = typehints.Tuple[int, RECORD]
 
-#: Launches a pipeline: given how to build it, about how many rows it has, and its shards; returns its workers.
-Launch = Callable[[Callable[[Any], None], int, int], int]
+#: Launches a pipeline: given how to build it, and its shards; returns its workers.
+Launch = Callable[[Callable[[Any], None], int], int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +76,8 @@ class Request:
     trace: Output | None = None
     #: The format of the inputs, where their extensions are wrong.
     input_format: str | None = None
+    #: Bytes of rows that are sorted in memory; more are sorted on disk.
+    memory_limit: int = SORT_MEMORY
 
     def outputs(self) -> dict[str, Output]:
         """The outputs that are wanted, by what they hold."""
@@ -143,24 +149,34 @@ def run(request: Request, launch: Launch, watch: Callable[[Scratch], Any] | None
     """
     began = time.monotonic()
     policy, outputs = request.policy, request.outputs()
-    anonymize = AnonymizeBounded(policy, parse_text=True, row_number=ROW, trace=TRACE in outputs, order_column=ORDER)
     _check_outputs(policy, outputs)
     beside = None if request.published.path == STANDARD else Path(request.published.path)
-    scratch = Scratch.begin(beside, watched=watch is not None)
-    try:
+    with Scratch.begin(beside, watched=watch is not None) as scratch:
+        anonymize = _anonymize(request, scratch)
         sources = readers.find(request.inputs, request.input_format, scratch.spool)
         _check_inputs(policy, sources, outputs)
         with ExitStack() as watching:
             if watch is not None:
                 watching.enter_context(watch(scratch))
-            workers = _launched(anonymize, sources, outputs, scratch, launch, policy.shards)
+            workers = _launched(anonymize, sources, outputs, scratch, launch, policy)
         manifest = _Manifest.read(scratch)
         outcome = manifest.outcome(policy, sources)
-        finish(policy, outputs, manifest.parts(scratch), manifest.rows_of_files(), scratch)
+        scratch.clear_sorted()
+        finish(policy, outputs, manifest.parts(scratch), manifest.rows_of_files(), scratch, memory=request.memory_limit)
         outcome.workers, outcome.seconds = workers, time.monotonic() - began
         return outcome
-    finally:
-        scratch.end()
+
+
+def _anonymize(request: Request, scratch: Scratch) -> AnonymizeBounded:
+    return AnonymizeBounded(
+        request.policy,
+        parse_text=True,
+        row_number=ROW,
+        trace=request.trace is not None,
+        order_column=ORDER,
+        sort_folder=scratch.sorted_folder(),
+        sort_memory=request.memory_limit,
+    )
 
 
 def _check_outputs(policy: Policy, outputs: dict[str, Output]) -> None:
@@ -208,19 +224,23 @@ def _launched(
     outputs: Iterable[str],
     scratch: Scratch,
     launch: Launch,
-    shards: int,
+    policy: Policy,
 ) -> int:
     def build(pipeline: beam.Pipeline) -> None:
         use_for_batches()
+        reading = _ReadFile(scratch, sources, WritableValues(policy))
         # If there are several, `Create` reshuffles them, so that workers share them.
         files = pipeline | "Files" >> beam.Create(list(range(len(sources))))
-        read = files | "Read" >> with_outputs(_ReadFile(scratch, sources), _ReadFile.FILES, main="rows")
+        read = files | "Read" >> with_outputs(reading, _ReadFile.FILES, REJECTED, main="rows")
         rows, records = read["rows"], [read[_ReadFile.FILES]]
         rows.element_type = pa.RecordBatch
         result: Anonymized = rows | "Anonymize" >> anonymize
-        result.rejected.element_type = RECORD
+        read[REJECTED].element_type = result.rejected.element_type = RECORD
+        rejected = (read[REJECTED], result.rejected) | "All rejected" >> beam.Flatten()
+        rejected.element_type = RECORD
         for name in outputs:
-            records.append(getattr(result, name) | f"Write {name}" >> beam.ParDo(_WriteParts(name, scratch)))
+            written = rejected if name == REJECTED else getattr(result, name)
+            records.append(written | f"Write {name}" >> beam.ParDo(_WriteParts(name, scratch)))
         records.append(result.counts | "Counts" >> beam.Map(lambda counts: (0, {"counts": counts})))
         if scratch.watched:
             _ = result.releases | "Progress" >> beam.Map(lambda batch: scratch.tick("left", _sum(batch, "rows")))
@@ -231,7 +251,7 @@ def _launched(
         _ = everything | "Group records" >> beam.GroupByKey() | "Manifest" >> beam.ParDo(_WriteManifest(scratch))
 
     try:
-        return launch(build, sum(source.rows() for source in sources), shards)
+        return launch(build, policy.shards)
     except Exception:
         # Errors lose their sentence on the way through Beam; so the step left a note.
         for problem in scratch.notes(_PROBLEM):
@@ -247,32 +267,50 @@ _PROBLEM, _MANIFEST = "problem", "manifest"
 
 
 class _ReadFile(beam.DoFn):
-    """Reads a file as raw batches, with a column that numbers its rows, and emits a record of the file."""
+    """Reads a file as raw batches, with a column that numbers its rows, and emits a record of the file.
+
+    A row that cannot be read, or not be written, goes to the output `rejected`.
+    """
 
     FILES = "files"
 
-    def __init__(self, scratch: Scratch, sources: Sequence[Source]) -> None:
+    def __init__(self, scratch: Scratch, sources: Sequence[Source], writable: WritableValues) -> None:
         self._scratch = scratch
         self._sources = list(sources)
+        self._writable = writable
 
     def process(self, number: int) -> Iterator[Any]:
         """Read a file."""
         source, rows = self._sources[number], 0
         columns: dict[str, None] = {}
-        for batch in self._batches(source):
+        refused = Counts()
+        for part in self._parts(source):
             self._scratch.check()
-            columns.update(dict.fromkeys(batch.schema.names))
             start = source.number * ROWS_PER_FILE + rows
-            numbers = np.arange(start, start + batch.num_rows, dtype=np.int64)
-            rows += batch.num_rows
-            yield batch.append_column(ROW, pa.array(numbers))
-            self._scratch.tick("read", batch.num_rows)
+            if isinstance(part, UnreadableRow):
+                rows += 1
+                yield self._refused(refused, start, part.text, part.field, part.reason)
+                continue
+            columns.update(dict.fromkeys(part.schema.names))
+            numbers = np.arange(start, start + part.num_rows, dtype=np.int64)
+            rows += part.num_rows
+            self._scratch.tick("read", part.num_rows)
+            batch = part.append_column(ROW, pa.array(numbers))
+            misfits = self._writable.misfits(part)
+            for place, why in sorted(misfits.items()):
+                yield self._refused(refused, start + place, as_text(batch_rows(part, [place])[0]), *why)
+            yield batch.take(pa.array(np.delete(np.arange(len(batch)), list(misfits)))) if misfits else batch
         record = {"file": source.number, "rows": rows, "columns": list(columns)}
-        yield beam.pvalue.TaggedOutput(self.FILES, (0, record))
+        yield beam.pvalue.TaggedOutput(self.FILES, (0, {**record, "counts": refused.as_dict()}))
 
-    def _batches(self, source: Source) -> Iterator[pa.RecordBatch]:
+    def _refused(self, counts: Counts, number: int, text: str, field: str, reason: str) -> Any:
+        """Count a row that goes no further, and make the owner's record of it."""
+        counts.arrive(1, [(field, reason)])
+        return beam.pvalue.TaggedOutput(REJECTED, {"row": text, "field": field, "reason": reason, ORDER: number})
+
+    def _parts(self, source: Source) -> Iterator[pa.RecordBatch | UnreadableRow]:
         try:
-            yield from source.batches()
+            yield from source.parts()
         except TableError as error:
             self._scratch.note(_PROBLEM, source.number, str(error))
             raise

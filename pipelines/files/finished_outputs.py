@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,8 +16,10 @@ import pyarrow as pa
 from crenel.pipelines.command_errors import CommandError
 from crenel.pipelines.files import readers, secret_order, writers
 from crenel.pipelines.files.formats import COMPRESSIONS, FORMATS, detect
+from crenel.pipelines.files.private_folder import PrivateFolder
 from crenel.pipelines.files.readers import STANDARD
 from crenel.pipelines.files.scratch import Scratch
+from crenel.pipelines.files.write_errors import cannot_write
 from crenel.policy import Policy
 from crenel.transforms._pack.payloads import conformed, unified
 from crenel.transforms._publish.emitter import PUBLISHED, REJECTED, RELEASES, TRACE
@@ -39,16 +41,18 @@ class Output:
     path: str
     extension: str
     compression: str | None = None
+    #: Whether text that a spreadsheet would run as a formula is made harmless, in CSV.
+    escape_formulas: bool = False
 
     @classmethod
-    def of(cls, path: str, named: str | None = None) -> Output:
+    def of(cls, path: str, named: str | None = None, *, escape_formulas: bool = False) -> Output:
         """Make the output of a path, in the format that its extension or `named` tells.
 
         Raises:
             CommandError: it cannot be written.
         """
         if path == STANDARD:
-            return cls(path, readers.format_names()[named or "csv"])
+            return cls(path, readers.format_names()[named or "csv"], None, escape_formulas)
         if named is None:
             kind = detect(path)
             extension = next(known for known, form in FORMATS.items() if form is kind.format)
@@ -60,13 +64,16 @@ class Output:
         if place.is_dir():
             msg = f"{path}: must be a file to write, not a folder."
             raise CommandError(msg)
+        if place.exists() and not place.is_file():
+            msg = f"{path}: must be a file to write, not a device or a pipe; --output - writes to standard output."
+            raise CommandError(msg)
         if not place.parent.is_dir():
             msg = f"{path}: there is no folder {place.parent} to write it to."
             raise CommandError(msg)
         if not os.access(place.parent, os.W_OK):
             msg = f"{path}: the folder {place.parent} must not be read-only."
             raise CommandError(msg)
-        return cls(str(place.absolute()), extension, compression)
+        return cls(str(place.absolute()), extension, compression, escape_formulas)
 
 
 def finish(
@@ -75,6 +82,8 @@ def finish(
     parts: Mapping[str, Sequence[str]],
     rows_of_files: Sequence[int],
     scratch: Scratch,
+    *,
+    memory: int,
 ) -> None:
     """Write all outputs under temporary names, then rename them; the published rows last.
 
@@ -84,50 +93,57 @@ def finish(
         parts: The paths of the parts of each output, in order.
         rows_of_files: The number of rows of each input file.
         scratch: The folder for temporary files.
+        memory: Bytes of rows that are put in order in memory; more are put in order on disk.
 
     Raises:
         CommandError: a file cannot be written.
     """
     written: list[tuple[str, Output]] = []
-    try:
+    with ExitStack() as folders:
         for name, output in outputs.items():
-            written.append((_unfinished(output, scratch), output))
             try:
-                schema, tables = _contents(policy, name, parts.get(name, ()), scratch)
+                path = _unfinished(name, output, scratch, folders)
+                schema, tables = _contents(policy, name, parts.get(name, ()), scratch, memory)
                 if name == TRACE:
                     tables = _numbered(tables, rows_of_files)
-                writers.write(written[-1][0], output.extension, output.compression, schema, tables)
+                escape = output.escape_formulas
+                writers.write(path, output.extension, output.compression, schema, tables, escape_formulas=escape)
             except OSError as error:
-                msg = f"{Path(output.path).name} cannot be written: {os.strerror(error.errno or 5).lower()}."
-                raise CommandError(msg) from None
+                raise cannot_write(output.path, error.errno) from None
+            written.append((path, output))
         for path, output in reversed(written):  # the published rows last
-            _rename(path, output, private=output is not outputs[PUBLISHED])
-    finally:
-        for path, _ in written:
-            if os.path.exists(path):
-                os.unlink(path)
+            _rename(path, output)
 
 
-def _unfinished(output: Output, scratch: Scratch) -> str:
-    if output.path == STANDARD:
-        return scratch.path("output")
+def _unfinished(name: str, output: Output, scratch: Scratch, folders: ExitStack) -> str:
+    """Make an empty file for an output, in a private folder from which it can be renamed into place.
+
+    The owner's outputs have exact values: nobody else may read them, then and now.
+    """
     place = Path(output.path)
-    return str(place.parent / f".{place.name}.{secrets.token_hex(4)}.unfinished")
+    is_beside = output.path == STANDARD or place.parent == Path(scratch.folder).parent
+    folder = scratch.folder if is_beside else folders.enter_context(PrivateFolder.begin(place)).path
+    path = os.path.join(folder, f"{name}.unfinished")
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if name == PUBLISHED else 0o600))
+    return path
 
 
-def _rename(path: str, output: Output, *, private: bool) -> None:
-    if output.path == STANDARD:
+def _rename(path: str, output: Output) -> None:
+    try:
+        if output.path != STANDARD:
+            os.replace(path, output.path)
+            return
         with open(path, "rb") as file:
             shutil.copyfileobj(file, sys.stdout.buffer)
         sys.stdout.buffer.flush()
-        return
-    if private:  # exact values: for the owner alone
-        os.chmod(path, 0o600)
-    os.replace(path, output.path)
+    except BrokenPipeError:  # the reader wants no more
+        raise
+    except OSError as error:
+        raise cannot_write(output.path, error.errno) from None
 
 
 def _contents(
-    policy: Policy, name: str, parts: Sequence[str], scratch: Scratch
+    policy: Policy, name: str, parts: Sequence[str], scratch: Scratch, memory: int
 ) -> tuple[pa.Schema, Iterator[pa.Table]]:
     schema = {REJECTED: REJECTED_SCHEMA, RELEASES: RELEASES_SCHEMA, TRACE: TRACE_SCHEMA}.get(name)
     if schema is None:
@@ -135,7 +151,7 @@ def _contents(
     if name in (REJECTED, RELEASES):
         return schema, (table for part in parts for table in _tables(part, schema))
     ordered = schema.append(pa.field(secret_order.ORDER, pa.uint64()))
-    return schema, secret_order.shuffled(parts, scratch.folder, lambda part: _tables(part, ordered))
+    return schema, secret_order.shuffled(parts, scratch.folder, lambda part: _tables(part, ordered), memory)
 
 
 def _numbered(tables: Iterable[pa.Table], rows_of_files: Sequence[int]) -> Iterator[pa.Table]:

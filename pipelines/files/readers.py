@@ -15,6 +15,8 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,7 +27,9 @@ import pyarrow.parquet
 
 from crenel.errors import Rejected
 from crenel.pipelines.console.sections import count
+from crenel.pipelines.files import unreadable_rows
 from crenel.pipelines.files.formats import FORMATS, TableError, format_names, kind_of
+from crenel.pipelines.files.unreadable_rows import UnreadableRow
 from crenel.policy import columns
 
 __all__ = ["STANDARD", "Source", "find", "format_names", "open_file"]
@@ -36,11 +40,14 @@ STANDARD = "-"
 #: Rows of a batch, where the format leaves the choice to us.
 _ROWS = 32_768
 
+#: Records of Avro that are turned into columns at once. More do not fit into the processor's cache.
+_RECORDS = 1000
+
+#: The types of values that a column of text takes as they are.
+_TEXTS = frozenset({str, type(None)})
+
 #: Bytes of text that are parsed at once. A row cannot be longer.
 _BLOCK = 8 << 20
-
-#: Guesses, to estimate the number of rows: bytes of a row, and how much compression shrinks text.
-_TEXT_ROW, _BINARY_ROW, _COMPRESSED = 100, 40, 5
 
 #: Bytes at the start of a file that are searched for the header.
 _START = 1 << 16
@@ -62,13 +69,6 @@ class Source:
     #: Its place among the inputs, from 0.
     number: int = 0
 
-    def rows(self) -> int:
-        """Estimate the number of rows. Parquet knows it; for other formats it is a guess by the size."""
-        if self.extension == ".parquet":
-            return int(self._guarded(lambda: pa.parquet.read_metadata(self.path).num_rows))
-        size = os.path.getsize(self.path) * (_COMPRESSED if self.compression else 1)
-        return size // (_TEXT_ROW if FORMATS[self.extension].text else _BINARY_ROW)
-
     def columns(self) -> list[str] | None:
         """Read the names of the columns; None for JSON lines, where each row has its own.
 
@@ -79,18 +79,26 @@ class Source:
         return None if read is None else self._guarded(lambda: read(self))
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Read the rows, in the file's order.
+        """Read the rows, in the file's order, without those that cannot be read.
+
+        Raises:
+            TableError: the file cannot be read, or is broken somewhere.
+        """
+        return (part for part in self.parts() if isinstance(part, pa.RecordBatch))
+
+    def parts(self) -> Iterator[pa.RecordBatch | UnreadableRow]:
+        """Read the rows, in the file's order: batches, and between them each row that cannot be read.
 
         Raises:
             TableError: the file cannot be read, or is broken somewhere.
         """
         reading = _READERS[FORMATS[self.extension].name](self)
         while True:
-            batch = self._guarded(lambda: next(reading, None))
-            if batch is None:
+            part = self._guarded(lambda: next(reading, None))
+            if part is None:
                 return
-            if batch.num_rows:
-                yield batch
+            if isinstance(part, UnreadableRow) or part.num_rows:
+                yield part
 
     def _guarded(self, read: Callable[[], Any]) -> Any:
         """Run a read, and turn whatever goes wrong into one sentence that holds no value."""
@@ -266,7 +274,7 @@ def _check_delimiter(start: bytes, delimiter: str) -> None:
 
 
 def _csv_blocks() -> pa.csv.ReadOptions:
-    # One thread: only then do Arrow's errors name the row. A run has a process for each core anyway.
+    # One thread: only then do Arrow's errors name the row.
     return pa.csv.ReadOptions(use_threads=False, block_size=_BLOCK)
 
 
@@ -303,7 +311,7 @@ def _is_one_line(start: bytes) -> bool:
     return len(start) < _START and b"\n" not in start.rstrip() and b"\r" not in start.rstrip()
 
 
-def _read_json(source: Source) -> Iterator[pa.RecordBatch]:
+def _read_json(source: Source) -> Iterator[pa.RecordBatch | UnreadableRow]:
     reading = _JsonLines()
     with _open(source) as stream:
         rest = b""
@@ -327,41 +335,63 @@ class _JsonLines:
         #: Columns of text that Arrow would read as moments. A published column must keep its text.
         self._texts: set[str] = set()
 
-    def batches(self, data: bytes) -> Iterator[pa.RecordBatch]:
+    def batches(self, data: bytes) -> Iterator[pa.RecordBatch | UnreadableRow]:
         if not data.strip():
             return
-        table = self._parsed(data)
-        moments = [field.name for field in table.schema if pa.types.is_timestamp(field.type)]
-        if moments:
-            self._texts.update(moments)
-            table = self._parsed(data)
+        table = None if unreadable_rows.nests_deep(data) else self._table(data)
+        if table is None:
+            yield from self._one_by_one(data)
+            return
         self._rows += table.num_rows
         yield from table.to_batches(max_chunksize=_ROWS)
 
+    def _one_by_one(self, data: bytes) -> Iterator[pa.RecordBatch | UnreadableRow]:
+        """Parse a block after each line was looked at: those that cannot be read are left out, and told."""
+        lines = [line for line in data.splitlines() if line.strip()]
+        try:
+            found = unreadable_rows.unreadable(lines)
+        except unreadable_rows.NoObject as error:
+            raise _Broken(self._problem(f"in row {error}")) from None
+        good = [line for place, line in enumerate(lines) if place not in found]
+        table = self._table(b"\n".join(good), may_mix=True) if good else pa.table({})
+        if table is None or table.num_rows != len(good):
+            raise _Broken(self._problem(""))
+        self._rows += len(lines)
+        start = 0
+        for before, place in enumerate(sorted(found)):
+            yield from table.slice(start, place - before - start).to_batches(max_chunksize=_ROWS)
+            start = place - before
+            yield found[place]
+        yield from table.slice(start).to_batches(max_chunksize=_ROWS)
+
+    def _table(self, data: bytes, *, may_mix: bool = False) -> pa.Table | None:
+        """Parse a block; None if it must be parsed after each line was looked at."""
+        try:
+            table = self._parsed(data)
+            moments = [field.name for field in table.schema if pa.types.is_timestamp(field.type)]
+            if moments:
+                self._texts.update(moments)
+                table = self._parsed(data)
+        except pa.ArrowException as error:
+            said = str(error)
+            if "changed from" in said and "Column()" not in said:
+                return self._mixed(data) if may_mix else None
+            if unreadable_rows.is_of_one_row(said):
+                return None
+            raise _Broken(self._problem(said)) from None
+        return None if unreadable_rows.has_infinity(table) else table
+
     def _parsed(self, data: bytes) -> pa.Table:
         texts = pa.schema([(name, pa.string()) for name in sorted(self._texts)])
-        try:
-            return pa.json.read_json(
-                pa.BufferReader(data),
-                read_options=pa.json.ReadOptions(use_threads=False, block_size=len(data) + 1),
-                parse_options=pa.json.ParseOptions(explicit_schema=texts),
-            )
-        except pa.ArrowException as error:
-            if "changed from" in str(error) and "Column()" not in str(error):
-                return self._mixed(data)
-            raise _Broken(self._problem(str(error))) from None
+        return pa.json.read_json(
+            pa.BufferReader(data),
+            read_options=pa.json.ReadOptions(use_threads=False, block_size=len(data) + 1),
+            parse_options=pa.json.ParseOptions(explicit_schema=texts),
+        )
 
     def _mixed(self, data: bytes) -> pa.Table:
         """Parse lines in which a column changes its type, row by row: such a column becomes text."""
-        rows: list[Any] = []
-        for line in data.splitlines():
-            if line.strip():
-                try:
-                    rows.append(json.loads(line))
-                except ValueError:
-                    raise _Broken(self._problem(f"in row {len(rows)}")) from None
-                if not isinstance(rows[-1], dict):
-                    raise _Broken(self._problem(f"in row {len(rows) - 1}"))
+        rows = [json.loads(line) for line in data.splitlines()]
         names = dict.fromkeys(name for row in rows for name in row)
         return pa.table({name: _column([row.get(name) for row in rows]) for name in names})
 
@@ -375,7 +405,7 @@ class _JsonLines:
 def _column(values: list[Any]) -> pa.Array:
     try:
         return pa.array(values)
-    except pa.ArrowException:
+    except (pa.ArrowException, OverflowError):
         return pa.array(list(map(_as_text, values)), pa.string())
 
 
@@ -425,25 +455,31 @@ def _read_avro(source: Source) -> Iterator[pa.RecordBatch]:
         reading = _avro_reader(stream)
         schema = pa.schema([(f["name"], _avro_type(f["type"])) for f in reading.writer_schema["fields"]])
         before = 0
-        while True:
-            records: list[dict[str, Any]] = []
-            try:
-                while len(records) < _ROWS and (record := next(reading, None)) is not None:
-                    records.append(record)
-            except Exception:  # fastavro, as above
-                msg = f"is broken after record {before + len(records)}"
-                raise _Broken(msg) from None
-            if not records:
-                return
+        waiting: list[pa.RecordBatch] = []
+        while records := _avro_records(reading, before):
             before += len(records)
-            yield _avro_batch(records, schema)
+            waiting.append(_avro_batch(records, schema))
+            if len(waiting) * _RECORDS >= _ROWS:
+                yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
+                waiting = []
+        yield from pa.Table.from_batches(waiting, schema).combine_chunks().to_batches()
+
+
+def _avro_records(reading: Any, before: int) -> list[dict[str, Any]]:
+    records: list[dict[str, Any]] = []
+    try:
+        records.extend(islice(reading, _RECORDS))
+    except Exception:  # fastavro, as above
+        msg = f"is broken after record {before + len(records)}"
+        raise _Broken(msg) from None
+    return records
 
 
 def _avro_batch(records: Sequence[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
     arrays = []
     for field in schema:
-        values = [record[field.name] for record in records]
-        if pa.types.is_string(field.type):
+        values = list(map(itemgetter(field.name), records))
+        if pa.types.is_string(field.type) and not _TEXTS.issuperset(set(map(type, values))):
             values = [v if v is None or isinstance(v, str) else json.dumps(v, default=str) for v in values]
         arrays.append(pa.array(values, field.type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -495,7 +531,7 @@ _HEADERS: dict[str, Callable[[Source], list[str]] | None] = {
     "Parquet": _parquet_header,
     "Avro": _avro_header,
 }
-_READERS: dict[str, Callable[[Source], Iterator[pa.RecordBatch]]] = {
+_READERS: dict[str, Callable[[Source], Iterator[pa.RecordBatch | UnreadableRow]]] = {
     "CSV": _read_csv,
     "TSV": _read_csv,
     "JSON lines": _read_json,

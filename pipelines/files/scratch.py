@@ -10,11 +10,16 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import pyarrow as pa
+
+from crenel.pipelines.files.private_folder import PrivateFolder
+from crenel.pipelines.files.write_errors import cannot_write, explained
 
 __all__ = ["Cancelled", "PartWriter", "Scratch"]
 
@@ -33,20 +38,20 @@ class Scratch:
     watched: bool = False
 
     @classmethod
-    def begin(cls, beside: Path | None, *, watched: bool = False) -> Scratch:
-        """Make a folder that only its owner may read, beside an output or among temporary files."""
-        prefix = ".crenel-" if beside is None else f".{beside.name}.crenel-"
-        return cls(tempfile.mkdtemp(prefix=prefix, dir=None if beside is None else beside.parent), watched)
+    @contextmanager
+    def begin(cls, beside: Path | None, *, watched: bool = False) -> Iterator[Scratch]:
+        """Make a private folder, beside an output or among temporary files, and remove it at the end.
 
-    def end(self) -> None:
-        """Remove the folder, and with it every unfinished file."""
-        # Rename it first: workers look for it by its name.
-        away = f"{self.folder}.gone"
+        Raises:
+            CommandError: the folder cannot be made, or not be written to.
+        """
         try:
-            os.rename(self.folder, away)
-        except OSError:
-            away = self.folder
-        shutil.rmtree(away, ignore_errors=True)
+            folder = PrivateFolder.begin(beside)
+        except OSError as error:
+            place = f"the folder {tempfile.gettempdir() if beside is None else beside.parent}"
+            raise cannot_write(place, error.errno) from None
+        with folder, explained(folder.path):
+            yield cls(folder.path, watched)
 
     def check(self) -> None:
         """Stop if the run was given up.
@@ -72,6 +77,16 @@ class Scratch:
     def path(self, part: str) -> str:
         """The path of a part."""
         return os.path.join(self.folder, part)
+
+    def sorted_folder(self) -> str:
+        """The folder for rows that are sorted on disk; it is made if it is not there."""
+        folder = self.path("sorted")
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        return folder
+
+    def clear_sorted(self) -> None:
+        """Remove rows that were sorted on disk, to make room for what is made of them."""
+        shutil.rmtree(self.path("sorted"), ignore_errors=True)
 
     def note(self, name: str, number: int, record: Any) -> None:
         """Leave a record of plain values: all of it, or none."""

@@ -8,8 +8,11 @@ published is an empty cell in CSV, and null elsewhere.
 from __future__ import annotations
 
 import json
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from io import BytesIO
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
 
+from crenel.pipelines.files.cells import avro_cells, csv_formulas
+from crenel.pipelines.files.cells.distinct_ranges import each_once, is_range
 from crenel.pipelines.files.formats import FORMATS
 
 __all__ = ["write"]
@@ -27,7 +32,15 @@ ROWS = 1 << 16
 _BLOCK = 1 << 12
 
 
-def write(path: str, extension: str, compression: str | None, schema: pa.Schema, tables: Iterable[pa.Table]) -> None:
+def write(
+    path: str,
+    extension: str,
+    compression: str | None,
+    schema: pa.Schema,
+    tables: Iterable[pa.Table],
+    *,
+    escape_formulas: bool = False,
+) -> None:
     """Write tables of one schema as one file.
 
     Args:
@@ -36,8 +49,10 @@ def write(path: str, extension: str, compression: str | None, schema: pa.Schema,
         compression: Arrow's name of the compression of a text file, or None.
         schema: The columns.
         tables: The rows.
+        escape_formulas: Whether to make text harmless in CSV that a spreadsheet would run as a formula.
     """
     writer = _WRITERS[FORMATS[extension].name](path, compression, schema)
+    writer.escapes_formulas = escape_formulas
     try:
         for table in _cut(tables):
             writer.write(table)
@@ -63,6 +78,9 @@ def _cut(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 class _Writer(ABC):
+    #: Whether text that a spreadsheet would run as a formula is made harmless, in CSV.
+    escapes_formulas = False
+
     def __init__(self, path: str, compression: str | None, schema: pa.Schema) -> None:
         self.schema = schema
 
@@ -80,9 +98,9 @@ class _Text(_Writer):
         super().__init__(path, compression, schema)
         self._stream = pa.output_stream(path, compression=compression)
 
-    def _lines(self, texts: pa.Array) -> None:
-        lists = pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts)
-        self._stream.write(pc.binary_join(lists, "\n")[0].as_py().encode() + b"\n")
+    def _lines(self, pieces: list[Any]) -> None:
+        """Join the pieces of each line, and write the lines."""
+        self._stream.write(_data(pc.binary_join_element_wise(*pieces, "\n", "")))
 
     def close(self) -> None:
         self._stream.close()
@@ -97,8 +115,15 @@ class _Csv(_Text):
         self._stream.write((self.delimiter.join(names) + "\n").encode())
 
     def write(self, table: pa.Table) -> None:
-        cells = [self._quoted(_flat(_whole(table.column(name)))) for name in self.schema.names]
-        self._lines(pc.binary_join_element_wise(*cells, self.delimiter))
+        pieces: list[Any] = []
+        for name in self.schema.names:
+            cells = each_once(_whole(table.column(name)), lambda values: self._quoted(self._cells(values)))
+            pieces += [self.delimiter, cells]
+        self._lines(pieces[1:])
+
+    def _cells(self, column: pa.Array) -> pa.Array:
+        cells = _flat(column)
+        return csv_formulas.escaped(cells) if self.escapes_formulas and _is_text(column.type) else cells
 
     def _quoted(self, texts: pa.Array) -> pa.Array:
         """Quote cells that need it. A missing value is an empty cell; an empty text is not missing, so it is quoted."""
@@ -115,7 +140,7 @@ class _Tsv(_Csv):
 
 class _JsonLines(_Text):
     def write(self, table: pa.Table) -> None:
-        self._lines(_json_text(_whole(table.to_struct_array())))
+        self._lines(_json_object(table.schema.names, [_whole(column) for column in table.columns]))
 
 
 class _Parquet(_Writer):
@@ -138,18 +163,16 @@ class _Avro(_Writer):
         fields = [{"name": f.name, "type": ["null", _avro_type(f.name, f.type)]} for f in schema]
         declared: Any = {"type": "record", "name": "Row", "namespace": "crenel", "fields": fields}
         self._stream = open(path, "wb")  # noqa: SIM115 - closed by close
-        # The same rows must give the same bytes. So the marker between blocks, random by default, is fixed; and a block
-        # ends after a number of rows, not of bytes.
+        # The same rows must give the same bytes. So the marker between blocks, random by default, is fixed.
         marker = b"crenel, rows fol"
-        self._writer = Writer(self._stream, declared, codec="deflate", sync_interval=1 << 62, sync_marker=marker)
+        # The fastest level: the default takes five times as long, as much as everything else for a row.
+        self._writer = Writer(self._stream, declared, codec="deflate", sync_marker=marker, compression_level=1)
 
     def write(self, table: pa.Table) -> None:
-        columns = [_avro_values(table.column(field.name), field.type) for field in self.schema]
-        names = self.schema.names
-        for place, row in enumerate(zip(*columns, strict=True), start=1):
-            self._writer.write(dict(zip(names, row, strict=True)))
-            if place % _BLOCK == 0 or place == table.num_rows:
-                self._writer.flush()
+        rows = avro_cells.joined([avro_cells.cells(_avro_column(_whole(column))) for column in table.columns])
+        for start in range(0, len(rows), _BLOCK):
+            block = rows[start : start + _BLOCK]
+            self._writer.write_block(SimpleNamespace(num_records=len(block), bytes_=BytesIO(_data(block))))
 
     def close(self) -> None:
         self._writer.flush()
@@ -169,9 +192,15 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
-def is_range(kind: pa.DataType) -> bool:
-    """Whether a type is that of published ranges."""
-    return bool(pa.types.is_struct(kind)) and [field.name for field in kind] == ["lo", "hi"]
+def _is_text(kind: pa.DataType) -> bool:
+    return not (pa.types.is_primitive(kind) or pa.types.is_decimal(kind))
+
+
+def _data(texts: pa.Array) -> pa.Buffer:
+    """All texts, one after the other, without a copy."""
+    ends = texts.buffers()[1]
+    first, last = np.frombuffer(ends, np.int32)[[texts.offset, texts.offset + len(texts)]].tolist()
+    return texts.buffers()[2][first:last]
 
 
 def _flat(column: pa.Array) -> pa.Array:
@@ -197,13 +226,14 @@ def _text(column: pa.Array) -> pa.Array:
 
 def _json_text(column: pa.Array) -> pa.Array:
     """Write a column's values as JSON. Each distinct value becomes a Python object at most once."""
+    return each_once(column, _json_values)
+
+
+def _json_values(column: pa.Array) -> pa.Array:
     if pa.types.is_struct(column.type):
-        inner = [
-            pc.binary_join_element_wise(json.dumps(field.name) + ": ", _json_text(column.field(i)), "")
-            for i, field in enumerate(column.type)
-        ]
-        joined = pc.binary_join_element_wise(*inner, ", ")
-        text = pc.binary_join_element_wise("{", joined, "}", "")
+        names = [field.name for field in column.type]
+        pieces = _json_object(names, [column.field(i) for i in range(len(names))])
+        text = pc.binary_join_element_wise(*pieces, "")
         return pc.if_else(column.is_null(), "null", text) if column.null_count else text
     if pa.types.is_integer(column.type):
         return pc.fill_null(_text(column), "null")
@@ -215,9 +245,17 @@ def _json_text(column: pa.Array) -> pa.Array:
     return pc.fill_null(texts.take(distinct.indices), "null")
 
 
+def _json_object(names: Sequence[str], columns: Sequence[pa.Array]) -> list[Any]:
+    """The pieces of JSON objects that have these columns as fields."""
+    pieces: list[Any] = []
+    for name, column in zip(names, columns, strict=True):
+        pieces += [f"{', ' if pieces else '{'}{json.dumps(name)}: ", _json_text(column)]
+    return [*pieces, "}"]
+
+
 def _dumped(value: Any) -> str:
-    if isinstance(value, float) and not np.isfinite(value):
-        return "null"  # JSON has neither NaN nor infinity
+    if isinstance(value, float):
+        return float.__repr__(value) if math.isfinite(value) else "null"  # JSON has neither NaN nor infinity
     return json.dumps(value, default=_plain, ensure_ascii=False)
 
 
@@ -231,6 +269,7 @@ def _plain(value: Any) -> Any:
 
 _AVRO_TYPES: list[tuple[Any, Any]] = [
     (pa.types.is_boolean, "boolean"),
+    (pa.types.is_uint64, "string"),  # Avro's integers end at 2**63
     (pa.types.is_integer, "long"),
     (pa.types.is_floating, "double"),
     (pa.types.is_binary, "bytes"),
@@ -253,11 +292,15 @@ def _avro_name(name: str) -> str:
     return "Range_" + "".join(c if c.isascii() and c.isalnum() else "_" for c in name)
 
 
-def _avro_values(column: pa.ChunkedArray, kind: pa.DataType) -> list[Any]:
-    values: list[Any] = column.to_pylist()
-    if isinstance(_avro_type("", kind), dict) or _avro_type("", kind) != "string" or pa.types.is_string(kind):
-        return values
-    return [None if value is None else _as_text(value) for value in values]
+def _avro_column(column: pa.Array) -> pa.Array:
+    """The column in a type that Avro has: others become text."""
+    kind = column.type
+    if pa.types.is_struct(kind):
+        inner = [_avro_column(column.field(i)) for i in range(kind.num_fields)]
+        return pa.StructArray.from_arrays(inner, [field.name for field in kind], mask=column.is_null())
+    if _avro_type("", kind) != "string" or pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return column
+    return pa.array([None if value is None else _as_text(value) for value in column.to_pylist()], pa.string())
 
 
 def _as_text(value: Any) -> str:

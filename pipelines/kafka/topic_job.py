@@ -145,17 +145,14 @@ def run(
             values(place)
     values(request.source)
     if not local:
-        launch(lambda pipeline: build(pipeline, request, bounds), 0, request.policy.shards)
+        launch(lambda pipeline: build(pipeline, request, bounds), request.policy.shards)
         return None
-    scratch = Scratch.begin(None, watched=watch is not None)
-    try:
+    with Scratch.begin(None, watched=watch is not None) as scratch:
         with nullcontext() if watch is None else watch(scratch):
-            launch(lambda pipeline: build(pipeline, request, bounds, scratch), 0, 1)
+            launch(lambda pipeline: build(pipeline, request, bounds, scratch), 1)
         outcome = _outcome(scratch)
         outcome.seconds = time.monotonic() - began
         return outcome
-    finally:
-        scratch.end()
 
 
 def build(pipeline: beam.Pipeline, request: Request, bounds: _Bounds, scratch: Scratch | None = None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.options.pipeline_options import FlinkRunnerOptions, PipelineOptions
 
-from crenel.runners import Job, JobFailed, local
+from crenel.runners import Job, JobFailed
 from crenel.runners.flink import distribution, job_server, options, requirements
 from crenel.runners.flink.cluster import Cluster, Rest
 from crenel.runners.flink.job_server import JobServer
@@ -75,7 +76,7 @@ def launch(job: Job) -> int:
         atexit.register(ends.close)
         ends.callback(atexit.unregister, ends.close)
         ends.callback(tidy)
-        workers = job.workers or max(min(local.cores(), job.shards), 1)
+        workers = job.workers or max(min(_cores(), job.shards), 1)
         try:
             if said.flink_master in _OWN:
                 master = ends.enter_context(Cluster(folder, task_managers=workers)).rest.master
@@ -100,6 +101,13 @@ def launch(job: Job) -> int:
             msg = f"the job failed on Flink. Its logs, which may contain rows, are in {where}."
             raise JobFailed(msg) from None
     return workers
+
+
+def _cores() -> int:
+    """The number of processor cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _without_master(flags: Sequence[str]) -> list[str]:

@@ -162,7 +162,7 @@ def test_without_googles_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_files_are_not_for_dataflow(google: None) -> None:
-    job = Job(build=lambda p: p | beam.Create([1]), rows=1, shards=1, flags=FLAGS)
+    job = Job(build=lambda p: p | beam.Create([1]), shards=1, flags=FLAGS)
     with pytest.raises(RunnerError, match="is for streams"):
         dataflow.launch(job)
 

@@ -70,7 +70,7 @@ def test_names_of_state_timers_and_outputs_are_an_interface() -> None:
         "read_modify_write_spec",
         "read_modify_write_spec",
     ]
-    assert list(payload.timer_family_specs) == ["ts-deadline"]
+    assert list(payload.timer_family_specs) == ["ts-crenel_deadline"]
 
 
 class Clinic(beam.PTransform):

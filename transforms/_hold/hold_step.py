@@ -22,9 +22,9 @@ from crenel.errors import SnapshotError
 from crenel.policy import Policy
 from crenel.policy.secret import Secret, as_secret
 from crenel.transforms._hold.engine_cache import CACHE, CachedShards, Key
-from crenel.transforms._hold.event_order import in_order
 from crenel.transforms._hold.shard_holder import ShardHolder
 from crenel.transforms._hold.shard_set import Left, ShardSet
+from crenel.transforms._hold.sorted_runs import Sealed, SortSpace, rows_in_order
 from crenel.transforms._hold.stored_state import PUSH, Cells, Chain, Stored
 from crenel.transforms._pack.fingerprints import policy_of, policy_text
 from crenel.transforms._pack.row_options import RowOptions
@@ -92,7 +92,8 @@ class HoldRows(_Hold):
     LOG = BagStateSpec("log", BytesCoder())
     SNAPSHOT = ReadModifyWriteStateSpec("snapshot", BytesCoder())
     TOKEN = ReadModifyWriteStateSpec("token", BytesCoder())
-    DEADLINE = TimerSpec("deadline", TimeDomain.WATERMARK)
+    #: Beam's local runner mixes up timers of one name in a stage, so that it must not be a name that others choose.
+    DEADLINE = TimerSpec("crenel_deadline", TimeDomain.WATERMARK)
 
     def __init__(
         self,
@@ -265,15 +266,33 @@ class HoldRows(_Hold):
 
 
 class HoldGroupedRows(_Hold):
-    """Pushes all packs of a shard and window through one engine, in the order of event times."""
+    """Pushes all packs of a shard and window through one engine, in the order of event times.
+
+    Args:
+        policy: The policy to enforce.
+        secret: As for every HOLD step.
+        record: Makes records of releases: `dict`, or `beam.Row`.
+        options: How rows are identified and ordered.
+        space: Where to sort rows that do not fit into memory, if anywhere.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        secret: bytes | Secret,
+        record: Callable[..., Any] = dict,
+        options: RowOptions = RowOptions(),
+        space: SortSpace | None = None,
+    ) -> None:
+        super().__init__(policy, secret, record, options)
+        self._space = space
 
     def process(self, element: tuple[int, Iterable[bytes]], window: Any = beam.DoFn.WindowParam) -> Iterator[Any]:
         """Anonymize the rows of a shard."""
         shard, packs = element
         place = shard_name(shard, window)
         holder = ShardHolder(self._policy, self._secret, place)
-        carried = self._options.row_number if self._options.trace else None
-        for pack in in_order([opened(data, self._seal, place) for data in packs], carried):
+        for pack in rows_in_order(packs, Sealed(self._seal, place), self._options.tie_breaker, self._space):
             left = holder.push(pack)
             self._emitter.hold(holder.held, window)
             # All input is there, so nothing is late: a row is emitted with the moment of its release.

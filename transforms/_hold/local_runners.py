@@ -1,18 +1,23 @@
-"""Peculiarities of local runners: stale state, bundles that Prism splits, keys that never run side by side."""
+"""Peculiarities of local runners: stale state, timers that get mixed up, split bundles, one key at a time."""
 
 from __future__ import annotations
 
 import warnings
 from typing import Any
 
+import apache_beam as beam
 from apache_beam.options.pipeline_options import DebugOptions, DirectOptions, WorkerOptions
+from apache_beam.pipeline import PipelineVisitor
+from apache_beam.pvalue import PCollection
+from apache_beam.transforms.userstate import is_stateful_dofn
+from apache_beam.transforms.util import ReshufflePerKey
 
 _PRISM = "apache_beam.runners.portability.prism_runner"
-_LOCAL = (
+_BEAMS_OWN = (
     "apache_beam.runners.direct",
     "apache_beam.runners.portability.fn_api_runner",
-    "crenel.runners.streaming",
 )
+_LOCAL = (*_BEAMS_OWN, "crenel.runners.streaming")
 
 
 def warn_of_stale_state(pipeline: Any) -> None:
@@ -44,6 +49,35 @@ def keep_keys_whole(pipeline: Any) -> None:
     """
     if type(pipeline.runner).__module__.startswith((_PRISM, *_LOCAL)):
         pipeline.options.view_as(DebugOptions).add_experiment("prism_disable_sdf_split")
+
+
+def held_apart(packs: PCollection) -> PCollection:
+    """Keep HOLD out of the stage of another step with state and timers, on Beam's local runner.
+
+    That runner puts steps with state into one stage, and gathers the timers of a stage by the name of the timer alone
+    (Beam 2.77): of two steps whose timers have one name, one loses its timers, and with them the rows it holds. And if
+    one step feeds the other, the second is told that all is over before the timers of the first have fired. A grouping
+    between them makes two stages. It handles packs, not rows, and keeps their order.
+    """
+    if not type(packs.pipeline.runner).__module__.startswith(_BEAMS_OWN) or not _has_state(packs.pipeline):
+        return packs
+    apart = packs | "Apart" >> ReshufflePerKey()
+    apart.element_type = packs.element_type
+    return apart
+
+
+def _has_state(pipeline: Any) -> bool:
+    """Tell whether a step that the pipeline has so far keeps state or sets timers."""
+    found = []
+
+    class Visitor(PipelineVisitor):
+        def visit_transform(self, transform_node: Any) -> None:
+            step = transform_node.transform
+            if isinstance(step, beam.ParDo) and is_stateful_dofn(step.fn):
+                found.append(transform_node)
+
+    pipeline.visit(Visitor())
+    return bool(found)
 
 
 def _has_cache(options: Any) -> bool:

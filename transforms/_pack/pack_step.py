@@ -267,7 +267,25 @@ def _one(batches: list[Any]) -> pa.RecordBatch | pa.Table:
 
 
 def _batch_reader(batch: pa.RecordBatch | pa.Table) -> _Reader:
-    return lambda places: batch.take(pa.array(places)).to_pylist()
+    return lambda places: batch_rows(batch, places)
+
+
+def batch_rows(batch: pa.RecordBatch | pa.Table, places: list[int]) -> list[dict[str, Any]]:
+    """Give the rows of some places as dicts, also those with a value that Python cannot hold."""
+    chosen = batch.take(pa.array(places))
+    try:
+        rows: list[dict[str, Any]] = chosen.to_pylist()
+    except (OverflowError, ValueError):  # a date after the year 9999, text that is not UTF-8
+        columns = [[_value(value) for value in column] for column in chosen.columns]
+        rows = [dict(zip(chosen.schema.names, values, strict=True)) for values in zip(*columns, strict=True)]
+    return rows
+
+
+def _value(scalar: pa.Scalar) -> Any:
+    try:
+        return scalar.as_py()
+    except (OverflowError, ValueError):
+        return f"a {scalar.type} that cannot be written"
 
 
 def _list_reader(rows: list[Any]) -> _Reader:

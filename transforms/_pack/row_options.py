@@ -23,3 +23,8 @@ class RowOptions:
     def carried(self) -> tuple[str, ...]:
         """The columns that held rows keep and that are never published."""
         return (self.row_number,) if self.trace and self.row_number is not None else ()
+
+    @property
+    def tie_breaker(self) -> str | None:
+        """The column that orders bounded rows which are equal in everything else, if packs carry it."""
+        return self.row_number if self.trace else None

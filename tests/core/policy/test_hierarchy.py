@@ -83,22 +83,22 @@ def test_a_csv_without_a_common_top_gets_one(write):
 def test_a_label_on_two_branches_is_refused_with_both_lines(write):
     found = problems(lambda: Hierarchy.from_csv(write("a;Other;A;*\nb;Other;B;*\nc;C;*\nc;D;*\n")))
     assert found == (
-        "hierarchy: education.csv, line 2: the label 'Other' must be under one other, not under "
-        "'B' and (line 1) 'A'; rename it on one of the branches.",
-        "hierarchy: education.csv, line 4: the label 'c' must be under one other, not under 'D' "
-        "and (line 3) 'C'; rename it on one of the branches.",
+        "hierarchy: education.csv, line 2: the label in column 2 must be under the same label as in line 1; "
+        "rename it on one of the branches.",
+        "hierarchy: education.csv, line 4: the label in column 1 must be under the same label as in line 3; "
+        "rename it on one of the branches.",
     )
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a;G;*\nG;H;*\n", "line 2: the label 'G' must be under one other"),
-        ("a;b;*\nb;*\n", "line 2: 'b' must be a value or a group, not both"),
-        ("a;b;a;*\n", "line 1: the label 'a' must not occur twice on one path"),
+        ("a;G;*\nG;H;*\n", "line 2: the label in column 1 must be under the same label as in line 1"),
+        ("a;b;*\nb;*\n", "line 2: the leaf must be a value or a group, not both"),
+        ("a;b;a;*\n", "line 1: a label must not occur twice on one path"),
         ("a;A;B\nb;B;A\n", "must be at the top everywhere"),
-        ("a;G;*\nb;G\n", "line 2: the label 'G' must be at the top everywhere"),
-        ("a;*\nb;Any\n", "line 2: the top must be '*' everywhere, not 'Any'"),
+        ("a;G;*\nb;G\n", "line 2: the last label must be at the top everywhere, not under another as well"),
+        ("a;*\nb;Any\n", "line 2: the top must be '*' everywhere, not another label"),
         (";G;*\n", "line 1: the leaf must not be empty"),
         ("", "education.csv must hold at least one value"),
         ("a,G,*\nb,G,*\n", "the columns must be separated by ';'"),

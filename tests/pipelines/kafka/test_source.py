@@ -84,7 +84,7 @@ def read(topic: Topic, bounds: dict[int, tuple[int, int | None]], stop_at: int =
         for name in ("rows", "rejected"):
             _ = found[name] | f"See {name}" >> beam.ParDo(See(name, stop_at))
 
-    streaming.launch(Job(build=build, rows=0, shards=1, stop=STOP))
+    streaming.launch(Job(build=build, shards=1, stop=STOP))
     return READ
 
 

@@ -166,7 +166,7 @@ def _numbers(policy: Policy) -> NDArray[Any]:
     numbers["reuse"] = _REUSE[parameters.reuse]
     numbers["reuse_rows"], numbers["reuse_time"] = _reuse_for(policy, parameters)
     numbers["eta"] = parameters.eta
-    numbers["fill"] = parameters.fill_missing
+    numbers["fill_missing"] = parameters.fill_missing
     numbers["oldest"] = numbers["newest"] = NONE
     return numbers
 
