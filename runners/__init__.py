@@ -28,6 +28,10 @@ RUNNERS: dict[str, str] = {
 _ENDLESS = {"local": "crenel.runners.streaming"}
 
 
+def _silent(_: str) -> None:
+    """Say nothing."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """A pipeline to launch, and what is known of it beforehand."""
@@ -43,6 +47,10 @@ class Job:
 
     #: Beam's own flags.
     flags: Sequence[str] = ()
+
+    #: Says a line about the job, and shows a line of progress: on a cluster, what becomes of it.
+    say: Callable[[str], None] = _silent
+    show: Callable[[str], None] | None = None
 
     #: Set by the user's first Ctrl-C: a runner of endless input then stops reading and releases the held rows.
     stop: threading.Event | None = None

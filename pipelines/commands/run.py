@@ -10,7 +10,7 @@ that are there now; values are JSON, or with ?format=avro&schema=FILE Avro. See 
 
 Exit codes: 0 if all is well, 1 if there were rows but no group to publish them in, 2 if the policy or a
 file is broken, 3 if the outputs are written but more rows were suppressed or rejected than
---most-suppressed or --most-rejected allow.
+--most-suppressed or --most-rejected allow, or records did not fit their topics (--dead-letters).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from crenel.errors import PolicyError
 from crenel.pipelines import light_start
 from crenel.pipelines.command_errors import CommandError
 from crenel.pipelines.commands._policy_argument import add_policy, policy_of
-from crenel.pipelines.console import limits
+from crenel.pipelines.console import limits, status_line
 from crenel.policy import Policy
 
 if TYPE_CHECKING:
@@ -84,6 +84,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--releases", metavar="F", help="for the owner: a record for each release, without values")
     parser.add_argument("--trace", metavar="F", help="for the owner: which input row became which output row")
     parser.add_argument(
+        "--dead-letters",
+        metavar="DIR",
+        help="for the owner: the folder, on the workers' machines, for records that a topic does not take; "
+        "~/.local/state/crenel/dead-letters by default",
+    )
+    parser.add_argument(
         "--input-format", choices=_FORMATS, help="the format, if the extension is wrong; csv for - by default"
     )
     parser.add_argument(
@@ -119,6 +125,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Anonymize; return the exit code."""
     policy = policy_of(arguments)
     _warn(arguments, policy)
+    if arguments.dead_letters and not any(place.startswith("kafka://") for place in _places(arguments)):
+        msg = "--dead-letters is for topics: files take every record."
+        raise CommandError(msg)
     if arguments.trace and any("://" in place for place in (*arguments.input, arguments.output)):
         msg = "--trace is for files: the rows of a stream have no numbers."
         raise CommandError(msg)
@@ -176,7 +185,7 @@ def _told(arguments: argparse.Namespace, policy: Policy, outcome: Outcome) -> in
             print(f"crenel: {one.text}", file=sys.stderr)
     if outcome.rows > 0 and outcome.published == 0:
         return 1
-    return limits.TOO_MANY if passed else 0
+    return limits.TOO_MANY if passed or outcome.misfits or outcome.dead_letters else 0
 
 
 def _warn(arguments: argparse.Namespace, policy: Policy) -> None:
@@ -220,7 +229,9 @@ def _run_kafka(arguments: argparse.Namespace, policy: Policy) -> int:
         names = ("published", "suppressed", "rejected", "releases")
         places = (arguments.output, arguments.suppressed, arguments.rejected, arguments.releases)
         outputs = dict(zip(names, places, strict=True))
-        request = topic_job.Request.of(policy, arguments.input, outputs, local=local)
+        request = topic_job.Request.of(
+            policy, arguments.input, outputs, local=local, dead_letters=arguments.dead_letters
+        )
         launch = launcher(
             arguments.runner,
             workers=arguments.workers,
@@ -326,7 +337,15 @@ def launcher(
     stop = threading.Event() if endless and name == "local" else None
 
     def launch(build: Callable[[Any], None], shards: int) -> int:
-        job = runners.Job(build=build, shards=shards, workers=workers, flags=flags, stop=stop)
+        job = runners.Job(
+            build=build,
+            shards=shards,
+            workers=workers,
+            flags=flags,
+            say=status_line.say,
+            show=status_line.show if sys.stderr.isatty() else None,
+            stop=stop,
+        )
         return _interruptible(lambda: runner.launch(job), stop)
 
     return launch

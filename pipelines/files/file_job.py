@@ -10,6 +10,7 @@ secret alone, and the order of published rows tells neither times nor shards.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import time
@@ -113,6 +114,11 @@ class Outcome:
     delay: Spread | None = None
     #: The most rows that a shard held.
     held: int = 0
+    #: Released rows that do not fit the schema of their topic, and went to `rejected` instead.
+    misfits: int = 0
+    #: Records that a topic did not take, and the file that has them.
+    dead_letters: int = 0
+    dead_letters_file: str = ""
     seconds: float = 0.0
     workers: int = 1
 
@@ -252,10 +258,13 @@ def _launched(
 
     try:
         return launch(build, policy.shards)
-    except Exception:
+    except Exception as error:
         # Errors lose their sentence on the way through Beam; so the step left a note.
         for problem in scratch.notes(_PROBLEM):
             raise TableError(problem) from None
+        if f"[Errno {errno.ENOSPC}]" in str(error):
+            msg = f"{Path(scratch.folder).parent}: has no space left for rows that are sorted, and for the output."
+            raise CommandError(msg) from None
         raise
 
 

@@ -49,6 +49,9 @@ _TEXTS = frozenset({str, type(None)})
 #: Bytes of text that are parsed at once. A row cannot be longer.
 _BLOCK = 8 << 20
 
+#: Bytes of a column of Parquet that are read at once.
+_BUFFER = 1 << 20
+
 #: Bytes at the start of a file that are searched for the header.
 _START = 1 << 16
 
@@ -426,7 +429,8 @@ def _parquet_header(source: Source) -> list[str]:
 
 
 def _read_parquet(source: Source) -> Iterator[pa.RecordBatch]:
-    with pa.parquet.ParquetFile(source.path) as file:
+    # Through small buffers: a row group may have all rows of a file.
+    with pa.parquet.ParquetFile(source.path, buffer_size=_BUFFER, pre_buffer=False) as file:
         yield from file.iter_batches(batch_size=_ROWS, use_threads=False)
 
 

@@ -10,7 +10,6 @@ with the job, and each worker reads it for itself.
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 from dataclasses import dataclass, replace
@@ -24,7 +23,7 @@ from crenel.policy.checks import suggestion
 from crenel.policy.durations import parse_duration
 from crenel.policy.secret import read_reference
 
-__all__ = ["SCHEME", "Topic", "consumer", "is_topic", "partitions", "producer"]
+__all__ = ["SCHEME", "Topic", "is_topic"]
 
 SCHEME = "kafka://"
 
@@ -51,11 +50,6 @@ _CHOICES = {
     "start": ("earliest", "latest"),
     "until": ("end",),
 }
-#: Seconds that a broker has to answer the first request.
-_ANSWER = 15.0
-#: Kilobytes that a reader of a partition fetches ahead: there may be many.
-_FETCHED = "8192"
-_LOGGER = logging.getLogger(__name__)
 
 
 def is_topic(text: str | None) -> bool:
@@ -261,80 +255,3 @@ def _schema_id(plain: str, text: str) -> int:
         msg = f"{plain}: schema_id must be a schema's number, not {text!r}."
         raise CommandError(msg)
     return int(text)
-
-
-def _library() -> Any:
-    try:
-        import confluent_kafka
-    except ImportError:
-        msg = "kafka:// needs the package confluent-kafka: pip install 'crenel[kafka]'."
-        raise CommandError(msg) from None
-    return confluent_kafka
-
-
-def consumer(topic: Topic) -> Any:
-    """A client that reads. The reader keeps its position; offsets committed to Kafka are not used."""
-    return _library().Consumer(
-        {
-            "isolation.level": "read_committed",
-            "queued.max.messages.kbytes": _FETCHED,
-            **topic.client_options(),
-            "bootstrap.servers": topic.servers,
-            "group.id": "crenel",
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            # Fail if records were deleted before they were read.
-            "auto.offset.reset": "error",
-            "enable.partition.eof": True,
-        },
-        logger=_LOGGER,
-    )
-
-
-def producer(topic: Topic) -> Any:
-    """A client that writes each record once, as long as the process lives."""
-    own = {"bootstrap.servers": topic.servers, "enable.idempotence": True}
-    return _library().Producer({"linger.ms": "20", **topic.client_options(), **own}, logger=_LOGGER)
-
-
-def partitions(topic: Topic) -> list[int]:
-    """The numbers of a topic's partitions.
-
-    Raises:
-        CommandError: the broker does not answer, or has no such topic.
-    """
-    kafka = _library()
-    try:
-        client = producer(topic)
-        found = client.list_topics(topic.name, timeout=_ANSWER).topics[topic.name]
-    except kafka.KafkaException as error:
-        raise CommandError(_said(topic, error)) from None
-    if found.error is not None or not found.partitions:
-        msg = f"{topic!r}: there is no topic {topic.name}; create it first."
-        raise CommandError(msg)
-    return sorted(found.partitions)
-
-
-def bounds(topic: Topic) -> dict[int, tuple[int, int | None]]:
-    """Where reading begins and ends, by partition; None if it does not end.
-
-    Raises:
-        CommandError: the broker does not answer, or has no such topic.
-    """
-    kafka = _library()
-    numbers = partitions(topic)
-    client = consumer(topic)
-    try:
-        marks = {p: client.get_watermark_offsets(kafka.TopicPartition(topic.name, p), _ANSWER) for p in numbers}
-    except kafka.KafkaException as error:
-        raise CommandError(_said(topic, error)) from None
-    finally:
-        client.close()
-    return {
-        p: (low if topic.start == "earliest" else high, high if topic.until == "end" else None)
-        for p, (low, high) in marks.items()
-    }
-
-
-def _said(topic: Topic, error: Any) -> str:
-    return f"{topic!r}: the broker cannot be asked: {error.args[0].str().rstrip('.')}."

@@ -125,8 +125,11 @@ def rows_in_order(
         if space is not None and size > space.memory:
             runs += _spilled(space, waiting, sealed, row_number)
             waiting, size = [], 0
-    if space is None or not runs:
+    if not runs:
         return in_order([sealed.open_pack(data) for data in waiting], row_number)
+    if space is None:
+        message = "rows_in_order: there must be a space to merge runs in, not None."
+        raise ValueError(message)
     if waiting:
         runs += _spilled(space, waiting, sealed, row_number)
     return _cut(_merged_in_passes(space, runs, row_number))

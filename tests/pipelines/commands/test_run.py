@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import json
@@ -24,6 +25,8 @@ import pytest
 
 from crenel.pipelines.cli import main
 from crenel.pipelines.commands import run
+from crenel.transforms import bounded
+from crenel.transforms._hold import sorted_runs
 
 POLICY = """\
 person: who
@@ -300,6 +303,21 @@ def test_several_processes_are_refused(
 def test_a_memory_limit(here: Path, size: str) -> None:
     write_csv(here / "in.csv", make_rows(40))
     assert crenel("--input", "in.csv", "--output", "out.csv", "--memory-limit", size) == 0
+
+
+def test_a_full_disk_is_one_sentence(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(bounded, "_COPIES", 10**6)
+    monkeypatch.setattr(sorted_runs.SortSpace, "file", full)
+    write_csv(here / "in.csv", make_rows())
+    assert crenel("--input", "in.csv", "--output", "out.csv") == 2
+    said = f"{here}: has no space left for rows that are sorted, and for the output."
+    assert sentence(capsys) == said
+    assert nothing_but(here, "in.csv")
 
 
 @pytest.mark.parametrize("size", ["", "512", "1KB", "-1GB", "nanMB", "2GiB", "many"])
