@@ -233,7 +233,11 @@ CASES = [
     (changed(delay_rows=4), "policy.delay_rows must be at least k (5)"),
     (changed(seed=-1), "policy.seed must be an integer of at least 0, not -1."),
     (changed(seed="7"), "policy.seed must be an integer of at least 0, not '7'."),
-    (changed(secret="env:"), "policy.secret must be env:NAME, file:/PATH (an absolute path) or gcp:projects/P/secrets/S/versions/N: it says where"),
+    (
+        changed(secret="env:"),
+        "policy.secret must be env:NAME, file:/PATH (an absolute path) or gcp:projects/P/secrets/S/versions/N: it says "
+        "where",
+    ),
     (changed(secret="env:A B"), "policy.secret must be env:NAME, file:/PATH"),
     (changed(secret="file:key"), "policy.secret must be env:NAME, file:/PATH"),
     (changed(secret=b"env:NAME"), "policy.secret must be env:NAME, file:/PATH"),
