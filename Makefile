@@ -1,10 +1,13 @@
 # Needs python3 (3.10 or newer) and make; everything else is installed into .venv.
 #   make PYTHON=python3.12        another interpreter, for a new .venv
 #   make test PYTEST_ARGS="-k castle -x"
+#   make soak MINUTES=30 SEED=7   one seed is one sequence of faults
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+MINUTES ?= 30
+SEED ?= 1
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -12,7 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test fetch flink-test kafka-test prism-test dataflow-test lint format docs bench clean
+.PHONY: help demo test fetch flink-test kafka-test prism-test dataflow-test lint format docs bench soak clean
 
 help: ## Show this help
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile
@@ -69,6 +72,10 @@ docs: $(VENV)/docs ## Build the site of the documentation into site/; a broken l
 
 bench: $(VENV)/benchmarks ## Measure speed and loss (BENCH_ARGS=... adds options)
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+soak: $(VENV)/dev ## Break one thing after another under a stream on Flink (MINUTES=..., SEED=...; Java 17, Maven)
+	$(BIN)/crenel compile
+	$(BIN)/python -m benchmarks.soak --minutes $(MINUTES) --seed $(SEED)
 
 clean: ## Remove the virtual environment and all that was built
 	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .ruff_cache .mypy_cache .import_linter_cache

@@ -115,7 +115,7 @@ def main(arguments: Sequence[str] = ()) -> int:
         write_input(folder / "in.parquet", rows)
         owners = ["--trace", "trace.parquet", "--releases", "releases.parquet"]
         files = ["--input", "in.parquet", "--output", "out.parquet", *owners]
-        run, _ = command(folder, "run", "policy.yaml", *files, "--workers", "1", "--json")
+        run, _ = command(folder, "run", "policy.yaml", *files, "--json")
         figures["run"] = _told(run)
         for level, given in LEVELS.items():
             took, said = command(folder, "audit", "policy.yaml", "--published", "out.parquet", *given, "--json")

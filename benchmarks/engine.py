@@ -11,11 +11,7 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
-import os
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
@@ -62,18 +58,6 @@ class Bench:
         # Compile, or load from the cache, before measuring.
         for stream in (self.adult.first(300), self.six.first(300)):
             push_all(stream.policy(k=5, delay_rows=50), stream.rows)
-
-    def first_use(self) -> dict[str, Any]:
-        """Measure compilation in a separate process, first with an empty cache and then with the filled one."""
-        with tempfile.TemporaryDirectory() as cache:
-            cold, warm = (_first_use(cache) for _ in range(2))
-        rows = [
-            [f"{name}: {what}", f"{seconds[key]:.2f} s"]
-            for name, seconds in (("empty cache", cold), ("warm cache", warm))
-            for key, what in (("import", "import crenel.engine"), ("push", "first push"))
-        ]
-        show("First use, apart from all that follows", ["", "processor time"], rows)
-        return {"cold": cold, "warm": warm}
 
     def base(self) -> dict[str, Any]:
         """Measure the time per row in the base case, by the number of rows per push."""
@@ -199,37 +183,6 @@ def show(title: str, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> No
     print(f"\n{title}\n\n{table(header, rows)}", flush=True)
 
 
-#: A program that uses the engine for the first time. It reads no data, so that reading does not count.
-_FIRST_USE = """
-import json, time
-start = time.process_time()
-import numpy as np
-from crenel.engine import create_engine
-from crenel.policy import Policy
-from crenel.policy.quasi_identifiers import Numeric
-from crenel.encoding.rows import Rows
-imported = time.process_time()
-n = 100
-policy = Policy(person="p", quasi_identifiers={c: Numeric(domain=(0, n)) for c in "abcdef"},
-                k=5, delay_rows=20, method="castle", seed=0)
-qi = np.arange(6.0 * n).reshape(n, 6) % n
-rows = Rows(qi, np.arange(n), np.zeros((n, 0), np.int64), np.zeros(n, np.int64))
-create_engine(policy).push(rows)
-print(json.dumps({"import": imported - start, "push": time.process_time() - imported}))
-"""
-
-
-def _first_use(cache: str) -> dict[str, float]:
-    done = subprocess.run(
-        [sys.executable, "-c", _FIRST_USE],
-        env={**os.environ, "NUMBA_CACHE_DIR": cache},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return {name: rounded(seconds) for name, seconds in json.loads(done.stdout).items()}
-
-
 def _oracle_run(policy: Policy, stream: Stream) -> list[Any]:
     # Imported here because only this comparison needs the tests.
     from tests.core.engine.methods.castle.castle_oracle import Oracle
@@ -285,7 +238,6 @@ def main(given: Sequence[str] | None = None) -> int:
 
 
 PARTS = (
-    "first_use",
     "base",
     "by_quasi_identifiers",
     "by_beta",

@@ -1,6 +1,6 @@
 """The cost of the first use: from an installation without compiled kernels to the first published rows.
 
-    python -m benchmarks.first_use                     about twenty minutes, if every method compiles for a minute
+    python -m benchmarks.first_use                     about five minutes
     python -m benchmarks.first_use --methods bastion   one method
     python -m benchmarks.first_use --against SITE      alternately with another installed copy
     python -m benchmarks.first_use --quick             one method, as a smoke test; it may find compiled kernels
@@ -11,6 +11,7 @@ rows are published, so with 100 rows the end of the run is also the time of the 
 wall-clock seconds, which include imports, and processor seconds.
 
     methods    each method: `crenel run` on 100 rows, cold, then warm; functions compiled; modules loaded
+    larger     the same on 5,000 rows, which are worth compiling, with the default method and `castle`
     tests      pytest on a file with three pipelines of 50 rows, cold, then warm
     read_only  `crenel run` where neither the home nor the installed package is writable
     baked      `crenel compile`, then the first `crenel run`
@@ -49,7 +50,7 @@ METHODS = (
     "rtree-density",
     "rtree-full",
 )
-_ROWS = 100
+_ROWS, _MORE_ROWS = 100, 5_000
 #: Prefixes of environment variables that could point a child to a cache or to settings of this machine.
 _HIDDEN = ("NUMBA_", "CRENEL_", "XDG_", "PYTEST_")
 
@@ -100,7 +101,7 @@ POLICY = {
 def test_rows_are_published_in_groups(more):
     policy = Policy.from_dict(POLICY | more)
     with TestPipeline() as pipeline:
-        published = pipeline | beam.Create(ROWS) | Anonymize(policy)
+        published = (pipeline | beam.Create(ROWS) | Anonymize(policy)).published
         assert_that(published, is_k_anonymous(5, ["age", "hours"]))
 """
 
@@ -133,14 +134,16 @@ class Place:
         command = [*before, sys.executable, *arguments]
         return run(command, self.environment(), folder=self.folder, may_fail=may_fail)
 
-    def publish(self, method: str, *, before: Sequence[str] = (), may_fail: bool = False) -> dict[str, Any]:
-        """Run `crenel run` on a few rows; return its cost, and how much it loaded and compiled."""
-        policy, rows, out, counts = (self.folder / n for n in ("policy.yaml", "rows.csv", "out.csv", "counts.json"))
+    def publish(
+        self, method: str, *, rows: int = _ROWS, before: Sequence[str] = (), may_fail: bool = False
+    ) -> dict[str, Any]:
+        """Run `crenel run`; return its cost, and how much it loaded and compiled."""
+        policy, given, out, counts = (self.folder / n for n in ("policy.yaml", "rows.csv", "out.csv", "counts.json"))
         policy.write_text(json.dumps(_policy(method)), encoding="utf-8")
-        rows.write_text(_csv(), encoding="utf-8")
+        given.write_text(_csv(rows), encoding="utf-8")
         for path in (out, counts):
             path.unlink(missing_ok=True)
-        arguments = ["run", str(policy), "--input", str(rows), "--output", str(out)]
+        arguments = ["run", str(policy), "--input", str(given), "--output", str(out), "--most-suppressed", "100%"]
         spent = self.python("-c", _COUNTED, *arguments, before=before, may_fail=may_fail)
         told = json.loads(counts.read_text()) if counts.exists() else {"modules": None, "compiled": None}
         return {"code": spent.code, "wall": spent.wall, "cpu": spent.cpu, "said": _last_line(spent.err), **told}
@@ -155,12 +158,20 @@ class Bench:
 
     def methods(self) -> dict[str, Any]:
         """Measure each method in its own installation, so that no other method has compiled shared functions."""
+        return self._cold_and_warm(f"First use of a method, {_ROWS} rows", self.scale.methods, _ROWS)
+
+    def larger(self) -> dict[str, Any]:
+        """Measure two methods on rows that are worth compiling."""
+        some = [method for method in ("bastion", "castle") if method in self.scale.methods] or self.scale.methods[:1]
+        return self._cold_and_warm(f"First use of a method, {_MORE_ROWS:,} rows", some, _MORE_ROWS)
+
+    def _cold_and_warm(self, title: str, methods: Sequence[str], rows: int) -> dict[str, Any]:
         figures: dict[str, Any] = {}
-        for method in self.scale.methods:
+        for method in methods:
             for copy in self.copies:
                 with self._place(copy) as place:
-                    cold = place.publish(method)
-                    warm = [place.publish(method) for _ in range(self.scale.repetitions)]
+                    cold = place.publish(method, rows=rows)
+                    warm = [place.publish(method, rows=rows) for _ in range(self.scale.repetitions)]
                 figures.setdefault(method, {})[copy.name] = {
                     "cold, s": cold["wall"],
                     "cold, processor s": cold["cpu"],
@@ -172,7 +183,7 @@ class Bench:
                 }
                 # A run of all methods is long: print each result, so that stopping the run does not lose it.
                 print(f"  {method}, {copy.name}: {json.dumps(figures[method][copy.name])}", file=sys.stderr, flush=True)
-        return self._told("First use of a method, 100 rows", figures, ("cold, processor s", "warm, processor s"))
+        return self._told(title, figures, ("cold, processor s", "warm, processor s"))
 
     def tests(self) -> dict[str, Any]:
         """Measure three pipelines of 50 rows: the default method, the same with l, and `castle`."""
@@ -267,8 +278,9 @@ def _policy(method: str) -> dict[str, Any]:
     }
 
 
-def _csv() -> str:
-    lines = [f"p{i},{20 + 7 * i % 60},{11 * i % 90},2026-01-01T00:{i // 60:02}:{i % 60:02}Z" for i in range(_ROWS)]
+def _csv(rows: int) -> str:
+    times = [f"2026-01-01T{i // 3600:02}:{i // 60 % 60:02}:{i % 60:02}Z" for i in range(rows)]
+    lines = [f"p{i},{20 + 7 * i % 60},{11 * i % 90},{times[i]}" for i in range(rows)]
     return "\n".join(["person,age,hours,at", *lines, ""])
 
 
@@ -321,7 +333,7 @@ def main(given: Sequence[str] | None = None) -> int:
     return 0
 
 
-PARTS = ("methods", "tests", "read_only", "baked")
+PARTS = ("methods", "larger", "tests", "read_only", "baked")
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,18 +1,17 @@
-"""The cost of `crenel run` by the format of its files, the type of the person column, and the number of workers.
+"""The time and memory of `crenel run` by the format of its files, the type of the person column, and the rows.
 
-    python -m benchmarks.formats                     about twenty minutes
-    python -m benchmarks.formats --rows 3_000_000    hours, while CSV with integer persons is slow
-    python -m benchmarks.formats --against SITE      alternately with another installed copy
-    python -m benchmarks.formats --quick             small, as a smoke test
+    python -m benchmarks.formats                      about an hour
+    python -m benchmarks.formats --rows 300_000       ten minutes
+    python -m benchmarks.formats --against SITE       alternately with another installed copy
+    python -m benchmarks.formats --quick              small, as a smoke test
 
 Rows are generated, with six quasi-identifiers and one person per row. The method is `castle` with k = 100 and a delay
-of 10,000 rows. Each run has its own process. Its processor time includes its workers; its peak memory is that of its
-largest process. `net` leaves out the start of the program, which is measured with few rows of the same format.
+of 10,000 rows. Each run has its own process. `net` leaves out the start of the program, which is measured with few rows
+of the same format.
 
     inputs   Parquet, CSV, JSON lines and Avro in, Parquet out, with persons as integers, as digits in text, and as text
-    outputs  Parquet and CSV in, CSV out
-    workers  Parquet in and out, 8 shards, one worker and two: rows per wall-clock second
-    memory   Parquet in and out: the peak with all rows, and with a tenth of them
+    outputs  Parquet in; Parquet, CSV, JSON lines and Avro out; and CSV in and out
+    memory   Parquet in and out: the peak with a tenth of the rows, with all, and with all under a low --memory-limit
 """
 
 from __future__ import annotations
@@ -43,10 +42,12 @@ PERSONS: dict[str, Callable[[int], Any]] = {
     "text": lambda number: f"customer-{number:x}-{'abcdefgh'[number % 8]}",
 }
 #: The names of the measures in tables.
-TIME, NET, RATE, PEAK = "us a row", "net, us a row", "rows a second", "peak MB"
-_SHORT = {TIME: "time", NET: "net", RATE: "rate", PEAK: "peak"}
+TIME, NET, PEAK = "us a row", "net, us a row", "peak MB"
+_SHORT = {TIME: "time", NET: "net", PEAK: "peak"}
 _NAMES = ("v1", "v2", "v3", "v4", "v5", "v6")
 _VALUES = 1_000
+#: A limit of memory that all rows exceed.
+_LOW = "64MB"
 #: Rows generated and written at a time. The benchmark must use less memory than what it measures.
 _CHUNK = 50_000
 
@@ -55,12 +56,11 @@ _CHUNK = 50_000
 class Scale:
     """How much to run."""
 
-    rows: int = 300_000
+    rows: int = 3_000_000
     #: Rows of the short run that measures the start of the program.
     few: int = 1_000
     k: int = 100
     delta: int = 10_000
-    shards: int = 8
     repetitions: int = 3
     persons: tuple[str, ...] = tuple(PERSONS)
 
@@ -135,10 +135,10 @@ class Case:
     source: str = "parquet"
     persons: str = "int"
     target: str = "parquet"
-    workers: int = 1
-    shards: int = 1
     #: The share of all rows that it reads.
     part: float = 1.0
+    #: The value of --memory-limit, if any.
+    limit: str | None = None
 
 
 class Bench:
@@ -160,21 +160,14 @@ class Bench:
         return self._compare("By format of the input and type of person", cases, "Parquet", bases, (NET, PEAK))
 
     def outputs(self) -> dict[str, Any]:
-        cases = {
-            f"{source} to {target}, text": Case(source, "text", target)
-            for source in ("parquet", "csv")
-            for target in ("parquet", "csv")
-        }
+        ways = [*(("parquet", target) for target in FORMATS), ("csv", "csv")]
+        cases = {f"{source} to {target}, text": Case(source, "text", target) for source, target in ways}
         bases = dict.fromkeys(cases, next(iter(cases)))
         return self._compare("By format of the output", cases, "Parquet", bases, (NET, PEAK))
 
-    def workers(self) -> dict[str, Any]:
-        cases = {f"--workers {n}": Case(workers=n, shards=self.scale.shards) for n in (1, 2)}
-        bases = dict.fromkeys(cases, "--workers 1")
-        return self._compare(f"By workers, {self.scale.shards} shards", cases, "1 worker", bases, (TIME, RATE))
-
     def memory(self) -> dict[str, Any]:
-        cases = {"a tenth of the rows": Case(part=0.1), "all rows": Case()}
+        low = f"--memory-limit {_LOW}"
+        cases = {"a tenth of the rows": Case(part=0.1), "all rows": Case(), f"all rows, {low}": Case(limit=_LOW)}
         bases = dict.fromkeys(cases, "a tenth of the rows")
         return self._compare("By length of the input, Parquet to Parquet", cases, "a tenth", bases, (PEAK,))
 
@@ -219,11 +212,9 @@ class Bench:
     def _figures(self, case: Case, spent: Sequence[Spent], starts: Sequence[Spent]) -> dict[str, float]:
         rows = self._rows(case)
         cpu, start = (median(one.cpu for one in runs) for runs in (spent, starts))
-        wall = median(one.wall for one in spent)
         return {
             TIME: 1e6 * cpu / rows,
             NET: 1e6 * (cpu - start) / max(rows - self.scale.few, 1),
-            RATE: rows / wall,
             PEAK: median(one.peak for one in spent),
         }
 
@@ -234,8 +225,9 @@ class Bench:
         out = self.folder / f"published.{case.target}"
         out.unlink(missing_ok=True)
         source = self._file(case, rows)
-        arguments = ["--input", source, "--output", out, "--workers", str(case.workers)]
-        return run(crenel("run", self._policy(case.shards), *arguments), copy.environment(), folder=self.folder)
+        arguments = ["--input", source, "--output", out]
+        limit = [] if case.limit is None else ["--memory-limit", case.limit]
+        return run(crenel("run", self._policy(), *arguments, *limit), copy.environment(), folder=self.folder)
 
     def _file(self, case: Case, rows: int) -> Path:
         path = self.folder / f"{case.persons}-{rows}.{case.source}"
@@ -243,9 +235,9 @@ class Bench:
             FORMATS[case.source](path, chunks(rows, case.persons))
         return path
 
-    def _policy(self, shards: int) -> Path:
+    def _policy(self) -> Path:
         """Write a policy file as JSON, which is also YAML; return its path."""
-        path = self.folder / f"policy-{shards}.yaml"
+        path = self.folder / "policy.yaml"
         told = {
             "version": 1,
             "person": "person",
@@ -253,7 +245,6 @@ class Bench:
             "publish": ["label"],
             "k": self.scale.k,
             "delay_rows": self.scale.delta,
-            "shards": shards,
             "method": "castle",
             "on_suppress": "star",
             "seed": 0,
@@ -264,7 +255,7 @@ class Bench:
 
 def _start(case: Case) -> Case:
     """Return the case that is run with few rows to measure the start of this case."""
-    return replace(case, persons="text", target="parquet", part=1.0)
+    return replace(case, persons="text", target="parquet", part=1.0, limit=None)
 
 
 def _ratios(
@@ -299,7 +290,7 @@ def main(given: Sequence[str] | None = None) -> int:
     return 0
 
 
-PARTS = ("inputs", "outputs", "workers", "memory")
+PARTS = ("inputs", "outputs", "memory")
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -118,6 +118,12 @@ def _engine(policy: Mapping[str, Any]) -> Any:
         from crenel import create_engine
     except ImportError:  # an older copy
         from crenel.engine import create as create_engine
+    try:
+        from crenel.engine.kernels.compiler import compile_from_now_on
+    except ImportError:  # an older copy, which always compiles
+        pass
+    else:
+        compile_from_now_on()
     return create_engine(Policy.from_dict(dict(policy)))
 
 

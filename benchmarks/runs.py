@@ -9,6 +9,7 @@ import numpy as np
 from crenel.audit import audit
 from crenel.encoding.rows import Rows
 from crenel.engine import Kind, Releases, create_engine
+from crenel.engine.kernels.compiler import compile_from_now_on
 from crenel.policy import Policy
 
 #: Rows pushed at a time. The releases do not depend on it.
@@ -34,6 +35,7 @@ class Run:
 
 
 def push_all(policy: Policy, rows: Rows, pack: int = PACK) -> Releases:
+    compile_from_now_on()  # also for the few rows of a warm-up
     engine = create_engine(policy)
     parts = [engine.push(rows.slice(start, min(start + pack, len(rows)))) for start in range(0, len(rows), pack)]
     return Releases.concat([*parts, engine.flush()])

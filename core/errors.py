@@ -1,11 +1,15 @@
-"""The errors of `crenel`: a wrong policy, a value that does not fit, a snapshot that cannot be restored."""
+"""The errors of `crenel`: a wrong policy, a value that does not fit, and failures that no restart cures."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
-__all__ = ["PolicyError", "Rejected", "SnapshotError"]
+__all__ = ["INCURABLE", "PermanentError", "PolicyError", "Rejected", "SecretError", "SnapshotError"]
+
+#: The end of every message of a `PermanentError`. Programs that see only the text of a failure recognize it by this
+#: sentence, so it never changes.
+INCURABLE = "A restart does not cure this."
 
 #: The dotted path of a field, possibly empty, and the rest of the sentence on what is wrong with it.
 Problem = tuple[str, str]
@@ -49,8 +53,23 @@ class Rejected(ValueError):
         self.reason = reason
 
 
-class SnapshotError(ValueError):
-    """Stored state that cannot be restored."""
+class PermanentError(ValueError):
+    """A failure that comes again however often the work is retried: somebody has to change something first.
+
+    A runner that restarts a failed job can stop doing so. The message says what to do, and ends with `INCURABLE`.
+    """
+
+    def __init__(self, message: str) -> None:
+        # Pickling and unpickling an error makes it from its message, which must not grow.
+        super().__init__(message if INCURABLE in message else f"{message} {INCURABLE}")
+
+
+class SnapshotError(PermanentError):
+    """Stored state that cannot be restored: it is damaged, or of another policy, method or secret."""
+
+
+class SecretError(PermanentError):
+    """A worker does not find the secret of its pipeline, or finds another one."""
 
 
 def _sentence(owner: str, path: str, text: str) -> str:

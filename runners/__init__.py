@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-from crenel.runners.runner_errors import JobFailed, RunnerError, WorkerDied
+from crenel.runners.runner_errors import JobFailed, RunnerError
 
-__all__ = ["RUNNERS", "Job", "JobFailed", "Runner", "RunnerError", "WorkerDied", "find"]
+__all__ = ["RUNNERS", "Job", "JobFailed", "Runner", "RunnerError", "find"]
 
 #: The module that launches a pipeline, by the runner's name.
 RUNNERS: dict[str, str] = {
@@ -28,6 +28,10 @@ RUNNERS: dict[str, str] = {
 _ENDLESS = {"local": "crenel.runners.streaming"}
 
 
+def _silent(_: str) -> None:
+    """Say nothing."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """A pipeline to launch, and what is known of it beforehand."""
@@ -35,8 +39,7 @@ class Job:
     #: Adds the steps to a pipeline.
     build: Callable[[Any], None]
 
-    #: About how many rows the input has, and how many shards can be worked on in parallel.
-    rows: int
+    #: How many shards can be worked on in parallel.
     shards: int
 
     #: How many workers the user asked for; None lets the runner choose.
@@ -44,6 +47,10 @@ class Job:
 
     #: Beam's own flags.
     flags: Sequence[str] = ()
+
+    #: Says a line about the job, and shows a line of progress: on a cluster, what becomes of it.
+    say: Callable[[str], None] = _silent
+    show: Callable[[str], None] | None = None
 
     #: Set by the user's first Ctrl-C: a runner of endless input then stops reading and releases the held rows.
     stop: threading.Event | None = None
@@ -62,7 +69,6 @@ class Runner(Protocol):
         Raises:
             RunnerError: it cannot be started.
             JobFailed: it did not reach its end.
-            WorkerDied: a worker process is gone.
         """
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["JobFailed", "RunnerError", "WorkerDied"]
+__all__ = ["JobFailed", "RunnerError"]
 
 
 class RunnerError(ValueError):
@@ -21,7 +21,3 @@ class JobFailed(RuntimeError):
 
     A step raises it to tell the user why, where the reason contains no value of a row.
     """
-
-
-class WorkerDied(RuntimeError):
-    """A worker process of the job is gone, and its work cannot be waited for. The message is a sentence."""

@@ -219,6 +219,7 @@ class _Step:
         signature = DoFnSignature(pardo.fn)
         self.memory = _Memory() if signature.is_stateful_dofn() else None
         self.provider: Any = signature.get_restriction_provider() if signature.is_splittable_dofn() else None
+        self.estimators: Any = signature.get_watermark_estimator_provider() if self.provider is not None else None
         # Without a name for the step: with one, Beam logs errors, whose messages may contain rows.
         self.runner = DoFnRunner(
             pardo.fn,
@@ -413,7 +414,8 @@ class _Run:
         """Note what a splittable step has to read for an element."""
         provider, value = step.provider, element.value
         for part, size in provider.split_and_size(value, provider.initial_restriction(value)):
-            self._restrictions.append(_Restriction(step, element.with_value(((value, (part, None)), size))))
+            estimated = step.estimators.initial_estimator_state(value, part)
+            self._restrictions.append(_Restriction(step, element.with_value(((value, (part, estimated)), size))))
 
     def run(self) -> None:
         """Run to the end."""

@@ -28,7 +28,6 @@ ALLOWED: dict[str, tuple[set[str], str]] = {
     "core/policy/policy.py": ({"bastion"}, "the default method"),
     "pipelines/checking/advice.py": ({"bastion"}, "advice to use the default method"),
     "pipelines/commands/guarantee.py": ({"castleguard", "sdgs"}, "the numbers are those of these two papers"),
-    "pipelines/console/kernel_cache.py": ({"bastion"}, "the default method"),
     "pipelines/console/run_summary.py": ({"bastion"}, "advice to use the default method"),
     "pipelines/drafting/draft.py": ({"bastion", "partition"}, "a draft chooses a method"),
     "pipelines/drafting/roles.py": ({"partition"}, "advice for rows that lack values"),

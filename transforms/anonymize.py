@@ -17,9 +17,10 @@ from apache_beam.transforms.window import GlobalWindows, SlidingWindows
 from apache_beam.typehints.row_type import RowTypeConstraint
 
 from crenel.policy import Policy, PolicyError
-from crenel.policy.secret import secret_of
+from crenel.policy.secret import Secret, without_secret
 from crenel.transforms._hold.hold_step import HoldRows
 from crenel.transforms._hold.local_runners import held_apart, is_run_here, keep_keys_whole, warn_of_stale_state
+from crenel.transforms._pack.element_coders import RECORD
 from crenel.transforms._pack.pack_step import OVERLAPPING, REJECTED_FIELDS, PackBoundedRows, PackRows
 from crenel.transforms._pack.perturb import published_as_floats
 from crenel.transforms._pack.row_options import RowOptions
@@ -107,7 +108,9 @@ class Anonymize(beam.PTransform):
     def expand(self, rows: pvalue.PCollection) -> Anonymized:
         """Pack, hold, publish."""
         # Drawn here, so that an object that is applied twice draws two: no two engines share a sequence.
-        self._secret = secret_of(self._policy)
+        self._secret = Secret.of(self._policy, is_here=is_run_here(rows))
+        #: What workers are told: neither the seed, nor where the secret is.
+        self._told = without_secret(self._policy)
         self._uid = uuid.uuid4().hex
         self._check_windows(rows.windowing)
         fields = _check_schema(self._policy, rows.element_type)
@@ -118,7 +121,7 @@ class Anonymize(beam.PTransform):
         packs.element_type = typehints.Tuple[int, bytes]
         held = self._hold(packs)
         for counts in (packed[COUNTS], held[COUNTS]):
-            counts.element_type = _DICT
+            counts.element_type = RECORD
         result = Anonymized(
             published=held[PUBLISHED],
             suppressed=held[SUPPRESSED],
@@ -142,7 +145,7 @@ class Anonymize(beam.PTransform):
         result.rejected.element_type = _record_type([*REJECTED_FIELDS, *numbered], fields)
         result.trace.element_type = _like_rows(element_type, fields, _DICT)
         result.releases.element_type = _like_rows(element_type, fields, _record_type(RELEASE_FIELDS, fields))
-        result.counts.element_type = _DICT
+        result.counts.element_type = RECORD
 
     def _check_windows(self, windowing: Any) -> None:
         """Refuse windows in which groups cannot be formed, or which publish a row again."""
@@ -164,7 +167,7 @@ class Anonymize(beam.PTransform):
     def _hold(self, packs: pvalue.PCollection) -> Any:
         warn_of_stale_state(packs.pipeline)
         keep_keys_whole(packs.pipeline)
-        hold = HoldRows(self._policy, self._secret, self._uid, self._record, self._options)
+        hold = HoldRows(self._told, self._secret, self._uid, self._record, self._options)
         return held_apart(packs) | "Hold" >> hold_outputs(hold)
 
     def _pack(self, rows: pvalue.PCollection) -> PackRows:
@@ -173,7 +176,7 @@ class Anonymize(beam.PTransform):
         pack = PackBoundedRows if rows.is_bounded and is_global and has_time else PackRows
         one_key = self._has_one_key(rows)
         return pack(
-            self._policy, self._secret, self._record, self._options, one_key=one_key, overlapping=self._overlapping
+            self._told, self._secret, self._record, self._options, one_key=one_key, overlapping=self._overlapping
         )
 
     def _has_one_key(self, rows: pvalue.PCollection) -> bool:

@@ -6,19 +6,30 @@ shard are there before the first is pushed, so they can be put in order.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from dataclasses import replace
+from os import PathLike
 from typing import Any
 
 import apache_beam as beam
 from apache_beam import pvalue
 from apache_beam.transforms.trigger import DefaultTrigger
 
-from crenel.policy import PolicyError
+from crenel.policy import Policy, PolicyError
 from crenel.transforms._hold.hold_step import HoldGroupedRows
+from crenel.transforms._hold.sorted_runs import SortSpace
+from crenel.transforms._hold.spill_step import SpillRows
 from crenel.transforms._pack.row_options import RowOptions
 from crenel.transforms.anonymize import Anonymize, Anonymized, hold_outputs
 
-__all__ = ["AnonymizeBounded"]
+__all__ = ["SORT_MEMORY", "AnonymizeBounded"]
+
+#: Bytes of rows that are sorted in memory, by default.
+SORT_MEMORY = 512_000_000
+
+#: How often rows are in memory at most, while they are gathered and sorted.
+_COPIES = 8
 
 
 class AnonymizeBounded(Anonymize):
@@ -26,8 +37,8 @@ class AnonymizeBounded(Anonymize):
 
     The rows of a shard (and window) are gathered, ordered by event time, and pushed through one engine. Rows of the
     same time are ordered by their contents. So the releases depend on the rows and the secret alone: not on how the
-    input was split into files and bundles, nor on which worker was faster. The rows of a shard must fit into the memory
-    of a worker.
+    input was split into files and bundles, nor on which worker was faster. Without `sort_folder`, the rows of a shard
+    must fit into the memory of a worker.
 
     The outputs are those of `Anonymize`. The options too, and two of them do more:
 
@@ -37,6 +48,9 @@ class AnonymizeBounded(Anonymize):
 
     Args:
         policy: A `Policy`, the path of a YAML file, or the content of such a file.
+        sort_folder: A folder in which rows are sorted that take more than `sort_memory`. All workers must see it, and
+            only its owner should: it gets files with quasi-identifiers and published columns. Remove it after the run.
+        sort_memory: The bytes of rows that a worker keeps in memory to sort them.
         **options: As for `Anonymize`.
 
     Raises:
@@ -44,6 +58,18 @@ class AnonymizeBounded(Anonymize):
         ValueError: the rows are not bounded, or in windows that merge, that overlap, or that have a trigger; or an
             option is wrong.
     """
+
+    def __init__(
+        self,
+        policy: Policy | str | PathLike[str] | Mapping[str, Any],
+        *,
+        sort_folder: str | PathLike[str] | None = None,
+        sort_memory: int = SORT_MEMORY,
+        **options: Any,
+    ) -> None:
+        super().__init__(policy, **options)
+        # Sorting copies rows, and so does Beam.
+        self._space = None if sort_folder is None else SortSpace(os.fspath(sort_folder), sort_memory // _COPIES)
 
     def expand(self, rows: pvalue.PCollection) -> Anonymized:
         """Pack, group, hold, publish."""
@@ -73,6 +99,10 @@ class AnonymizeBounded(Anonymize):
         return False  # shards run side by side
 
     def _hold(self, packs: pvalue.PCollection) -> Any:
+        if self._space is not None:
+            spilled = packs | "Spill" >> beam.ParDo(SpillRows(self._space, self._options.tie_breaker, self._secret))
+            spilled.element_type = packs.element_type
+            packs = spilled
         grouped = packs | "Group" >> beam.GroupByKey()
-        hold = HoldGroupedRows(self._policy, self._secret, self._record, self._options)
+        hold = HoldGroupedRows(self._told, self._secret, self._record, self._options, self._space)
         return grouped | "Hold" >> hold_outputs(hold)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import compress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +24,11 @@ __all__ = ["Encoded", "Encoder", "Rejection"]
 #: The decimal text of a 64-bit integer.
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}", re.ASCII)
 _INT64 = range(-(2**63), 2**63)
+#: Integers of fewer digits are certainly of 64 bits.
+_DIGITS = 19
+
+#: One in this many values of a text column is tried first: whether it is an integer.
+_PART_TRIED = 1000
 
 
 class Rejection(NamedTuple):
@@ -50,6 +56,14 @@ class Encoded:
 
     #: The rejected rows, by position.
     rejected: tuple[Rejection, ...]
+
+    def without(self, refused: Iterable[Rejection]) -> Encoded:
+        """Reject more rows. One that is rejected already keeps its first reason."""
+        more = {rejection.index: rejection for rejection in refused}
+        found = {rejection.index: rejection for rejection in self.rejected}
+        stays = np.flatnonzero(~np.isin(self.kept, list(more)))
+        rejected = tuple(sorted({**more, **found}.values()))
+        return Encoded(self.rows.take(stays), self.kept[stays], rejected)
 
 
 class Encoder:
@@ -132,18 +146,29 @@ class Encoder:
         if whole is not None:
             return siphash(whole, self._int_key), None
         codes, distinct = columns.factorize(values)
-        numbers = [_whole_number(value) for value in distinct]
-        hashes = siphash(np.array([number or 0 for number in numbers], dtype=np.int64), self._int_key).tolist()
+        texts, reasons = _identities(distinct)
+        if reasons is None:
+            return self._hashes(texts)[codes], None
+        every = reasons[codes]
+        return self._hashes(texts)[codes], every if any(every) else None
 
-        def hashed(place: int) -> int:
-            return hashes[place] if numbers[place] is not None else self._hash(_identity(distinct[place]))
-
-        return columns.spread(codes, list(range(len(distinct))), hashed, np.int64)
-
-    def _hash(self, text: str) -> int:
-        encoded = text.encode("utf-8", "surrogatepass")
-        digest = blake2b(encoded, digest_size=8, key=self._text_key).digest()
-        return int.from_bytes(digest, "little", signed=True)
+    def _hashes(self, texts: list[str]) -> Ints:
+        """Hash texts: whole numbers all at once, and then all others one by one."""
+        is_whole = list(map(_is_int64, texts))
+        numbers = np.array([int(text) for text in compress(texts, is_whole)], dtype=np.int64)
+        # A copy of a keyed hash costs two thirds of a new one.
+        keyed = blake2b(digest_size=8, key=self._text_key)
+        digests = bytearray()
+        for text, whole in zip(texts, is_whole, strict=True):
+            if not whole:
+                hashing = keyed.copy()
+                hashing.update(text.encode("utf-8", "surrogatepass"))
+                digests += hashing.digest()
+        hashes = np.empty(len(texts), dtype=np.int64)
+        chosen = np.array(is_whole, dtype=bool)
+        hashes[chosen] = siphash(numbers, self._int_key)
+        hashes[~chosen] = np.frombuffer(digests, dtype="<i8")
+        return hashes
 
     def _time(self, work: _Work, time: NDArray[np.int64] | None) -> Ints:
         if self.policy.event_time is not None:
@@ -191,19 +216,30 @@ def _identity(value: Any) -> str:
     return text
 
 
-def _whole_number(value: Any) -> int | None:
-    """Return the whole number that identifies a person, even if written as text; None if it is not a 64-bit integer."""
-    try:
-        text = _identity(value)
-    except Rejected:
-        return None
-    return int(text) if _INTEGER.fullmatch(text) and int(text) in _INT64 else None
+def _identities(values: list[Any]) -> tuple[list[str], Reasons]:
+    """Return the text that identifies each person, and why a value identifies nobody."""
+    if set(map(type, values)) == {str} and "" not in values:
+        return values, None
+    texts = [""] * len(values)
+    reasons: Reasons = None
+    for place, value in enumerate(values):
+        try:
+            texts[place] = _identity(value)
+        except Rejected as error:
+            reasons = np.full(len(values), None, dtype=object) if reasons is None else reasons
+            reasons[place] = error.reason
+    return texts, reasons
+
+
+def _is_int64(text: str) -> bool:
+    return _INTEGER.fullmatch(text) is not None and (len(text) < _DIGITS or int(text) in _INT64)
 
 
 def _whole_numbers(values: Any) -> Ints | None:
-    """Return the column as int64 if it holds nothing but such integers."""
+    """Return the column as int64 if it holds nothing but such integers, be they written as text."""
     if columns.is_arrow(values):
-        if values.null_count or not str(values.type).lstrip("u").startswith("int"):
+        values = _arrow_integers(values)
+        if values is None:
             return None
         values = values.to_numpy() if hasattr(values, "chunks") else values.to_numpy(False)
     values = columns.as_array(values)
@@ -217,6 +253,22 @@ def _whole_numbers(values: Any) -> Ints | None:
     if values.dtype.kind not in "iu" or (values.dtype == np.uint64 and np.any(values >> 63)):
         return None
     return values.astype(np.int64)
+
+
+def _arrow_integers(column: Any) -> Any:
+    """Return an Arrow column of integers; None if it is none, or lacks values."""
+    kind = str(column.type)
+    if column.null_count or not len(column):
+        return None
+    if kind not in ("string", "large_string"):
+        return column if kind.lstrip("u").startswith("int") else None
+    try:
+        column[: len(column) // _PART_TRIED + 1].cast("int64")  # to fail on a whole column of text is slow
+        numbers = column.cast("int64")
+    except ValueError:
+        return None
+    # "007" and "0x7" are other persons than 7.
+    return numbers if numbers.cast(column.type).equals(column) else None
 
 
 def _length(policy: Policy, batch: Mapping[str, Any], time: Any) -> int:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from crenel.avro import packed
+from crenel.avro import packed, unpacked
 from crenel.encoding.rows import Rows
 from crenel.engine.contract import Engine, Releases, SnapshotError
 from crenel.engine.kernels import compiler
@@ -41,11 +41,6 @@ class Compiled(Engine):
         """Tell how many rows are held, but nothing about them."""
         return f"{type(self).__name__}(held={self.held})"
 
-    @classmethod
-    def is_compiled(cls) -> bool:
-        """Return whether the engine's compiled code is on disk."""
-        return compiler.is_cached(cls.kernel)
-
     @property
     def held(self) -> int:
         """Rows that have arrived and not left."""
@@ -60,11 +55,14 @@ class Compiled(Engine):
         """Take rows that arrive in this order, and return what became due."""
         check_rows(self._policy, self._space, rows, holes=self._policy.declaration.takes_holes)
         rows = self._counted(rows)
-        parts = []
-        for start in range(0, len(rows), self.chunk):
-            part = rows.slice(start, min(start + self.chunk, len(rows)))
-            self._reserve(len(part))
-            parts.append(self._take(part))
+        compiler.expect(len(rows))
+        parts, start = [], 0
+        while start < len(rows):
+            # As long as the kernel is interpreted, row by row: it must not take long to find that compiling pays.
+            stop = min(start + (self.chunk if self.kernel.is_compiled() else 1), len(rows))
+            self._reserve(stop - start)
+            parts.append(self._take(rows.slice(start, stop)))
+            start = stop
         return Releases.concat(parts) if parts else Releases.empty(self._dimensions)
 
     def advance(self, now: int) -> Releases:
@@ -110,6 +108,14 @@ class Compiled(Engine):
                 "columns it was taken under: policy.quasi_identifiers, policy.sensitive or the use of t has changed."
             )
             raise SnapshotError(message)
+
+    def _unpacked_rows(self, held: Mapping[str, bytes], names: Iterable[str]) -> dict[str, NDArray[Any]]:
+        """Return held rows that were stored: these columns, the sensitive ones, and the quasi-identifiers."""
+        rows = len(unpacked(held["number"], "<i8"))
+        columns: dict[str, NDArray[Any]] = {name: unpacked(held[name], "<i8", (rows,)) for name in names}
+        columns["sensitive"] = unpacked(held["sensitive"], "<i8", (rows, len(self._policy.sensitive)))
+        columns["qi"] = unpacked(held["qi"], shape=(rows, self._dimensions))
+        return columns
 
     def _resume(self, record: Mapping[str, Any], names: Iterable[str]) -> None:
         """Take over numbers that were stored."""

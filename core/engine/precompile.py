@@ -42,6 +42,7 @@ def families(methods: Iterable[str]) -> list[tuple[str, ...]]:
 
 def compile_family(methods: Iterable[str]) -> None:
     """Let each method do everything once. Compiled code is kept in `folder()`, if there is one."""
+    compiler.compile_from_now_on()
     for method in methods:
         declared = find(method)
         promises: list[dict[str, Any]] = [{}]

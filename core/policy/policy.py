@@ -32,8 +32,11 @@ from crenel.policy.sensitive import Sensitive
 
 __all__ = ["FrozenDict", "OnSuppress", "Policy", "PolicyError", "Sensitive", "ShardBy"]
 
-#: Where a secret may be: an environment variable, or a file by its absolute path.
-_SECRET = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:/.+", re.ASCII)
+#: Where a secret may be: an environment variable, a file by its absolute path, or a version of a secret in Google's
+#: Secret Manager. The version has a number: `latest` would change under a running pipeline.
+_SECRET = re.compile(
+    r"env:[A-Za-z_][A-Za-z0-9_]*|file:/.+|gcp:projects/[^/]+/secrets/[^/]+/versions/[1-9][0-9]*", re.ASCII
+)
 
 
 class OnSuppress(Enum):
@@ -129,8 +132,8 @@ class Policy:
     #: The seed of all random draws, for tests: an attacker can guess a seed.
     seed: int | None = field(repr=False)
 
-    #: Where to read the secret that random draws start from: `env:NAME` or `file:PATH`. None, and no seed: a secret is
-    #: drawn when the pipeline is built.
+    #: Where to read the secret that random draws start from: `env:NAME`, `file:PATH` or `gcp:VERSION`. None, and no
+    #: seed: a secret is drawn when the pipeline is built.
     secret: str | None
 
     def __init__(
@@ -509,7 +512,8 @@ class _Check:
             # The value may be the secret itself, so it is not repeated.
             self.problems.add(
                 "secret",
-                "must be env:NAME or file:/PATH (an absolute path): it says where the secret is, and never holds it.",
+                "must be env:NAME, file:/PATH (an absolute path) or gcp:projects/P/secrets/S/versions/N: it says where "
+                "the secret is, and never holds it.",
             )
             return None
         return value

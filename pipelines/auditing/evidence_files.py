@@ -22,7 +22,8 @@ from crenel.errors import Rejected
 from crenel.pipelines.auditing.published_values import Boxes, NotReadableError, Spans
 from crenel.pipelines.command_errors import CommandError
 from crenel.pipelines.console.sections import sentence
-from crenel.pipelines.files import csv_formulas, readers
+from crenel.pipelines.files import readers
+from crenel.pipelines.files.cells import csv_formulas
 from crenel.pipelines.files.formats import FORMATS
 from crenel.pipelines.files.readers import Source
 from crenel.pipelines.files.unreadable_rows import UnreadableRow

@@ -40,14 +40,16 @@ def run(arguments: argparse.Namespace) -> int:
     sections, findings = explain(policy), advise(policy)
     if arguments.data is not None:
         from crenel.pipelines.checking.sample import Sample
-        from crenel.pipelines.console import kernel_cache, run_summary
+        from crenel.pipelines.console import compile_notes, run_summary
 
         with quiet():  # loads Beam
             from crenel.pipelines.files.whole_file import read_for
         watched = sys.stderr.isatty()
         progress = ["reading the sample"]  # the last line is shown
-        note = f" ({kernel_cache.WAIT})" if watched and not kernel_cache.is_compiled(policy.method) else ""
-        with run_summary.showing(lambda: progress[-1] + note) if watched else nullcontext():
+        with (
+            compile_notes.noting() as note,
+            run_summary.showing(lambda: progress[-1] + note()) if watched else nullcontext(),
+        ):
             table = read_for(policy, arguments.data)
             sample = Sample(policy, table, limits.Limits.of(arguments), progress.append)
             sections += sample.look()

@@ -1,6 +1,6 @@
 """Compile the engines now, so that no run and no worker has to wait for it.
 
-The first use of a method compiles its inner loops, which takes up to a minute. This command does so for all
+The first use of a method compiles its inner loops, which takes up to half a minute. This command does so for all
 methods, or for those that you name, and keeps the result on disk: run it when you build a container image, as the
 user that will run there. If everything is compiled already, it takes seconds.
 

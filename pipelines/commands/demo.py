@@ -74,7 +74,7 @@ def _folder(keep: str | None) -> Iterator[Path]:
 def _show(folder: Path, rows: int, *, keep: str | None) -> int:
     from crenel.pipelines.auditing import evidence_files
     from crenel.pipelines.commands import _demo_data, audit
-    from crenel.pipelines.console import kernel_cache, run_summary
+    from crenel.pipelines.console import compile_notes, run_summary
     from crenel.policy import Policy
 
     _demo_data.write(folder, rows=rows)
@@ -85,9 +85,8 @@ def _show(folder: Path, rows: int, *, keep: str | None) -> int:
     _say(f"$ crenel run {where}/policy.yaml --input {where}/transactions.csv --output {where}/published.csv \\")
     _say(f"      --suppressed {where}/suppressed.csv --rejected {where}/rejected.jsonl \\")
     _say(f"      --releases {where}/releases.csv --trace {where}/trace.csv")
-    if not kernel_cache.is_compiled():
-        _say(f"({kernel_cache.WAIT})")
-    outcome = _anonymize(policy, folder)
+    with compile_notes.announcing(_say):
+        outcome = _anonymize(policy, folder)
     _say("", *_indented(run_summary.as_text(policy, outcome).splitlines()), "")
     given = evidence_files.read(
         policy,
@@ -128,7 +127,7 @@ def _anonymize(policy: Policy, folder: Path) -> Outcome:
         releases=file_job.Output.of(_file(folder, "releases")),
         trace=file_job.Output.of(_file(folder, "trace")),
     )
-    return file_job.run(request, launcher("local", workers=1))
+    return file_job.run(request, launcher("local"))
 
 
 def _file(folder: Path, name: str) -> str:

@@ -3,14 +3,14 @@
 CSV with a header, JSON lines (both may be .gz or .zst), Parquet or Avro, by the extension. Rows are
 ordered by event time, so the result depends on the rows, the policy and the secret alone, not on how
 the files were split. The outputs appear when the run is done; if anything goes wrong, none does. All
-other flags go to Beam (--direct_num_workers=4).
+other flags go to Beam (--runner flink --parallelism=4).
 
 A topic is kafka://HOST:PORT/TOPIC, read as rows arrive until Ctrl-C, or with ?until=end up to the rows
 that are there now; values are JSON, or with ?format=avro&schema=FILE Avro. See docs/kafka.md.
 
 Exit codes: 0 if all is well, 1 if there were rows but no group to publish them in, 2 if the policy or a
 file is broken, 3 if the outputs are written but more rows were suppressed or rejected than
---most-suppressed or --most-rejected allow.
+--most-suppressed or --most-rejected allow, or records did not fit their topics (--dead-letters).
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ import contextlib
 import json
 import logging
 import os
+import re
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from crenel import runners
 from crenel.errors import PolicyError
+from crenel.pipelines import light_start
 from crenel.pipelines.command_errors import CommandError
 from crenel.pipelines.commands._policy_argument import add_policy, policy_of
-from crenel.pipelines.console import limits
+from crenel.pipelines.console import limits, status_line
 from crenel.policy import Policy
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ EXAMPLE = "  crenel run policy.yaml --input 'visits/*.csv.gz' --output published
 #: Flags that are not the command's own are Beam's.
 PASSES_FLAGS = True
 
-#: The exit code of a failure that is not the user's: a worker was killed, or crenel has a bug.
+#: The exit code of a failure that is not the user's: a job failed on its runner, or crenel has a bug.
 FAILED = 70
 
 #: Set this environment variable to see errors, and the rows in them.
@@ -56,7 +56,11 @@ _FORMATS = ("csv", "tsv", "jsonl", "parquet", "avro")
 #: The start of Pub/Sub addresses.
 _PUBSUB = "pubsub://"
 
-#: Seconds that workers have to notice that a run was abandoned.
+#: Bytes, and the least memory for sorting.
+_UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_LEAST_MEMORY = 10**6
+
+#: Seconds that the steps have to notice that a run was abandoned.
 _GRACE = 5.0
 
 
@@ -80,6 +84,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--releases", metavar="F", help="for the owner: a record for each release, without values")
     parser.add_argument("--trace", metavar="F", help="for the owner: which input row became which output row")
     parser.add_argument(
+        "--dead-letters",
+        metavar="DIR",
+        help="for the owner: the folder, on the workers' machines, for records that a topic does not take; "
+        "~/.local/state/crenel/dead-letters by default",
+    )
+    parser.add_argument(
         "--input-format", choices=_FORMATS, help="the format, if the extension is wrong; csv for - by default"
     )
     parser.add_argument(
@@ -91,7 +101,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="put ' before text cells of CSV that a spreadsheet would run as formulas",
     )
     parser.add_argument(
-        "--workers", metavar="N", type=_positive, help="the number of processes; by default as many as pay off"
+        "--workers", metavar="N", type=_positive, help="with --runner flink: how many workers; by default one per core"
+    )
+    parser.add_argument(
+        "--memory-limit",
+        metavar="SIZE",
+        type=_size,
+        help="memory for sorting rows, as 2GB (512MB by default); more rows are sorted on disk, beside the output",
     )
     parser.add_argument(
         "--runner", metavar="NAME", default="local", help="where to run: local (the default), prism, flink, dataflow"
@@ -109,15 +125,20 @@ def run(arguments: argparse.Namespace) -> int:
     """Anonymize; return the exit code."""
     policy = policy_of(arguments)
     _warn(arguments, policy)
+    if arguments.dead_letters and not any(place.startswith("kafka://") for place in _places(arguments)):
+        msg = "--dead-letters is for topics: files take every record."
+        raise CommandError(msg)
     if arguments.trace and any("://" in place for place in (*arguments.input, arguments.output)):
         msg = "--trace is for files: the rows of a stream have no numbers."
         raise CommandError(msg)
+    if arguments.runner != "local":
+        light_start.find_everything()
     if any(place.startswith("kafka://") for place in _places(arguments)):
         return _run_kafka(arguments, policy)
     with _terminable(), quiet():
-        from crenel.pipelines.console import run_summary
-        from crenel.pipelines.files import file_job
-
+        with light_start.loading():
+            from crenel.pipelines.console import run_summary
+            from crenel.pipelines.files import file_job
         launch = launcher(arguments.runner, workers=arguments.workers, flags=_flags(arguments))
         if arguments.input[0].startswith(_PUBSUB):
             return _stream(arguments, policy, launch)
@@ -132,8 +153,9 @@ def run(arguments: argparse.Namespace) -> int:
             releases=_owners(arguments, "releases"),
             trace=_owners(arguments, "trace"),
             input_format=arguments.input_format,
+            memory_limit=arguments.memory_limit or file_job.SORT_MEMORY,
         )
-        watch = partial(run_summary.watching, method=policy.method) if sys.stderr.isatty() else None
+        watch = run_summary.watching if sys.stderr.isatty() else None
         try:
             outcome = file_job.run(request, launch, watch)
         except (CommandError, PolicyError, runners.RunnerError, BrokenPipeError):
@@ -163,7 +185,7 @@ def _told(arguments: argparse.Namespace, policy: Policy, outcome: Outcome) -> in
             print(f"crenel: {one.text}", file=sys.stderr)
     if outcome.rows > 0 and outcome.published == 0:
         return 1
-    return limits.TOO_MANY if passed else 0
+    return limits.TOO_MANY if passed or outcome.misfits or outcome.dead_letters else 0
 
 
 def _warn(arguments: argparse.Namespace, policy: Policy) -> None:
@@ -187,7 +209,7 @@ def _stream(arguments: argparse.Namespace, policy: Policy, launch: Callable[...,
         suppressed=arguments.suppressed,
         rejected=arguments.rejected,
     )
-    launch(lambda pipeline: pubsub.build(pipeline, policy, topics), 0, policy.shards)
+    launch(lambda pipeline: pubsub.build(pipeline, policy, topics), policy.shards)
     return 0
 
 
@@ -201,13 +223,15 @@ def _run_kafka(arguments: argparse.Namespace, policy: Policy) -> int:
     local = arguments.runner == "local"
     _check_kafka(arguments, local=local)
     with quiet():
-        from crenel.pipelines.console import run_summary
-        from crenel.pipelines.kafka import topic_job
-
+        with light_start.loading():
+            from crenel.pipelines.console import run_summary
+            from crenel.pipelines.kafka import topic_job
         names = ("published", "suppressed", "rejected", "releases")
         places = (arguments.output, arguments.suppressed, arguments.rejected, arguments.releases)
         outputs = dict(zip(names, places, strict=True))
-        request = topic_job.Request.of(policy, arguments.input, outputs, local=local)
+        request = topic_job.Request.of(
+            policy, arguments.input, outputs, local=local, dead_letters=arguments.dead_letters
+        )
         launch = launcher(
             arguments.runner,
             workers=arguments.workers,
@@ -229,14 +253,14 @@ def _check_kafka(arguments: argparse.Namespace, *, local: bool) -> None:
     if arguments.runner not in ("local", "flink"):
         msg = f"kafka:// needs --runner local or flink, not {arguments.runner}."
         raise CommandError(msg)
+    if arguments.memory_limit is not None:
+        msg = "--memory-limit is for files: the rows of a stream are not sorted."
+        raise CommandError(msg)
     if arguments.input_format or arguments.output_format:
         msg = "--input-format and --output-format are for files; a topic's format is ?format=json or avro."
         raise CommandError(msg)
     if arguments.csv_escape_formulas:
         msg = "--csv-escape-formulas is for CSV files, and rows of topics are JSON or Avro."
-        raise CommandError(msg)
-    if local and arguments.workers not in (None, 1):
-        msg = "--workers must be 1 for kafka:// on the local runner; use --runner flink for more."
         raise CommandError(msg)
 
 
@@ -244,10 +268,6 @@ def _failed(error: Exception) -> int:
     """Report a failure that is not the user's mistake. Messages of unknown errors may contain rows: they are hidden."""
     if isinstance(error, runners.JobFailed) and not os.environ.get(_DEBUG):
         print(f"crenel: {error}", file=sys.stderr)
-        return FAILED
-    if isinstance(error, runners.WorkerDied):
-        print(f"crenel: {error}", file=sys.stderr)
-        _insist(FAILED, lambda: time.sleep(1.0))
         return FAILED
     if os.environ.get(_DEBUG):
         raise error
@@ -258,11 +278,12 @@ def _failed(error: Exception) -> int:
 
 def _flags(arguments: argparse.Namespace) -> list[str]:
     """Collect Beam's flags, also those that the command calls by other names."""
+    for name in ("flink_master", "workers"):
+        if getattr(arguments, name) is not None and arguments.runner != "flink":
+            msg = f"--{name.replace('_', '-')} needs --runner flink, not {arguments.runner}."
+            raise CommandError(msg)
     if arguments.flink_master is None:
         return list(arguments.flags)
-    if arguments.runner != "flink":
-        msg = f"--flink-master needs --runner flink, not {arguments.runner}."
-        raise CommandError(msg)
     return [*arguments.flags, f"--flink_master={arguments.flink_master}"]
 
 
@@ -283,9 +304,19 @@ def _positive(text: str) -> int:
     return number
 
 
+def _size(text: str) -> int:
+    """Read a number of bytes: `512MB` or `2GB`."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]B)", text.strip(), re.ASCII | re.IGNORECASE)
+    size = round(float(found[1]) * _UNITS[found[2].upper()]) if found else 0
+    if size < _LEAST_MEMORY:
+        msg = f"must be a size of at least {_LEAST_MEMORY // _UNITS['MB']}MB, such as 512MB or 2GB, not {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    return size
+
+
 def launcher(
     name: str, *, workers: int | None = None, flags: Sequence[str] = (), endless: bool = False
-) -> Callable[[Callable[[Any], None], int, int], int]:
+) -> Callable[[Callable[[Any], None], int], int]:
     """A function that launches a pipeline on the runner of this name, and leaves this thread free for Ctrl-C.
 
     Args:
@@ -305,8 +336,16 @@ def launcher(
         runner.check(flags)
     stop = threading.Event() if endless and name == "local" else None
 
-    def launch(build: Callable[[Any], None], rows: int, shards: int) -> int:
-        job = runners.Job(build=build, rows=rows, shards=shards, workers=workers, flags=flags, stop=stop)
+    def launch(build: Callable[[Any], None], shards: int) -> int:
+        job = runners.Job(
+            build=build,
+            shards=shards,
+            workers=workers,
+            flags=flags,
+            say=status_line.say,
+            show=status_line.show if sys.stderr.isatty() else None,
+            stop=stop,
+        )
         return _interruptible(lambda: runner.launch(job), stop)
 
     return launch
@@ -348,9 +387,9 @@ def _interruptible(work: Callable[[], int], stop: threading.Event | None = None)
                 _stoppable(over, stop)
             _await(over)
         except (KeyboardInterrupt, SystemExit) as interruption:
-            # Workers soon notice that the run was abandoned, unless they are compiling.
+            # The steps soon notice that the run was abandoned, unless they are compiling.
             code = interruption.code if isinstance(interruption, SystemExit) else 130
-            _insist(int(code or 0), lambda: _finished(over))
+            _insist(int(code or 0), over)
             raise
     if failed:
         raise failed[0]
@@ -371,18 +410,13 @@ def _stoppable(over: threading.Event, stop: threading.Event) -> None:
         stop.set()
 
 
-def _finished(over: threading.Event) -> None:
-    if over.wait(_GRACE):
-        threading.Event().wait()  # forever: the process exits by itself
-
-
-def _insist(code: int, wait: Callable[[], None]) -> None:
-    """Exit the process although some of its threads do not end and cannot be told to."""
+def _insist(code: int, over: threading.Event) -> None:
+    """Exit the process, although its threads cannot be told to end."""
 
     def insist() -> None:
-        wait()
-        sys.stderr.flush()
-        os._exit(code)
+        if not over.wait(_GRACE):
+            sys.stderr.flush()
+            os._exit(code)
 
     threading.Thread(target=insist, daemon=True).start()
 

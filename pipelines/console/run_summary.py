@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import sys
 import textwrap
 import threading
 from collections.abc import Callable, Iterator
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from crenel.audit.differential_privacy import stated
 from crenel.pipelines.checking.advice import SEED
-from crenel.pipelines.console import kernel_cache
+from crenel.pipelines.console import compile_notes, status_line
 from crenel.pipelines.console.limits import said
 from crenel.pipelines.console.sections import count, percent
 from crenel.policy import OnSuppress, Policy
@@ -30,10 +29,11 @@ _WIDTH = 100
 _SECOND = UNITS["s"]
 
 
-def watching(scratch: Scratch, method: str = "bastion") -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def watching(scratch: Scratch) -> Iterator[None]:
     """Show the progress of a run on standard error."""
-    note = "" if kernel_cache.is_compiled(method) else f" ({kernel_cache.WAIT})"
-    return showing(lambda: progress(scratch, note))
+    with compile_notes.noting() as note, showing(lambda: progress(scratch, note())):
+        yield
 
 
 @contextlib.contextmanager
@@ -43,7 +43,7 @@ def showing(line: Callable[[], str]) -> Iterator[None]:
 
     def show() -> None:
         while not over.wait(_EVERY):
-            _show(line())
+            status_line.show(line())
 
     thread = threading.Thread(target=show, daemon=True)
     thread.start()
@@ -52,21 +52,15 @@ def showing(line: Callable[[], str]) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
-        _show("")
+        status_line.show("")
 
 
 def progress(scratch: Scratch, note: str = "") -> str:
     """Describe the progress of a run."""
     read, left = scratch.ticked("read"), scratch.ticked("left")
     if left:
-        return f"{left:,} of {count(read, 'row')} anonymized"
+        return f"{left:,} of {count(read, 'row')} anonymized{note}"
     return f"{count(read, 'row')} read{note}"
-
-
-def _show(line: str) -> None:
-    # Go back to the start of the line, and erase it.
-    sys.stderr.write(f"\r\x1b[K{line}")
-    sys.stderr.flush()
 
 
 def as_dict(policy: Policy, outcome: Outcome) -> dict[str, Any]:
@@ -89,6 +83,8 @@ def as_dict(policy: Policy, outcome: Outcome) -> dict[str, Any]:
         "release_rows": _spread(outcome.sizes),
         "delay_seconds": None if outcome.delay is None else _spread(outcome.delay, _SECOND),
         "held_rows": outcome.held,
+        "misfits": outcome.misfits,
+        "dead_letters": outcome.dead_letters,
         "seconds": round(outcome.seconds, 3),
         "workers": outcome.workers,
         "warnings": [SEED] if policy.seed is not None else [],
@@ -109,6 +105,11 @@ def as_text(policy: Policy, outcome: Outcome) -> str:
     rejected = outcome.rejected.total()
     lines.append(("rejected", f"{rejected:,}", _share(outcome, rejected) if rejected else ""))
     lines += [(f"  {name}", f"{rows:,}", reason) for (name, reason), rows in _rejections(outcome)]
+    if outcome.misfits:
+        lines.append(("misfits", f"{outcome.misfits:,}", "released, but not of the output's schema; see --rejected"))
+    if outcome.dead_letters:
+        where = f"records that their topics did not take, in {outcome.dead_letters_file}"
+        lines.append(("dead letters", f"{outcome.dead_letters:,}", where))
     lines.append(("releases", f"{outcome.releases:,}", ""))
     if outcome.loss is not None:
         lines.append(

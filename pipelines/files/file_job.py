@@ -10,6 +10,7 @@ secret alone, and the order of published rows tells neither times nor shards.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import time
@@ -39,13 +40,15 @@ from crenel.pipelines.files.writable_values import WritableValues
 from crenel.policy import Policy
 from crenel.policy.checks import suggestion
 from crenel.transforms import AnonymizeBounded, Anonymized, Counts
+from crenel.transforms._pack.element_coders import RECORD, use_for_batches
 from crenel.transforms._pack.pack_step import as_text, batch_rows
 from crenel.transforms._pack.text_columns import named_columns
 from crenel.transforms._publish.counts import Spread
 from crenel.transforms._publish.emitter import PUBLISHED, REJECTED, RELEASES, SUPPRESSED, TRACE
 from crenel.transforms.anonymize import with_outputs
+from crenel.transforms.bounded import SORT_MEMORY
 
-__all__ = ["Outcome", "Output", "Request", "run"]
+__all__ = ["SORT_MEMORY", "Outcome", "Output", "Request", "run"]
 
 #: The column of row numbers. No output has it.
 ROW = "crenel: row"
@@ -54,10 +57,10 @@ ROW = "crenel: row"
 _REJECTED_ROWS = 4096
 
 #: The manifest is the records of one key.
-_RECORD = typehints.Tuple[int, typehints.Dict[str, Any]]
+_RECORD = typehints.Tuple[int, RECORD]
 
-#: Launches a pipeline: given how to build it, about how many rows it has, and its shards; returns its workers.
-Launch = Callable[[Callable[[Any], None], int, int], int]
+#: Launches a pipeline: given how to build it, and its shards; returns its workers.
+Launch = Callable[[Callable[[Any], None], int], int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +77,8 @@ class Request:
     trace: Output | None = None
     #: The format of the inputs, where their extensions are wrong.
     input_format: str | None = None
+    #: Bytes of rows that are sorted in memory; more are sorted on disk.
+    memory_limit: int = SORT_MEMORY
 
     def outputs(self) -> dict[str, Output]:
         """The outputs that are wanted, by what they hold."""
@@ -109,6 +114,11 @@ class Outcome:
     delay: Spread | None = None
     #: The most rows that a shard held.
     held: int = 0
+    #: Released rows that do not fit the schema of their topic, and went to `rejected` instead.
+    misfits: int = 0
+    #: Records that a topic did not take, and the file that has them.
+    dead_letters: int = 0
+    dead_letters_file: str = ""
     seconds: float = 0.0
     workers: int = 1
 
@@ -145,10 +155,10 @@ def run(request: Request, launch: Launch, watch: Callable[[Scratch], Any] | None
     """
     began = time.monotonic()
     policy, outputs = request.policy, request.outputs()
-    anonymize = AnonymizeBounded(policy, parse_text=True, row_number=ROW, trace=TRACE in outputs, order_column=ORDER)
     _check_outputs(policy, outputs)
     beside = None if request.published.path == STANDARD else Path(request.published.path)
     with Scratch.begin(beside, watched=watch is not None) as scratch:
+        anonymize = _anonymize(request, scratch)
         sources = readers.find(request.inputs, request.input_format, scratch.spool)
         _check_inputs(policy, sources, outputs)
         with ExitStack() as watching:
@@ -157,9 +167,22 @@ def run(request: Request, launch: Launch, watch: Callable[[Scratch], Any] | None
             workers = _launched(anonymize, sources, outputs, scratch, launch, policy)
         manifest = _Manifest.read(scratch)
         outcome = manifest.outcome(policy, sources)
-        finish(policy, outputs, manifest.parts(scratch), manifest.rows_of_files(), scratch)
+        scratch.clear_sorted()
+        finish(policy, outputs, manifest.parts(scratch), manifest.rows_of_files(), scratch, memory=request.memory_limit)
         outcome.workers, outcome.seconds = workers, time.monotonic() - began
         return outcome
+
+
+def _anonymize(request: Request, scratch: Scratch) -> AnonymizeBounded:
+    return AnonymizeBounded(
+        request.policy,
+        parse_text=True,
+        row_number=ROW,
+        trace=request.trace is not None,
+        order_column=ORDER,
+        sort_folder=scratch.sorted_folder(),
+        sort_memory=request.memory_limit,
+    )
 
 
 def _check_outputs(policy: Policy, outputs: dict[str, Output]) -> None:
@@ -210,14 +233,17 @@ def _launched(
     policy: Policy,
 ) -> int:
     def build(pipeline: beam.Pipeline) -> None:
-        reading = _ReadFile(scratch, WritableValues(policy))
+        use_for_batches()
+        reading = _ReadFile(scratch, sources, WritableValues(policy))
         # If there are several, `Create` reshuffles them, so that workers share them.
-        files = pipeline | "Files" >> beam.Create(list(sources))
+        files = pipeline | "Files" >> beam.Create(list(range(len(sources))))
         read = files | "Read" >> with_outputs(reading, _ReadFile.FILES, REJECTED, main="rows")
         rows, records = read["rows"], [read[_ReadFile.FILES]]
         rows.element_type = pa.RecordBatch
         result: Anonymized = rows | "Anonymize" >> anonymize
+        read[REJECTED].element_type = result.rejected.element_type = RECORD
         rejected = (read[REJECTED], result.rejected) | "All rejected" >> beam.Flatten()
+        rejected.element_type = RECORD
         for name in outputs:
             written = rejected if name == REJECTED else getattr(result, name)
             records.append(written | f"Write {name}" >> beam.ParDo(_WriteParts(name, scratch)))
@@ -231,11 +257,14 @@ def _launched(
         _ = everything | "Group records" >> beam.GroupByKey() | "Manifest" >> beam.ParDo(_WriteManifest(scratch))
 
     try:
-        return launch(build, sum(source.rows() for source in sources), policy.shards)
-    except Exception:
+        return launch(build, policy.shards)
+    except Exception as error:
         # Errors lose their sentence on the way through Beam; so the step left a note.
         for problem in scratch.notes(_PROBLEM):
             raise TableError(problem) from None
+        if f"[Errno {errno.ENOSPC}]" in str(error):
+            msg = f"{Path(scratch.folder).parent}: has no space left for rows that are sorted, and for the output."
+            raise CommandError(msg) from None
         raise
 
 
@@ -254,13 +283,14 @@ class _ReadFile(beam.DoFn):
 
     FILES = "files"
 
-    def __init__(self, scratch: Scratch, writable: WritableValues) -> None:
+    def __init__(self, scratch: Scratch, sources: Sequence[Source], writable: WritableValues) -> None:
         self._scratch = scratch
+        self._sources = list(sources)
         self._writable = writable
 
-    def process(self, source: Source) -> Iterator[Any]:
+    def process(self, number: int) -> Iterator[Any]:
         """Read a file."""
-        rows = 0
+        source, rows = self._sources[number], 0
         columns: dict[str, None] = {}
         refused = Counts()
         for part in self._parts(source):

@@ -82,6 +82,8 @@ def finish(
     parts: Mapping[str, Sequence[str]],
     rows_of_files: Sequence[int],
     scratch: Scratch,
+    *,
+    memory: int,
 ) -> None:
     """Write all outputs under temporary names, then rename them; the published rows last.
 
@@ -91,6 +93,7 @@ def finish(
         parts: The paths of the parts of each output, in order.
         rows_of_files: The number of rows of each input file.
         scratch: The folder for temporary files.
+        memory: Bytes of rows that are put in order in memory; more are put in order on disk.
 
     Raises:
         CommandError: a file cannot be written.
@@ -100,7 +103,7 @@ def finish(
         for name, output in outputs.items():
             try:
                 path = _unfinished(name, output, scratch, folders)
-                schema, tables = _contents(policy, name, parts.get(name, ()), scratch)
+                schema, tables = _contents(policy, name, parts.get(name, ()), scratch, memory)
                 if name == TRACE:
                     tables = _numbered(tables, rows_of_files)
                 escape = output.escape_formulas
@@ -140,7 +143,7 @@ def _rename(path: str, output: Output) -> None:
 
 
 def _contents(
-    policy: Policy, name: str, parts: Sequence[str], scratch: Scratch
+    policy: Policy, name: str, parts: Sequence[str], scratch: Scratch, memory: int
 ) -> tuple[pa.Schema, Iterator[pa.Table]]:
     schema = {REJECTED: REJECTED_SCHEMA, RELEASES: RELEASES_SCHEMA, TRACE: TRACE_SCHEMA}.get(name)
     if schema is None:
@@ -148,7 +151,7 @@ def _contents(
     if name in (REJECTED, RELEASES):
         return schema, (table for part in parts for table in _tables(part, schema))
     ordered = schema.append(pa.field(secret_order.ORDER, pa.uint64()))
-    return schema, secret_order.shuffled(parts, scratch.folder, lambda part: _tables(part, ordered))
+    return schema, secret_order.shuffled(parts, scratch.folder, lambda part: _tables(part, ordered), memory)
 
 
 def _numbered(tables: Iterable[pa.Table], rows_of_files: Sequence[int]) -> Iterator[pa.Table]:

@@ -15,6 +15,8 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from operator import itemgetter
 from pathlib import Path
 from typing import IO, Any
 
@@ -38,11 +40,17 @@ STANDARD = "-"
 #: Rows of a batch, where the format leaves the choice to us.
 _ROWS = 32_768
 
+#: Records of Avro that are turned into columns at once. More do not fit into the processor's cache.
+_RECORDS = 1000
+
+#: The types of values that a column of text takes as they are.
+_TEXTS = frozenset({str, type(None)})
+
 #: Bytes of text that are parsed at once. A row cannot be longer.
 _BLOCK = 8 << 20
 
-#: Guesses, to estimate the number of rows: bytes of a row, and how much compression shrinks text.
-_TEXT_ROW, _BINARY_ROW, _COMPRESSED = 100, 40, 5
+#: Bytes of a column of Parquet that are read at once.
+_BUFFER = 1 << 20
 
 #: Bytes at the start of a file that are searched for the header.
 _START = 1 << 16
@@ -63,13 +71,6 @@ class Source:
 
     #: Its place among the inputs, from 0.
     number: int = 0
-
-    def rows(self) -> int:
-        """Estimate the number of rows. Parquet knows it; for other formats it is a guess by the size."""
-        if self.extension == ".parquet":
-            return int(self._guarded(lambda: pa.parquet.read_metadata(self.path).num_rows))
-        size = os.path.getsize(self.path) * (_COMPRESSED if self.compression else 1)
-        return size // (_TEXT_ROW if FORMATS[self.extension].text else _BINARY_ROW)
 
     def columns(self) -> list[str] | None:
         """Read the names of the columns; None for JSON lines, where each row has its own.
@@ -276,7 +277,7 @@ def _check_delimiter(start: bytes, delimiter: str) -> None:
 
 
 def _csv_blocks() -> pa.csv.ReadOptions:
-    # One thread: only then do Arrow's errors name the row. A run has a process for each core anyway.
+    # One thread: only then do Arrow's errors name the row.
     return pa.csv.ReadOptions(use_threads=False, block_size=_BLOCK)
 
 
@@ -428,7 +429,8 @@ def _parquet_header(source: Source) -> list[str]:
 
 
 def _read_parquet(source: Source) -> Iterator[pa.RecordBatch]:
-    with pa.parquet.ParquetFile(source.path) as file:
+    # Through small buffers: a row group may have all rows of a file.
+    with pa.parquet.ParquetFile(source.path, buffer_size=_BUFFER, pre_buffer=False) as file:
         yield from file.iter_batches(batch_size=_ROWS, use_threads=False)
 
 
@@ -457,25 +459,31 @@ def _read_avro(source: Source) -> Iterator[pa.RecordBatch]:
         reading = _avro_reader(stream)
         schema = pa.schema([(f["name"], _avro_type(f["type"])) for f in reading.writer_schema["fields"]])
         before = 0
-        while True:
-            records: list[dict[str, Any]] = []
-            try:
-                while len(records) < _ROWS and (record := next(reading, None)) is not None:
-                    records.append(record)
-            except Exception:  # fastavro, as above
-                msg = f"is broken after record {before + len(records)}"
-                raise _Broken(msg) from None
-            if not records:
-                return
+        waiting: list[pa.RecordBatch] = []
+        while records := _avro_records(reading, before):
             before += len(records)
-            yield _avro_batch(records, schema)
+            waiting.append(_avro_batch(records, schema))
+            if len(waiting) * _RECORDS >= _ROWS:
+                yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
+                waiting = []
+        yield from pa.Table.from_batches(waiting, schema).combine_chunks().to_batches()
+
+
+def _avro_records(reading: Any, before: int) -> list[dict[str, Any]]:
+    records: list[dict[str, Any]] = []
+    try:
+        records.extend(islice(reading, _RECORDS))
+    except Exception:  # fastavro, as above
+        msg = f"is broken after record {before + len(records)}"
+        raise _Broken(msg) from None
+    return records
 
 
 def _avro_batch(records: Sequence[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
     arrays = []
     for field in schema:
-        values = [record[field.name] for record in records]
-        if pa.types.is_string(field.type):
+        values = list(map(itemgetter(field.name), records))
+        if pa.types.is_string(field.type) and not _TEXTS.issuperset(set(map(type, values))):
             values = [v if v is None or isinstance(v, str) else json.dumps(v, default=str) for v in values]
         arrays.append(pa.array(values, field.type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -78,6 +78,16 @@ class Scratch:
         """The path of a part."""
         return os.path.join(self.folder, part)
 
+    def sorted_folder(self) -> str:
+        """The folder for rows that are sorted on disk; it is made if it is not there."""
+        folder = self.path("sorted")
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        return folder
+
+    def clear_sorted(self) -> None:
+        """Remove rows that were sorted on disk, to make room for what is made of them."""
+        shutil.rmtree(self.path("sorted"), ignore_errors=True)
+
     def note(self, name: str, number: int, record: Any) -> None:
         """Leave a record of plain values: all of it, or none."""
         descriptor, unfinished = tempfile.mkstemp(dir=self.folder, prefix="unfinished-")

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from crenel.errors import PolicyError
 from crenel.pipelines.command_errors import CommandError
 from crenel.pipelines.files.readers import STANDARD
-from crenel.runners.runner_errors import JobFailed, RunnerError, WorkerDied
+from crenel.runners.runner_errors import JobFailed, RunnerError
 
 __all__ = ["cannot_write", "explained"]
 
@@ -31,7 +31,7 @@ _ADVICE = {
 }
 
 #: Errors whose message is for the user already.
-_EXPLAINED = (CommandError, PolicyError, RunnerError, JobFailed, WorkerDied, BrokenPipeError)
+_EXPLAINED = (CommandError, PolicyError, RunnerError, JobFailed, BrokenPipeError)
 
 #: How Python writes the number of a system's error into the text of an exception.
 _NUMBER = re.compile(r"\[errno (\d+)\]", re.IGNORECASE)

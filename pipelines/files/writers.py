@@ -8,8 +8,11 @@ published is an empty cell in CSV, and null elsewhere.
 from __future__ import annotations
 
 import json
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from io import BytesIO
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
 
-from crenel.pipelines.files import csv_formulas
+from crenel.pipelines.files.cells import avro_cells, csv_formulas
+from crenel.pipelines.files.cells.distinct_ranges import each_once, is_range
 from crenel.pipelines.files.formats import FORMATS
 
 __all__ = ["write"]
@@ -94,9 +98,9 @@ class _Text(_Writer):
         super().__init__(path, compression, schema)
         self._stream = pa.output_stream(path, compression=compression)
 
-    def _lines(self, texts: pa.Array) -> None:
-        lists = pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts)
-        self._stream.write(pc.binary_join(lists, "\n")[0].as_py().encode() + b"\n")
+    def _lines(self, pieces: list[Any]) -> None:
+        """Join the pieces of each line, and write the lines."""
+        self._stream.write(_data(pc.binary_join_element_wise(*pieces, "\n", "")))
 
     def close(self) -> None:
         self._stream.close()
@@ -111,8 +115,11 @@ class _Csv(_Text):
         self._stream.write((self.delimiter.join(names) + "\n").encode())
 
     def write(self, table: pa.Table) -> None:
-        cells = [self._quoted(self._cells(_whole(table.column(name)))) for name in self.schema.names]
-        self._lines(pc.binary_join_element_wise(*cells, self.delimiter))
+        pieces: list[Any] = []
+        for name in self.schema.names:
+            cells = each_once(_whole(table.column(name)), lambda values: self._quoted(self._cells(values)))
+            pieces += [self.delimiter, cells]
+        self._lines(pieces[1:])
 
     def _cells(self, column: pa.Array) -> pa.Array:
         cells = _flat(column)
@@ -133,7 +140,7 @@ class _Tsv(_Csv):
 
 class _JsonLines(_Text):
     def write(self, table: pa.Table) -> None:
-        self._lines(_json_text(_whole(table.to_struct_array())))
+        self._lines(_json_object(table.schema.names, [_whole(column) for column in table.columns]))
 
 
 class _Parquet(_Writer):
@@ -156,18 +163,16 @@ class _Avro(_Writer):
         fields = [{"name": f.name, "type": ["null", _avro_type(f.name, f.type)]} for f in schema]
         declared: Any = {"type": "record", "name": "Row", "namespace": "crenel", "fields": fields}
         self._stream = open(path, "wb")  # noqa: SIM115 - closed by close
-        # The same rows must give the same bytes. So the marker between blocks, random by default, is fixed; and a block
-        # ends after a number of rows, not of bytes.
+        # The same rows must give the same bytes. So the marker between blocks, random by default, is fixed.
         marker = b"crenel, rows fol"
-        self._writer = Writer(self._stream, declared, codec="deflate", sync_interval=1 << 62, sync_marker=marker)
+        # The fastest level: the default takes five times as long, as much as everything else for a row.
+        self._writer = Writer(self._stream, declared, codec="deflate", sync_marker=marker, compression_level=1)
 
     def write(self, table: pa.Table) -> None:
-        columns = [_avro_values(table.column(field.name), field.type) for field in self.schema]
-        names = self.schema.names
-        for place, row in enumerate(zip(*columns, strict=True), start=1):
-            self._writer.write(dict(zip(names, row, strict=True)))
-            if place % _BLOCK == 0 or place == table.num_rows:
-                self._writer.flush()
+        rows = avro_cells.joined([avro_cells.cells(_avro_column(_whole(column))) for column in table.columns])
+        for start in range(0, len(rows), _BLOCK):
+            block = rows[start : start + _BLOCK]
+            self._writer.write_block(SimpleNamespace(num_records=len(block), bytes_=BytesIO(_data(block))))
 
     def close(self) -> None:
         self._writer.flush()
@@ -191,9 +196,11 @@ def _is_text(kind: pa.DataType) -> bool:
     return not (pa.types.is_primitive(kind) or pa.types.is_decimal(kind))
 
 
-def is_range(kind: pa.DataType) -> bool:
-    """Whether a type is that of published ranges."""
-    return bool(pa.types.is_struct(kind)) and [field.name for field in kind] == ["lo", "hi"]
+def _data(texts: pa.Array) -> pa.Buffer:
+    """All texts, one after the other, without a copy."""
+    ends = texts.buffers()[1]
+    first, last = np.frombuffer(ends, np.int32)[[texts.offset, texts.offset + len(texts)]].tolist()
+    return texts.buffers()[2][first:last]
 
 
 def _flat(column: pa.Array) -> pa.Array:
@@ -219,13 +226,14 @@ def _text(column: pa.Array) -> pa.Array:
 
 def _json_text(column: pa.Array) -> pa.Array:
     """Write a column's values as JSON. Each distinct value becomes a Python object at most once."""
+    return each_once(column, _json_values)
+
+
+def _json_values(column: pa.Array) -> pa.Array:
     if pa.types.is_struct(column.type):
-        inner = [
-            pc.binary_join_element_wise(json.dumps(field.name) + ": ", _json_text(column.field(i)), "")
-            for i, field in enumerate(column.type)
-        ]
-        joined = pc.binary_join_element_wise(*inner, ", ")
-        text = pc.binary_join_element_wise("{", joined, "}", "")
+        names = [field.name for field in column.type]
+        pieces = _json_object(names, [column.field(i) for i in range(len(names))])
+        text = pc.binary_join_element_wise(*pieces, "")
         return pc.if_else(column.is_null(), "null", text) if column.null_count else text
     if pa.types.is_integer(column.type):
         return pc.fill_null(_text(column), "null")
@@ -237,9 +245,17 @@ def _json_text(column: pa.Array) -> pa.Array:
     return pc.fill_null(texts.take(distinct.indices), "null")
 
 
+def _json_object(names: Sequence[str], columns: Sequence[pa.Array]) -> list[Any]:
+    """The pieces of JSON objects that have these columns as fields."""
+    pieces: list[Any] = []
+    for name, column in zip(names, columns, strict=True):
+        pieces += [f"{', ' if pieces else '{'}{json.dumps(name)}: ", _json_text(column)]
+    return [*pieces, "}"]
+
+
 def _dumped(value: Any) -> str:
-    if isinstance(value, float) and not np.isfinite(value):
-        return "null"  # JSON has neither NaN nor infinity
+    if isinstance(value, float):
+        return float.__repr__(value) if math.isfinite(value) else "null"  # JSON has neither NaN nor infinity
     return json.dumps(value, default=_plain, ensure_ascii=False)
 
 
@@ -276,21 +292,15 @@ def _avro_name(name: str) -> str:
     return "Range_" + "".join(c if c.isascii() and c.isalnum() else "_" for c in name)
 
 
-def _avro_values(column: pa.ChunkedArray, kind: pa.DataType) -> list[Any]:
-    convert, values = _avro_converter(kind), column.to_pylist()
-    return values if convert is None else [convert(value) for value in values]
-
-
-def _avro_converter(kind: pa.DataType) -> Callable[[Any], Any] | None:
-    """Return what makes values of a type that Avro lacks text; None if all values stay as they are."""
+def _avro_column(column: pa.Array) -> pa.Array:
+    """The column in a type that Avro has: others become text."""
+    kind = column.type
     if pa.types.is_struct(kind):
-        inner = {field.name: convert for field in kind if (convert := _avro_converter(field.type)) is not None}
-        if not inner:
-            return None
-        return lambda row: row and row | {name: convert(row[name]) for name, convert in inner.items()}
-    if _avro_type("", kind) != "string" or pa.types.is_string(kind):
-        return None
-    return lambda value: None if value is None else _as_text(value)
+        inner = [_avro_column(column.field(i)) for i in range(kind.num_fields)]
+        return pa.StructArray.from_arrays(inner, [field.name for field in kind], mask=column.is_null())
+    if _avro_type("", kind) != "string" or pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return column
+    return pa.array([None if value is None else _as_text(value) for value in column.to_pylist()], pa.string())
 
 
 def _as_text(value: Any) -> str:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import base64
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from crenel.errors import Rejected
+from crenel.pipelines.kafka.broker_errors import InputLost, is_unknown_topic, refusal
+from crenel.pipelines.kafka.clients import consumer
+from crenel.pipelines.kafka.output_fit import OutputFit
+from crenel.pipelines.kafka.owner_text import shortened, value_as_text
 from crenel.pipelines.kafka.steady_time import SteadyTime
-from crenel.pipelines.kafka.topics import Topic, consumer
+from crenel.pipelines.kafka.topics import Topic
 from crenel.pipelines.kafka.values import Unreadable, values
 from crenel.policy import Policy, columns
 from crenel.runners import JobFailed
+from crenel.transforms._pack.pack_step import as_text
 from crenel.transforms._publish.timestamps import clamped
 
 __all__ = ["PartitionReader", "Refused", "Row"]
@@ -48,17 +52,25 @@ class PartitionReader:
         policy: Names the field of the event time, and how far rows are out of order.
         partition: The number of the partition.
         position: The offset of the first record to read.
+        fit: Tells whether a row fits the output.
         clock: Tells the time, in seconds since the epoch.
     """
 
     def __init__(
-        self, topic: Topic, policy: Policy, partition: int, position: int, clock: Callable[[], float] = time.time
+        self,
+        topic: Topic,
+        policy: Policy,
+        partition: int,
+        position: int,
+        fit: OutputFit | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         import confluent_kafka
 
         self._kafka = confluent_kafka
         self._topic = topic
         self._policy = policy
+        self._fit = fit
         self._clock = clock
         #: The offset of the next record.
         self.position = position
@@ -78,6 +90,12 @@ class PartitionReader:
         """Whether all records that were there have been read."""
         return self._end_since is not None
 
+    @property
+    def lag(self) -> int:
+        """How many records there are that were not read yet, as far as the broker has said; 0 if it has not."""
+        _, end = self._consumer.get_watermark_offsets(self._place, cached=True)
+        return max(int(end) - self.position, 0)
+
     def close(self) -> None:
         """Close the connection."""
         self._consumer.close()
@@ -89,7 +107,8 @@ class PartitionReader:
             wait: Seconds to wait for records. By default some time, or none if the end was reached before.
 
         Raises:
-            JobFailed: the broker refuses, or has deleted records that were to be read.
+            InputLost: the broker has deleted records that were to be read.
+            JobFailed: the broker refuses.
         """
         if wait is None:
             wait = 0.0 if self.is_at_end else _WAIT
@@ -112,17 +131,17 @@ class PartitionReader:
             if self._end_since is None:
                 self._end_since = self._clock()
         elif error.code() in (codes._AUTO_OFFSET_RESET, codes.OFFSET_OUT_OF_RANGE):
-            msg = f"{self._topic!r}: the broker deleted records before they were read."
-            raise JobFailed(msg)
-        elif error.fatal() or error.code() in (
-            codes.TOPIC_AUTHORIZATION_FAILED,
-            codes.UNKNOWN_TOPIC_OR_PART,
-            codes._UNKNOWN_TOPIC,
-            codes._UNKNOWN_PARTITION,
-            codes._AUTHENTICATION,
+            msg = (
+                f"{self._topic!r}: the broker deleted records before they were read. Keep records longer "
+                "(retention.ms), and start a new run; what was deleted cannot be published."
+            )
+            raise InputLost(msg)
+        elif (
+            error.fatal()
+            or is_unknown_topic(error)
+            or error.code() in (codes.TOPIC_AUTHORIZATION_FAILED, codes._AUTHENTICATION)
         ):
-            msg = f"{self._topic!r}: cannot be read: {error.str().rstrip('.')}."
-            raise JobFailed(msg)
+            raise JobFailed(refusal(self._topic, error))
         # The client retries after all other errors.
 
     def _open(self, message: Any) -> Row | Refused:
@@ -133,11 +152,14 @@ class PartitionReader:
                 raise Unreadable(msg)
             row = self._values.read(value)
         except Unreadable as why:
-            return Refused({"row": _as_text(value), "field": "", "reason": str(why)}, self._sent(message))
+            return Refused({"row": value_as_text(value), "field": "", "reason": str(why)}, self._sent(message))
         try:
             at = self._event_time(row, message)
         except Rejected:  # the step that encodes rows will reject it; it moves no clock
             return Row(row, self._sent(message))
+        misfit = None if self._fit is None else self._fit.problem(row, len(value))
+        if misfit is not None:
+            return Refused({"row": shortened(as_text(row)), "field": misfit[0], "reason": misfit[1]}, at)
         self._time.see(at)
         return Row(row, at)
 
@@ -180,13 +202,3 @@ class PartitionReader:
             return
         if end <= self.position:
             self._silent = now
-
-
-def _as_text(value: bytes | None) -> str:
-    """An unreadable value for the owner: as text if it is UTF-8, else as base64."""
-    if value is None:
-        return ""
-    try:
-        return value.decode("utf-8")
-    except UnicodeDecodeError:
-        return "base64:" + base64.b64encode(value).decode("ascii")

@@ -3,13 +3,15 @@
 The record of a row in a topic has a random name, drawn before anything is sent: its key, and the
 header `crenel-row`. A reader of the topic recognizes by it a record that was sent twice. It tells
 nothing else, not even which rows were released together. It also chooses the partition.
+
+A row that does not fit the schema of its topic is rejected. A record that a topic does not take goes
+to a file of dead letters.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
-import threading
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -18,28 +20,30 @@ from typing import IO, Any
 import apache_beam as beam
 import numpy as np
 from apache_beam.metrics import Metrics
+from apache_beam.pvalue import TaggedOutput
 
-from crenel.pipelines.kafka.topics import Topic, producer
-from crenel.pipelines.kafka.values import JsonValues, values
-from crenel.runners import JobFailed
-from crenel.transforms._publish.emitter import NAMESPACE, PUBLISHED, RELEASES
+from crenel.pipelines.files.scratch import Scratch
+from crenel.pipelines.kafka import dead_letters
+from crenel.pipelines.kafka.dead_letters import DEAD, DeadLetters
+from crenel.pipelines.kafka.owner_text import shortened
+from crenel.pipelines.kafka.sender import HEADER, Record, Sender
+from crenel.pipelines.kafka.topics import Topic
+from crenel.pipelines.kafka.values import JsonValues, Unfit, values
+from crenel.transforms._pack.pack_step import Rejections, as_text
+from crenel.transforms._publish.emitter import NAMESPACE, PUBLISHED, REJECTED, RELEASES, SUPPRESSED
 
 __all__ = ["HEADER", "EncodeRows", "Record", "WriteRecords"]
 
-#: The header that names a row.
-HEADER = "crenel-row"
-#: The output that a record is for, its name, and its value.
-Record = tuple[str, bytes, bytes]
-
 #: Bytes of a name, and names that are drawn at once.
 _NAME, _AT_ONCE = 16, 1024
-#: Seconds that the broker has to take the records of a bundle.
-_PATIENCE = 120.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class EncodeRows(beam.DoFn):
     """Makes records of rows. A row that is encoded again after a failure becomes another record.
+
+    A published or suppressed row that does not fit the schema of its topic goes to the output `rejected`. Any other
+    record that does not fit becomes a dead letter.
 
     Args:
         output: The name of the output.
@@ -54,14 +58,27 @@ class EncodeRows(beam.DoFn):
         """Create what cannot be pickled."""
         self._names = _names() if isinstance(self._place, Topic) else None
         self._write = (values(self._place) if isinstance(self._place, Topic) else JsonValues()).write
+        self._rejections = Rejections(dict)
 
-    def process(self, row: Mapping[str, Any]) -> list[Record]:
+    def process(self, row: Mapping[str, Any]) -> list[Record | TaggedOutput]:
         """Encode a row."""
         if self._output == RELEASES:
             row = {**row, "moment": _as_datetime(row["moment"])}
+        elif self._output == REJECTED:
+            row = {**row, "row": shortened(row["row"])}
+        try:
+            value = self._write(row)
+        except Unfit as why:
+            return [self._unfit(row, why)]
         if self._names is None:
-            return [(self._output, b"", self._write(row) + b"\n")]
-        return [(self._output, next(self._names), self._write(row))]
+            return [(self._output, b"", value + b"\n")]
+        return [(self._output, next(self._names), value)]
+
+    def _unfit(self, row: Mapping[str, Any], why: Unfit) -> Record | TaggedOutput:
+        if self._output in (PUBLISHED, SUPPRESSED):
+            return TaggedOutput(REJECTED, self._rejections.record(row, why.field, why.reason, 1))
+        reason = f"{why.field}: {why.reason}"
+        return DEAD, b"", dead_letters.line(self._output, self._place, b"", reason, as_text(row).encode())
 
 
 def _names() -> Iterator[bytes]:
@@ -86,16 +103,25 @@ class WriteRecords(beam.DoFn):
 
     Args:
         outputs: The topics and files, by output.
+        dead: The folder for records that a topic does not take; None for the user's own.
+        scratch: Where a run on this machine notes how many there were.
     """
 
-    def __init__(self, outputs: Mapping[str, Topic | Path]) -> None:
+    def __init__(
+        self, outputs: Mapping[str, Topic | Path], dead: str | None = None, scratch: Scratch | None = None
+    ) -> None:
         self._outputs = dict(outputs)
+        self._folder = dead
+        self._scratch = scratch
 
     def setup(self) -> None:
         """Create what cannot be pickled."""
         self._sent = Metrics.counter(NAMESPACE, "sent")
+        self._died = Metrics.counter(NAMESPACE, DEAD)
+        self._dead = DeadLetters(self._folder)
+        self._lost = 0
         topics = {name: place for name, place in self._outputs.items() if isinstance(place, Topic)}
-        self._sender = _Sender(topics)
+        self._sender = Sender(topics)
         self._files: dict[str, IO[bytes]] = {
             name: _opened(place, private=name != PUBLISHED)
             for name, place in self._outputs.items()
@@ -115,16 +141,26 @@ class WriteRecords(beam.DoFn):
         records = self._records
         if not records:
             return
+        dead = [value for output, _, value in records if output == DEAD]
         for place in _random_order(len(records)):
-            output, name, value = records[place]
-            if output in self._files:
-                self._files[output].write(value)
-            else:
-                self._sender.send(output, name, value)
-        self._sender.flush()
+            record = records[place]
+            if record[0] in self._files:
+                self._files[record[0]].write(record[2])
+            elif record[0] != DEAD:
+                self._sender.send(record)
+        dead += self._sender.flush()
         for file in self._files.values():
             file.flush()
-        self._sent.inc(len(records))
+        self._bury(dead)
+        self._sent.inc(len(records) - len(dead))
+
+    def _bury(self, dead: list[bytes]) -> None:
+        """Keep dead letters, and say so."""
+        self._dead.write(dead)
+        self._died.inc(len(dead))
+        self._lost += len(dead)
+        if dead and self._scratch is not None:
+            self._scratch.note(DEAD, 0, {"records": self._lost, "file": str(self._dead.path)})
 
     def teardown(self) -> None:
         """Close the files."""
@@ -136,58 +172,6 @@ def _random_order(count: int) -> list[int]:
     """The numbers below `count`, shuffled by the system's generator."""
     drawn = np.frombuffer(secrets.token_bytes(8 * count), dtype=np.uint64)
     return np.argsort(drawn, kind="stable").tolist()  # type: ignore[no-any-return]
-
-
-class _Sender:
-    """Sends records to topics, and knows when they have arrived.
-
-    Args:
-        topics: The topics, by output.
-    """
-
-    def __init__(self, topics: Mapping[str, Topic]) -> None:
-        self._clients = {output: (_producer(topic), topic.name) for output, topic in topics.items()}
-        self._failed: list[str] = []
-
-    def send(self, output: str, name: bytes, value: bytes) -> None:
-        """Send a record; it may take a while to arrive."""
-        client, topic = self._clients[output]
-        while True:
-            try:
-                client.produce(topic, value, name, headers=[(HEADER, name)], on_delivery=self._delivered)
-                return
-            except BufferError:  # too many records are on their way
-                client.poll(0.1)
-
-    def _delivered(self, error: Any, _: Any) -> None:
-        if error is not None:
-            self._failed.append(error.str())
-
-    def flush(self) -> None:
-        """Wait until all records that were sent have arrived.
-
-        Raises:
-            JobFailed: some have not.
-        """
-        left = sum(client.flush(_PATIENCE) for client in {client for client, _ in self._clients.values()})
-        failed, self._failed = self._failed, []
-        if left or failed:
-            said = failed[0].rstrip(".") if failed else "the broker does not answer"
-            msg = f"{max(left, len(failed))} records could not be written: {said}."
-            raise JobFailed(msg)
-
-
-_LOCK = threading.Lock()
-_PRODUCERS: dict[Any, Any] = {}
-
-
-def _producer(topic: Topic) -> Any:
-    """The process's producer for a cluster: each has threads and connections of its own."""
-    key = (os.getpid(), topic.servers, topic.settings)
-    with _LOCK:
-        if key not in _PRODUCERS:
-            _PRODUCERS[key] = producer(topic.servers, dict(topic.settings))
-        return _PRODUCERS[key]
 
 
 def _opened(path: Path, *, private: bool) -> IO[bytes]:

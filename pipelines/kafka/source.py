@@ -4,70 +4,33 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import apache_beam as beam
-from apache_beam.io.restriction_trackers import OffsetRange, OffsetRestrictionTracker
-from apache_beam.io.watermark_estimators import ManualWatermarkEstimator
 from apache_beam.metrics import Metrics
 from apache_beam.pvalue import TaggedOutput
-from apache_beam.transforms.core import RestrictionProvider
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils import windowed_value
 from apache_beam.utils.timestamp import Duration, Timestamp
 
+from crenel.pipelines.kafka.output_fit import OutputFit
+from crenel.pipelines.kafka.partition_ranges import FOREVER, Partition, Partitions, Watermarks
 from crenel.pipelines.kafka.partition_reader import PartitionReader, Refused, Row
+from crenel.pipelines.kafka.topic_watch import TopicWatch
 from crenel.pipelines.kafka.topics import Topic
 from crenel.policy import Policy
+from crenel.runners import JobFailed
 from crenel.transforms._publish.emitter import NAMESPACE, REJECTED
 from crenel.transforms._publish.timestamps import clamped
 
-__all__ = ["Partition", "ReadPartition", "elements"]
+__all__ = ["ReadPartition"]
 
-#: The end of a range that has none.
-_FOREVER = (1 << 63) - 1
 #: Seconds after which an idle partition is read again. Flink rounds fractions down, to a busy loop.
 _REST = 1
 #: The most readers that a process keeps open between bundles.
 _MOST_KEPT = 256
 _WINDOWS = (GlobalWindow(),)
-
-#: The number of a partition, and the offsets where reading begins and ends. Each partition is an element of its own:
-#: runners distribute elements, not parts of one.
-Partition = tuple[int, int, int]
-
-
-def elements(bounds: Mapping[int, tuple[int, int | None]]) -> Sequence[Partition]:
-    """The partitions of a topic."""
-    return [(number, start, _FOREVER if stop is None else stop) for number, (start, stop) in bounds.items()]
-
-
-class _Tracker(OffsetRestrictionTracker):
-    """Offsets of a partition that are still to be read.
-
-    The source claims the records of a read at once, by the last offset. So a range is split only behind what was
-    claimed, never inside what may already be on its way.
-    """
-
-    def try_split(self, fraction_of_remainder: float) -> Any:
-        return super().try_split(0) if fraction_of_remainder == 0 else None
-
-
-class _Ranges(RestrictionProvider):
-    """The offsets that are left of a partition. Checkpoints contain them."""
-
-    def initial_restriction(self, element: Partition) -> OffsetRange:
-        return OffsetRange(*element[1:])
-
-    def create_tracker(self, restriction: OffsetRange) -> _Tracker:
-        return _Tracker(restriction)
-
-    def restriction_size(self, element: Partition, restriction: OffsetRange) -> int:
-        return 1
-
-    def truncate(self, element: Partition, restriction: OffsetRange) -> None:
-        """Stop reading when the pipeline is drained."""
 
 
 class _OpenReaders:
@@ -77,14 +40,16 @@ class _OpenReaders:
         self._lock = threading.Lock()
         self._readers: dict[tuple[Topic, int], PartitionReader] = {}
 
-    def take(self, topic: Topic, policy: Policy, partition: int, position: int) -> PartitionReader:
+    def take(
+        self, topic: Topic, policy: Policy, partition: int, position: int, fit: OutputFit | None
+    ) -> PartitionReader:
         """A reader at this position: a waiting one, or a new one."""
         with self._lock:
             reader = self._readers.pop((topic, partition), None)
         if reader is not None and reader.position != position:
             reader.close()
             reader = None
-        return reader or PartitionReader(topic, policy, partition, position)
+        return reader or PartitionReader(topic, policy, partition, position, fit)
 
     def put(self, topic: Topic, partition: int, reader: PartitionReader) -> None:
         """Keep a reader open; too many close the one that has waited longest."""
@@ -109,23 +74,32 @@ _OPEN = _OpenReaders()
 
 
 class ReadPartition(beam.DoFn):
-    """Reads a partition: rows with their event times. A message that is no row goes to the output `rejected`.
+    """Reads a partition: rows with their event times.
+
+    A message that is no row, and a row that could not be published, go to the output `rejected`.
+
+    Each call ends with a question to the broker: is it still the same topic, and are there more partitions? If the
+    topic is another, the bundle fails, and nothing that was read of it goes on.
 
     Args:
         topic: The topic.
         policy: Names the field of the event time, and how far rows are out of order.
         seconds: How long one call reads, at most; 0 for one read. A long call delays checkpoints.
+        output: The topic that rows are published to, if it is a topic.
     """
 
-    def __init__(self, topic: Topic, policy: Policy, seconds: float = 1.0) -> None:
+    def __init__(self, topic: Topic, policy: Policy, seconds: float = 1.0, output: Topic | None = None) -> None:
         self._topic = topic
         self._policy = policy
         self._seconds = seconds
+        self._output = output
+        self._watch: TopicWatch | None = None
 
     def setup(self) -> None:
         """Create what cannot be pickled."""
         self._rows = Metrics.counter(NAMESPACE, "rows")
         self._rejected = Metrics.counter(NAMESPACE, "rejected")
+        self._fit = None if self._output is None else OutputFit(self._policy, self._output)
 
     def teardown(self) -> None:
         """Close the connections."""
@@ -135,38 +109,76 @@ class ReadPartition(beam.DoFn):
     def process(
         self,
         element: Partition,
-        tracker: Any = beam.DoFn.RestrictionParam(_Ranges()),
-        watermark: Any = beam.DoFn.WatermarkEstimatorParam(ManualWatermarkEstimator.default_provider()),
+        tracker: Any = beam.DoFn.RestrictionParam(Partitions()),
+        watermark: Any = beam.DoFn.WatermarkEstimatorParam(Watermarks()),
     ) -> Iterator[Any]:
         """Read until time is up, or the end is reached for now."""
-        partition, left = element[0], tracker.current_restriction()
-        if left.start >= left.stop:
-            return
-        reader = _OPEN.take(self._topic, self._policy, partition, left.start)
-        claimed, until = left.start - 1, time.monotonic() + self._seconds
-        while True:
-            read = reader.read()
-            # Offsets without a record for readers are claimed, too.
-            last = min(reader.position, left.stop) - 1
-            if last > claimed and not tracker.try_claim(last):
+        readers: dict[int, PartitionReader] = {}
+        try:
+            for number, start, stop in tracker.current_restriction():
+                if start < stop:
+                    readers[number] = _OPEN.take(self._topic, self._policy, number, start, self._fit)
+            yield from self._read(element, tracker, watermark, readers)
+        except BaseException:
+            for reader in readers.values():
                 reader.close()
-                return  # the range was split before these records: another call reads them
-            claimed = last
-            for offset, content in read:
-                if offset >= left.stop:
-                    break
-                if isinstance(content, Row):
-                    yield windowed_value.create(content.row, content.time, _WINDOWS)
-                else:
-                    yield self._reject(content)
-            _advance(watermark, reader.watermark())
-            if last == left.stop - 1:
-                reader.close()
-                return
-            if reader.is_at_end or time.monotonic() >= until:
+            raise
+
+    def _read(
+        self, element: Partition, tracker: Any, watermark: Any, readers: dict[int, PartitionReader]
+    ) -> Iterator[Any]:
+        stops = {number: stop for number, _, stop in tracker.current_restriction()}
+        watch, until = self._watch_of(element), time.monotonic() + self._seconds
+        while readers:
+            for number, reader in list(readers.items()):
+                read = self._next(reader, watch)
+                # Offsets without a record for readers are claimed, too.
+                behind = min(reader.position, stops[number])
+                if not tracker.try_claim({number: behind}):
+                    for taken in readers.values():
+                        taken.close()
+                    return  # the ranges were split before these records: another call reads them
+                yield from self._emit(read, stops[number])
+                if behind == stops[number]:
+                    readers.pop(number).close()
+            _advance(watermark, [reader.watermark() for reader in readers.values()])
+            if all(reader.is_at_end for reader in readers.values()) or time.monotonic() >= until:
                 break
-        _OPEN.put(self._topic, partition, reader)
-        tracker.defer_remainder(Duration(_REST if reader.is_at_end else 0))
+        if not readers:
+            if watch is not None and stops:
+                watch.confirm()
+            return
+        found = None if watch is None else watch.look()
+        tracker.try_claim(dict.fromkeys(_added(element, found or 0, stops), 0))
+        for number, reader in readers.items():
+            Metrics.gauge(NAMESPACE, f"lag {number}").set(reader.lag)
+            _OPEN.put(self._topic, number, reader)
+        at_end = all(reader.is_at_end for reader in readers.values())
+        tracker.defer_remainder(Duration(_REST if at_end else 0))
+
+    def _watch_of(self, element: Partition) -> TopicWatch | None:
+        """The watch over the topic that this element is of; None if the broker gave the topic no id."""
+        identity = element[4]
+        if self._watch is None and identity:
+            self._watch = TopicWatch(self._topic, identity)
+        return self._watch
+
+    def _next(self, reader: PartitionReader, watch: TopicWatch | None) -> list[tuple[int, Row | Refused]]:
+        try:
+            return reader.read()
+        except JobFailed:
+            if watch is not None:
+                watch.look()  # if this is another topic, that is the reason
+            raise
+
+    def _emit(self, read: list[tuple[int, Row | Refused]], stop: int) -> Iterator[Any]:
+        for offset, content in read:
+            if offset >= stop:
+                break
+            if isinstance(content, Row):
+                yield windowed_value.create(content.row, content.time, _WINDOWS)
+            else:
+                yield self._reject(content)
 
     def _reject(self, refused: Refused) -> TaggedOutput:
         self._rows.inc()
@@ -175,10 +187,19 @@ class ReadPartition(beam.DoFn):
         return TaggedOutput(REJECTED, windowed_value.create(refused.record, refused.time, _WINDOWS))
 
 
-def _advance(estimator: Any, micros: int | None) -> None:
-    """Raise the watermark; it never goes back."""
-    if micros is None:
+def _added(element: Partition, partitions: int, known: Mapping[int, int]) -> list[int]:
+    """The partitions that were added to the topic, and that the reader of this element takes over."""
+    number, _, stop, at_start, _ = element
+    if stop < FOREVER:  # only what was there is asked for
+        return []
+    return [new for new in range(number + at_start, partitions, at_start) if new not in known]
+
+
+def _advance(estimator: Any, watermarks: list[int | None]) -> None:
+    """Raise the watermark to that of the partition that is furthest behind; it never goes back."""
+    known = [micros for micros in watermarks if micros is not None]
+    if not known or len(known) < len(watermarks):
         return
-    now, at = estimator.current_watermark(), Timestamp(micros=clamped(micros))
-    if now is None or at > now:
+    at = Timestamp(micros=clamped(min(known)))
+    if at > estimator.current_watermark():
         estimator.set_watermark(at)

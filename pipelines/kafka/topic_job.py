@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,32 +18,34 @@ from typing import Any
 
 import apache_beam as beam
 from apache_beam import typehints
+from apache_beam.pvalue import PCollection
 
 from crenel.pipelines.command_errors import CommandError
 from crenel.pipelines.files.file_job import Launch, Outcome
 from crenel.pipelines.files.scratch import Scratch
-from crenel.pipelines.kafka import topics
+from crenel.pipelines.kafka import clients
+from crenel.pipelines.kafka.dead_letters import DEAD
+from crenel.pipelines.kafka.partition_ranges import Partition, elements
 from crenel.pipelines.kafka.sink import EncodeRows, WriteRecords
-from crenel.pipelines.kafka.source import ReadPartition, elements
+from crenel.pipelines.kafka.source import ReadPartition
 from crenel.pipelines.kafka.topics import Topic, is_topic
 from crenel.pipelines.kafka.values import derived, values
 from crenel.policy import Policy
+from crenel.policy.secret import without_secret
 from crenel.runners import JobFailed
 from crenel.transforms import Counts
+from crenel.transforms._pack.element_coders import RECORD
 from crenel.transforms._publish.emitter import PUBLISHED, REJECTED, RELEASES, SUPPRESSED
 from crenel.transforms.anonymize import Anonymize, with_outputs
 from crenel.transforms.durable import Durable
 
 __all__ = ["Request", "build", "run"]
 
-_ROW = typehints.Dict[str, Any]
+_ROW = RECORD
 _RECORD = typehints.Tuple[str, bytes, bytes]
 _LINES = (".jsonl", ".ndjson", ".json")
-#: The name of the counts among the notes of a run.
-_COUNTS = "counts"
-
-#: The first and the last offset to read, by partition.
-_Bounds = Mapping[int, tuple[int, int | None]]
+#: The names of the counts among the notes of a run.
+_COUNTS, _MISFITS = "counts", "misfits"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,9 +55,19 @@ class Request:
     policy: Policy
     source: Topic
     outputs: Mapping[str, Topic | Path]
+    #: The folder for records that a topic does not take; None for the user's own.
+    dead_letters: str | None = None
 
     @classmethod
-    def of(cls, policy: Policy, inputs: Iterable[str], outputs: Mapping[str, str | None], *, local: bool) -> Request:
+    def of(
+        cls,
+        policy: Policy,
+        inputs: Iterable[str],
+        outputs: Mapping[str, str | None],
+        *,
+        local: bool,
+        dead_letters: str | None = None,
+    ) -> Request:
         """The request of a command line.
 
         Raises:
@@ -72,7 +84,9 @@ class Request:
         wanted = {name: _output(url, local=local) for name, url in outputs.items() if url is not None}
         wanted = {name: _with_schema(policy, source, name, place) for name, place in wanted.items()}
         _check_distinct(source, wanted)
-        return cls(policy=policy, source=source, outputs=wanted)
+        # Workers may have another working directory.
+        folder = None if dead_letters is None else os.path.abspath(dead_letters)
+        return cls(policy=policy, source=source, outputs=wanted, dead_letters=folder)
 
 
 def _output(text: str, *, local: bool) -> Topic | Path:
@@ -136,54 +150,91 @@ def run(
         JobFailed: the run failed.
     """
     began = time.monotonic()
-    bounds = topics.bounds(request.source)
+    partitions = _partitions(request.source)
     for place in request.outputs.values():
         if isinstance(place, Topic):
-            topics.partitions(place)
+            clients.exists(place)
             values(place)
     values(request.source)
     if not local:
-        launch(lambda pipeline: build(pipeline, request, bounds), 0, request.policy.shards)
+        launch(lambda pipeline: build(pipeline, request, partitions), request.policy.shards)
         return None
     with Scratch.begin(None, watched=watch is not None) as scratch:
         with nullcontext() if watch is None else watch(scratch):
-            launch(lambda pipeline: build(pipeline, request, bounds, scratch), 0, 1)
+            launch(lambda pipeline: build(pipeline, request, partitions, scratch), 1)
         outcome = _outcome(scratch)
         outcome.seconds = time.monotonic() - began
         return outcome
 
 
-def build(pipeline: beam.Pipeline, request: Request, bounds: _Bounds, scratch: Scratch | None = None) -> None:
+def _partitions(source: Topic) -> Sequence[Partition]:
+    """The partitions to read.
+
+    Raises:
+        CommandError: the broker does not answer, or has no such topic.
+    """
+    clients.exists(source)
+    try:
+        found = clients.described(source, clients.ANSWER)
+    except clients.Silent as why:
+        msg = f"{source!r}: the broker does not describe the topic: {why}."
+        raise CommandError(msg) from None
+    # After the id: offsets of a topic that is created again in between then belong to an id that does not fit.
+    return elements(clients.bounds(source), "" if found is None else found.identity)
+
+
+def build(
+    pipeline: beam.Pipeline, request: Request, partitions: Sequence[Partition], scratch: Scratch | None = None
+) -> None:
     """Add the steps to a pipeline.
 
     Args:
         pipeline: The pipeline.
         request: What to do.
-        bounds: The first and the last offset to read, by partition.
+        partitions: The partitions to read.
         scratch: Where a run on this machine keeps its counts.
     """
-    partitions = pipeline | "Partitions" >> beam.Create(elements(bounds))
-    partitions.element_type = typehints.Tuple[int, int, int]
+    parts = pipeline | "Partitions" >> beam.Create(partitions)
+    parts.element_type = typehints.Tuple[int, int, int, int, str]
+    published = request.outputs[PUBLISHED]
     # Without checkpoints to delay, the shortest calls let the runner choose the partition that is behind.
-    source = ReadPartition(request.source, request.policy, 1.0 if scratch is None else 0.0)
-    read = partitions | "Read" >> with_outputs(source, REJECTED, main="rows")
+    source = ReadPartition(
+        request.source,
+        without_secret(request.policy),
+        1.0 if scratch is None else 0.0,
+        published if isinstance(published, Topic) else None,
+    )
+    read = parts | "Read" >> with_outputs(source, REJECTED, main="rows")
     rows, unreadable = read["rows"], read[REJECTED]
     rows.element_type = unreadable.element_type = _ROW
     result = rows | "Anonymize" >> Anonymize(request.policy)
-    rejected = (unreadable, result.rejected) | "All rejected" >> beam.Flatten()
-    found = {PUBLISHED: result.published, SUPPRESSED: result.suppressed, REJECTED: rejected, RELEASES: result.releases}
-    encoded = []
-    for name, place in request.outputs.items():
-        made = found[name] | f"Encode {name}" >> beam.ParDo(EncodeRows(name, place))
-        made.element_type = _RECORD
-        encoded.append(made)
+    for output in (result.published, result.suppressed, result.rejected, result.releases):
+        output.element_type = _ROW
+    found = {PUBLISHED: result.published, SUPPRESSED: result.suppressed, RELEASES: result.releases}
+    encoded, misfits = [], []
+    for name in (name for name in found if name in request.outputs):
+        fit, unfit = _encode(found[name], name, request.outputs[name])
+        encoded.append(fit)
+        misfits.append(unfit)
+    if REJECTED in request.outputs:
+        everyone = [unreadable, result.rejected, *misfits] | "All rejected" >> beam.Flatten()
+        encoded.append(_encode(everyone, REJECTED, request.outputs[REJECTED])[0])
     everything = encoded | "Together" >> beam.Flatten()
     everything.element_type = _RECORD
-    durable = everything | "Durable" >> Durable(keys=request.policy.shards)
-    _ = durable | "Write" >> beam.ParDo(WriteRecords(request.outputs))
+    durable = everything | "Durable" >> Durable(keys=request.policy.shards, policy=request.policy)
+    _ = durable | "Write" >> beam.ParDo(WriteRecords(request.outputs, request.dead_letters, scratch))
     if scratch is not None:
-        counts = unreadable | "Count unreadable" >> beam.Map(_unreadable)
+        counts = unreadable | "Count unreadable" >> beam.Map(_unreadable).with_output_types(_ROW)
         _ = (counts, result.counts) | "All counts" >> beam.Flatten() | "Add up" >> beam.ParDo(_AddUp(scratch))
+        _ = misfits | "All misfits" >> beam.Flatten() | "Count misfits" >> beam.ParDo(_CountMisfits(scratch))
+
+
+def _encode(rows: PCollection, name: str, place: Topic | Path) -> tuple[PCollection, PCollection]:
+    """Make records; rows that do not fit are apart."""
+    made = rows | f"Encode {name}" >> with_outputs(EncodeRows(name, place), REJECTED, main="records")
+    made["records"].element_type = _RECORD
+    made[REJECTED].element_type = _ROW
+    return made["records"], made[REJECTED]
 
 
 def _unreadable(record: Mapping[str, str]) -> dict[str, Any]:
@@ -219,9 +270,31 @@ class _AddUp(beam.DoFn):
         self._work.note(_COUNTS, 0, self._counts.as_dict())
 
 
+class _CountMisfits(beam.DoFn):
+    """Counts released rows that do not fit the schema of their output."""
+
+    def __init__(self, scratch: Scratch) -> None:
+        self._work = scratch
+
+    def setup(self) -> None:
+        """Begin with nothing."""
+        self._misfits = 0
+
+    def process(self, record: Mapping[str, str]) -> None:
+        """Count a row."""
+        self._misfits += 1
+
+    def teardown(self) -> None:
+        """Leave the count for the end of the run."""
+        self._work.note(_MISFITS, 0, self._misfits)
+
+
 def _outcome(scratch: Scratch) -> Outcome:
     outcome = Outcome()
     outcome.take(Counts.of(scratch.notes(_COUNTS)), timed=True)
+    outcome.misfits = sum(scratch.notes(_MISFITS))
+    for note in scratch.notes(DEAD):
+        outcome.dead_letters, outcome.dead_letters_file = note["records"], note["file"]
     if outcome.accounted != outcome.rows:
         msg = f"only {outcome.accounted:,} of {outcome.rows:,} rows are accounted for."
         raise JobFailed(msg)

@@ -4,25 +4,31 @@
 
 An option with a dot in its name is one of librdkafka's (`security.protocol=SASL_SSL`). Put passwords
 into a file of such options, named by `config`: other users of the machine can see a command line.
+Better still, say where a password is (`sasl.password=env:NAME`, `file:/PATH`): then it does not travel
+with the job, and each worker reads it for itself.
 """
 
 from __future__ import annotations
 
-import logging
 import os
-from collections.abc import Mapping
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from crenel.errors import INCURABLE, SecretError
 from crenel.pipelines.command_errors import CommandError
 from crenel.policy.checks import suggestion
 from crenel.policy.durations import parse_duration
+from crenel.policy.secret import read_reference
 
-__all__ = ["SCHEME", "Topic", "consumer", "is_topic", "partitions", "producer"]
+__all__ = ["SCHEME", "Topic", "is_topic"]
 
 SCHEME = "kafka://"
+
+#: The value of an option that says where the value is.
+_REFERENCE = re.compile(r"(env|file|gcp):.+")
 
 #: Options of librdkafka that a run sets itself.
 _OWN = {
@@ -44,11 +50,6 @@ _CHOICES = {
     "start": ("earliest", "latest"),
     "until": ("end",),
 }
-#: Seconds that a broker has to answer the first request.
-_ANSWER = 15.0
-#: Kilobytes that a reader of a partition fetches ahead: there may be many.
-_FETCHED = "8192"
-_LOGGER = logging.getLogger(__name__)
 
 
 def is_topic(text: str | None) -> bool:
@@ -84,6 +85,26 @@ class Topic:
         """Name the topic, without options: they may contain passwords."""
         return f"{SCHEME}{self.servers}/{self.name}"
 
+    def client_options(self) -> dict[str, str]:
+        """Return librdkafka's options for a client that is made here, with the values that are only referred to.
+
+        Raises:
+            SecretError: one of these is not here.
+        """
+        return {name: self._value(name, value) for name, value in self.settings}
+
+    def _value(self, name: str, value: str) -> str:
+        if not _REFERENCE.fullmatch(value):
+            return value
+        try:
+            return read_reference(value, "on this machine").decode().rstrip("\r\n")
+        except LookupError as error:
+            msg = f"{self!r}: {name} {error}"
+            raise SecretError(msg) from None
+        except UnicodeDecodeError:
+            msg = f"{self!r}: {name} names {value}, which is no text."
+            raise SecretError(msg) from None
+
     @classmethod
     def of(cls, url: str, *, read: bool = False) -> Topic:
         """The topic that a URL names.
@@ -118,6 +139,7 @@ class Topic:
         if "schema_id" in given:
             given["schema_id"] = _schema_id(plain, given["schema_id"])
         topic = cls(servers=parts.netloc, name=name, settings=settings, **given)
+        topic._check_references()
         topic._check_avro()
         if topic.schema is not None:
             topic = replace(topic, schema_text=_text(plain, topic.schema, needed=read))
@@ -125,6 +147,13 @@ class Topic:
             topic = replace(topic, schema_texts=_texts(plain, topic.schemas))
         topic._check_ids(read=read)
         return topic
+
+    def _check_references(self) -> None:
+        """Require what is referred to: the broker is asked from here, too, before a job begins."""
+        try:
+            self.client_options()
+        except SecretError as error:
+            raise CommandError(str(error).removesuffix(INCURABLE).rstrip()) from None
 
     def _check_avro(self) -> None:
         named = self.schema_id is not None or self.schemas is not None
@@ -226,80 +255,3 @@ def _schema_id(plain: str, text: str) -> int:
         msg = f"{plain}: schema_id must be a schema's number, not {text!r}."
         raise CommandError(msg)
     return int(text)
-
-
-def _library() -> Any:
-    try:
-        import confluent_kafka
-    except ImportError:
-        msg = "kafka:// needs the package confluent-kafka: pip install 'crenel[kafka]'."
-        raise CommandError(msg) from None
-    return confluent_kafka
-
-
-def consumer(topic: Topic) -> Any:
-    """A client that reads. The reader keeps its position; offsets committed to Kafka are not used."""
-    return _library().Consumer(
-        {
-            "isolation.level": "read_committed",
-            "queued.max.messages.kbytes": _FETCHED,
-            **dict(topic.settings),
-            "bootstrap.servers": topic.servers,
-            "group.id": "crenel",
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            # Fail if records were deleted before they were read.
-            "auto.offset.reset": "error",
-            "enable.partition.eof": True,
-        },
-        logger=_LOGGER,
-    )
-
-
-def producer(servers: str, settings: Mapping[str, str]) -> Any:
-    """A client that writes each record once, as long as the process lives."""
-    own = {"bootstrap.servers": servers, "enable.idempotence": True}
-    return _library().Producer({"linger.ms": "20", **settings, **own}, logger=_LOGGER)
-
-
-def partitions(topic: Topic) -> list[int]:
-    """The numbers of a topic's partitions.
-
-    Raises:
-        CommandError: the broker does not answer, or has no such topic.
-    """
-    kafka = _library()
-    try:
-        client = producer(topic.servers, dict(topic.settings))
-        found = client.list_topics(topic.name, timeout=_ANSWER).topics[topic.name]
-    except kafka.KafkaException as error:
-        raise CommandError(_said(topic, error)) from None
-    if found.error is not None or not found.partitions:
-        msg = f"{topic!r}: there is no topic {topic.name}; create it first."
-        raise CommandError(msg)
-    return sorted(found.partitions)
-
-
-def bounds(topic: Topic) -> dict[int, tuple[int, int | None]]:
-    """Where reading begins and ends, by partition; None if it does not end.
-
-    Raises:
-        CommandError: the broker does not answer, or has no such topic.
-    """
-    kafka = _library()
-    numbers = partitions(topic)
-    client = consumer(topic)
-    try:
-        marks = {p: client.get_watermark_offsets(kafka.TopicPartition(topic.name, p), _ANSWER) for p in numbers}
-    except kafka.KafkaException as error:
-        raise CommandError(_said(topic, error)) from None
-    finally:
-        client.close()
-    return {
-        p: (low if topic.start == "earliest" else high, high if topic.until == "end" else None)
-        for p, (low, high) in marks.items()
-    }
-
-
-def _said(topic: Topic, error: Any) -> str:
-    return f"{topic!r}: the broker cannot be asked: {error.args[0].str().rstrip('.')}."

@@ -8,17 +8,16 @@ import math
 import os
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from crenel.pipelines.command_errors import CommandError
 from crenel.pipelines.files import writers
 from crenel.pipelines.kafka.topics import Topic
 from crenel.policy import Policy
-from crenel.runners import JobFailed
 from crenel.transforms._publish.publisher import Publisher
 
-__all__ = ["JsonValues", "Unreadable", "Values", "derived", "values"]
+__all__ = ["UNFIT", "JsonValues", "Unfit", "Unreadable", "Values", "derived", "values"]
 
 #: The start of Confluent's values: a byte, and the schema's id.
 _CONFLUENT = struct.Struct(">BI")
@@ -26,10 +25,21 @@ _CONFLUENT = struct.Struct(">BI")
 _SINGLE = b"\xc3\x01"
 #: Reasons why a value is no row.
 _NOT_OF_THIS_SCHEMA, _OF_ANOTHER_ID = "not Avro of this schema", "Avro of another schema id"
+#: The reason why a row cannot be written.
+UNFIT = "does not fit the Avro schema of the output"
 
 
 class Unreadable(Exception):
     """A value is no row. The message is a short constant."""
+
+
+class Unfit(Exception):
+    """A row does not fit the schema of the topic that it is for. The field is empty if it is not known."""
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(field, reason)
+        self.field = field
+        self.reason = reason
 
 
 class Values(ABC):
@@ -45,7 +55,15 @@ class Values(ABC):
 
     @abstractmethod
     def write(self, row: Mapping[str, Any]) -> bytes:
-        """Encode a row."""
+        """Encode a row.
+
+        Raises:
+            Unfit: it does not fit the schema.
+        """
+
+    def misfit(self, row: Mapping[str, Any], names: Sequence[str]) -> str | None:
+        """Tell which of these columns could not be written; None if all could."""
+        return None
 
 
 def values(topic: Topic) -> Values:
@@ -103,8 +121,10 @@ class _AvroValues(Values):
 
         self._schema = _load(topic)
         self._read, self._write = fastavro.schemaless_reader, fastavro.schemaless_writer
+        self._validate = fastavro.validate
         self._head = _head(topic, self._schema)
-        self._name = repr(topic)
+        #: A schema for each field alone.
+        self._fields = _fields(self._schema)
         #: The schemas that values may have been written with, by id; None if values have no id.
         self._by_id = _by_id(topic, self._schema) if topic.encoding == "confluent" else None
 
@@ -139,14 +159,34 @@ class _AvroValues(Values):
         try:
             self._write(stream, self._schema, row)
         except Exception:  # its message contains values of the row
-            msg = f"a row does not fit the Avro schema of {self._name}."
-            raise JobFailed(msg) from None
+            raise Unfit(self.misfit(row, list(self._fields)) or "", UNFIT) from None
         return stream.getvalue()
+
+    def misfit(self, row: Mapping[str, Any], names: Sequence[str]) -> str | None:
+        return next((name for name in names if name in self._fields and not self._fits(row, name)), None)
+
+    def _fits(self, row: Mapping[str, Any], name: str) -> bool:
+        """Whether a column can be written, and be read by others: fastavro writes an `int` of any size."""
+        try:
+            return bool(self._validate({name: row.get(name)}, self._fields[name], raise_errors=False))
+        except Exception:  # a value of a kind that fastavro does not know
+            return False
 
 
 def _load(topic: Topic) -> Any:
     """The parsed schema of a topic's values."""
     return _parsed(topic, str(topic.schema), topic.schema_text or "")
+
+
+def _fields(schema: Any) -> dict[str, Any]:
+    """The schemas of a record's fields, each as a record of its own."""
+    import fastavro
+
+    whole = fastavro.schema.expand_schema(schema)
+    return {
+        field["name"]: fastavro.parse_schema({"type": "record", "name": schema["name"], "fields": [field]})
+        for field in whole["fields"]
+    }
 
 
 def _parsed(topic: Topic, path: str, text: str) -> Any:

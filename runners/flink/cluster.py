@@ -6,7 +6,7 @@ import json
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -81,17 +81,28 @@ class Cluster:
         task_managers: The number of TaskManagers to start.
         slots: How many tasks a TaskManager runs in parallel.
         settings: Settings of Flink that override `SETTINGS`.
+        available: Whether a job survives the loss of the JobManager: ZooKeeper, which is part of Flink, remembers where
+            its last checkpoint is, and the next JobManager continues it.
     """
 
     def __init__(
-        self, folder: Path, *, task_managers: int = 1, slots: int = 1, settings: Mapping[str, Any] | None = None
+        self,
+        folder: Path,
+        *,
+        task_managers: int = 1,
+        slots: int = 1,
+        settings: Mapping[str, Any] | None = None,
+        available: bool = False,
     ) -> None:
         self.folder = folder
         self.logs = folder / "log"
         self._slots = slots
         self._wanted = task_managers
         self._given = dict(settings or {})
+        self._available = available
         self._begun = 0
+        #: ZooKeeper, if it is needed.
+        self.keeper: Process | None = None
         #: The JobManager and the TaskManagers that were started and not stopped.
         self.job_manager: Process | None = None
         self.task_managers: list[Process] = []
@@ -102,13 +113,14 @@ class Cluster:
         Raises:
             RunnerError: it does not start.
         """
-        rest, rpc = free_ports(2)
+        rest, rpc, keeper = free_ports(3)
         self.rest = Rest(f"127.0.0.1:{rest}")
         for folder in (self.logs, self.folder / "tmp", self.folder / "conf"):
             folder.mkdir(parents=True, exist_ok=True)
-        self._configure(rest, rpc)
-        main = "org.apache.flink.runtime.entrypoint.StandaloneSessionClusterEntrypoint"
-        self.job_manager = self._java(main, "job-manager", "-Xmx512m", "-XX:TieredStopAtLevel=1")
+        self._configure(rest, rpc, keeper)
+        if self._available:
+            self._start_keeper(keeper)
+        self.start_job_manager()
         for _ in range(self._wanted):
             self.add_task_manager()
         try:
@@ -118,6 +130,23 @@ class Cluster:
             msg = f"Flink does not start; its logs are in {self.logs}."
             raise RunnerError(msg) from None
         return self.rest.master
+
+    def _start_keeper(self, port: int) -> None:
+        """Start ZooKeeper: one, which is enough for one machine."""
+        lines = [f"clientPort={port}", "clientPortAddress=127.0.0.1", f"dataDir={self.folder / 'keeper'}"]
+        lines += ["tickTime=2000", "server.1=127.0.0.1", "admin.enableServer=false"]
+        config = self.folder / "conf" / "zoo.cfg"
+        config.write_text("\n".join(lines) + "\n", "utf-8")
+        main = "org.apache.flink.runtime.zookeeper.FlinkZooKeeperQuorumPeer"
+        small = ("-Xmx128m", "-XX:TieredStopAtLevel=1")
+        self.keeper = self._java(main, "keeper", *small, arguments=("--zkConfigFile", str(config), "--peerId", "1"))
+
+    def start_job_manager(self) -> None:
+        """Start a JobManager, also in place of one that is gone."""
+        if self.job_manager is not None:
+            self.job_manager.stop()
+        main = "org.apache.flink.runtime.entrypoint.StandaloneSessionClusterEntrypoint"
+        self.job_manager = self._java(main, "job-manager", "-Xmx512m", "-XX:TieredStopAtLevel=1")
 
     def add_task_manager(self) -> Process:
         """Start one more TaskManager."""
@@ -137,9 +166,10 @@ class Cluster:
 
     def stop(self) -> None:
         """Stop all processes at once: what must be kept is in checkpoints."""
-        for process in (*self.task_managers, *([self.job_manager] if self.job_manager else [])):
-            process.stop()
-        self.task_managers, self.job_manager = [], None
+        for process in (*self.task_managers, self.job_manager, self.keeper):
+            if process is not None:
+                process.stop()
+        self.task_managers, self.job_manager, self.keeper = [], None, None
 
     def __enter__(self) -> Cluster:
         """Start."""
@@ -154,21 +184,22 @@ class Cluster:
 
     def _check(self) -> None:
         """Stop waiting as soon as a process is gone."""
-        if not all(process.alive for process in (self.job_manager, *self.task_managers) if process is not None):
+        processes = (self.keeper, self.job_manager, *self.task_managers)
+        if not all(process.alive for process in processes if process is not None):
             raise TimeoutError
 
-    def _java(self, main: str, name: str, *flags: str) -> Process:
+    def _java(self, main: str, name: str, *flags: str, arguments: Sequence[str] | None = None) -> Process:
         logging = self.folder / "conf" / "log4j.properties"
         command = [
             *(requirements.java(), *flags, "-XX:+UseSerialGC", *_JAVA, f"-Dlog4j.configurationFile=file:{logging}"),
             *str(self._given.get("env.java.opts.all", "")).split(),
             *(f"-Djava.io.tmpdir={self.folder / 'tmp'}", "-cp", f"{distribution.libraries()}/*", main),
-            *("--configDir", str(self.folder / "conf")),
+            *(("--configDir", str(self.folder / "conf")) if arguments is None else arguments),
         ]
         return Process(command, self.logs / f"{name}.log")
 
-    def _configure(self, rest: int, rpc: int) -> None:
-        own = {
+    def _configure(self, rest: int, rpc: int, keeper: int) -> None:
+        own: dict[str, Any] = {
             "jobmanager.rpc.address": "127.0.0.1",
             "jobmanager.rpc.port": rpc,
             "jobmanager.bind-host": "127.0.0.1",
@@ -183,6 +214,15 @@ class Cluster:
             "execution.checkpointing.dir": (self.folder / "checkpoints").as_uri(),
             "execution.checkpointing.savepoint-dir": (self.folder / "savepoints").as_uri(),
         }
+        if self._available:
+            own |= {
+                "high-availability.type": "zookeeper",
+                "high-availability.zookeeper.quorum": f"127.0.0.1:{keeper}",
+                "high-availability.storageDir": (self.folder / "availability").as_uri(),
+                # How long a JobManager that is gone stays the leader.
+                "high-availability.zookeeper.client.session-timeout": 10_000,
+                "high-availability.zookeeper.client.connection-timeout": 5_000,
+            }
         lines = [f"{name}: {value}" for name, value in {**SETTINGS, **own, **self._given}.items()]
         (self.folder / "conf" / "config.yaml").write_text("\n".join(lines) + "\n", "utf-8")
         (self.folder / "conf" / "log4j.properties").write_text(_LOGGING, "utf-8")
@@ -221,10 +261,14 @@ class Rest:
         except (OSError, KeyError):
             return 0
 
+    def jobs(self, name: str) -> list[str]:
+        """The ids of the jobs of this name, the newest first."""
+        jobs = [job for job in self.get("/jobs/overview")["jobs"] if job["name"] == name]
+        return [str(job["jid"]) for job in sorted(jobs, key=lambda job: -int(job["start-time"]))]
+
     def job(self, name: str) -> str | None:
         """The id of the newest job of this name."""
-        jobs = [job for job in self.get("/jobs/overview")["jobs"] if job["name"] == name]
-        return str(max(jobs, key=lambda job: job["start-time"])["jid"]) if jobs else None
+        return next(iter(self.jobs(name)), None)
 
     def _ask(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
         data = None if body is None else json.dumps(body).encode()

@@ -10,13 +10,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
-from crenel.runners.flink import download_cache, requirements
+from crenel.runners.flink import beam_patch, download_cache, requirements
 from crenel.runners.flink.ports import free_ports, listening
 from crenel.runners.flink.processes import Process
 from crenel.runners.runner_errors import RunnerError
 
 __all__ = ["JobServer", "jars"]
 
+#: The folder of corrected jars, inside that of all jars.
+_CORRECTED = "corrected"
 _MAIN = "org.apache.beam.runners.flink.FlinkJobServerDriver"
 _COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
 #: The packages of Java that Beam needs opened: Beam's own list.
@@ -32,9 +34,12 @@ class JobServer:
         master: The address of the cluster's REST service, `HOST:PORT`.
         folder: The folder of its log, and of the files that workers fetch, also after a failure.
         jar: The user's own job server, as Beam publishes it in one file.
+        distinct: Whether all elements of a splittable step are different. Then a step that pauses leaves nothing behind
+            in the state (see `beam_patch`). Equal elements would lose what they have left to do.
     """
 
-    def __init__(self, master: str, folder: Path, jar: str | None = None) -> None:
+    def __init__(self, master: str, folder: Path, jar: str | None = None, *, distinct: bool = False) -> None:
+        self._distinct = distinct
         self._master = master
         self._folder = folder
         self._jar = jar
@@ -49,7 +54,7 @@ class JobServer:
         job, artifact, expansion = free_ports(3)
         log = self._folder / "job-server.log"
         opened = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED]
-        program = ["-jar", self._jar] if self._jar else ["-cp", f"{jars()}/*", _MAIN]
+        program = ["-jar", self._jar] if self._jar else ["-cp", _class_path(jars(), corrected=self._distinct), _MAIN]
         command = [
             *(requirements.java(), "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *opened, *program),
             *(f"--flink-master={self._master}", "--job-host=127.0.0.1", f"--job-port={job}"),
@@ -84,6 +89,11 @@ class JobServer:
         self.stop()
 
 
+def _class_path(folder: Path, *, corrected: bool) -> str:
+    own = {path.name: path for path in (folder / _CORRECTED).iterdir()} if corrected else {}
+    return ":".join(str(own.get(path.name, path)) for path in sorted(folder.glob("*.jar")))
+
+
 def jars() -> Path:
     """The folder of the job server's jars, which are downloaded if they are not there. Their checksums are verified.
 
@@ -91,7 +101,7 @@ def jars() -> Path:
         RunnerError: one cannot be downloaded, or has another checksum.
     """
     locked = dict(_locked())
-    mark = download_cache.digest("".join(sorted(locked.values())))[:12]
+    mark = download_cache.digest("".join(sorted(locked.values())) + beam_patch.VERSION)[:12]
     return download_cache.kept(f"flink-job-server-{mark}", lambda folder: _fetch(folder, locked))
 
 
@@ -119,6 +129,9 @@ def _fetch(folder: Path, locked: dict[str, str]) -> None:
         if not path.exists() or download_cache.sha256(path) != checksum:
             msg = f"{path.name} is not the file that crenel was tested with. Find out where Maven got it."
             raise RunnerError(msg)
+        if artifact == beam_patch.JAR:
+            (folder / _CORRECTED).mkdir()
+            beam_patch.correct(path, folder / _CORRECTED / path.name)
 
 
 def _pom(names: Sequence[str] | dict[str, str]) -> str:

@@ -28,7 +28,14 @@ STREAMING: Mapping[str, str] = {
 #: Flags of a stream without a value. The second turns chaining off: by default it depends on the parallelism, and a
 #: chained source has another name in savepoints. Without the third, the output of a bundle that a checkpoint ends waits
 #: in the runner until the step gets more input: past the deadline if the stream is quiet, forever if it has ended.
-_STREAMS = ("--streaming", "--operator_chaining", "--finish_bundle_before_checkpointing")
+_STREAMS = (
+    "--streaming",
+    "--operator_chaining",
+    "--finish_bundle_before_checkpointing",
+    # A job that was cancelled, or failed, can be taken up where it was.
+    "--externalized_checkpoints_enabled",
+    "--retain_externalized_checkpoints_on_cancellation",
+)
 
 #: Flags of a batch. It is retried once, in case a worker was lost; a broken file fails again.
 BATCH: Mapping[str, str] = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import sysconfig
 from pathlib import Path
 
@@ -180,16 +179,3 @@ def test_warnings_of_packages_are_not_printed(command: list[str], policy: Path, 
     done = subprocess.run(script(*argv), capture_output=True, text=True, check=False, timeout=120)
     assert done.stdout
     assert done.stderr == ""
-
-
-def test_help_loads_nothing_heavy() -> None:
-    code = (
-        "import sys\n"
-        "from crenel.pipelines.cli import main\n"
-        "try: main(['--help'])\n"
-        "except SystemExit: pass\n"
-        "heavy = {'apache_beam', 'numba', 'pyarrow', 'numpy', 'yaml', 'fastavro'}\n"
-        "print(*sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stderr.split() == []

@@ -24,8 +24,6 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 PATIENCE = 400.0
 
 SETTINGS: Mapping[str, Any] = {
-    # Full checkpoints, so that the size of a checkpoint is the size of the state.
-    "execution.checkpointing.incremental": "false",
     # Flink notices a dead process at once, because connections are refused. A slow process must not count as dead.
     "heartbeat.interval": 500,
     "heartbeat.timeout": 120_000,
@@ -56,11 +54,21 @@ class Flink:
         folder: The folder for all files of the cluster.
         task_managers: The number of TaskManagers; each has one slot.
         settings: Settings of Flink.
+        available: Whether jobs survive the loss of the JobManager.
     """
 
-    def __init__(self, folder: Path, task_managers: int = 2, settings: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        task_managers: int = 2,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        available: bool = False,
+    ) -> None:
         self.folder = folder
-        self.cluster = Cluster(folder, task_managers=task_managers, settings={**SETTINGS, **(settings or {})})
+        self.cluster = Cluster(
+            folder, task_managers=task_managers, settings={**SETTINGS, **(settings or {})}, available=available
+        )
 
     def __enter__(self) -> Flink:
         self.cluster.start()

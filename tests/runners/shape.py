@@ -70,7 +70,7 @@ def dry_run(flags: tuple[str, ...] = FLAGS) -> Any:
         left.append(self)
         return run_pipeline(self, *arguments, **named)
 
-    job = Job(build=lambda p: pubsub.build(p, policy(shards=4), TOPICS), rows=0, shards=4, flags=flags)
+    job = Job(build=lambda p: pubsub.build(p, policy(shards=4), TOPICS), shards=4, flags=flags)
     # This is the only network request that a dry run would send.
     with (
         mock.patch.object(DataflowRunner, "run_pipeline", kept),

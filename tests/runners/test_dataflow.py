@@ -77,8 +77,8 @@ def test_the_shape_has_what_an_update_goes_by() -> None:
     assert set(hold["state"]) == {"log", "snapshot", "token"}
     assert {kind for kind, _, _ in hold["state"].values()} <= {"bag_spec", "read_modify_write_spec"}
     assert {coder for _, _, coder in hold["state"].values()} == {"bytes:v1"}
-    assert set(hold["timers"]) == {"ts-deadline"}
-    assert hold["timers"]["ts-deadline"][0] == "EVENT_TIME"
+    assert set(hold["timers"]) == {"ts-crenel_deadline"}
+    assert hold["timers"]["ts-crenel_deadline"][0] == "EVENT_TIME"
     assert not any("pickled" in coder for coder in hold["inputs"].values())
     assert "beam:requirement:pardo:stateful:v1" in found["requirements"]
 
@@ -162,7 +162,7 @@ def test_without_googles_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_files_are_not_for_dataflow(google: None) -> None:
-    job = Job(build=lambda p: p | beam.Create([1]), rows=1, shards=1, flags=FLAGS)
+    job = Job(build=lambda p: p | beam.Create([1]), shards=1, flags=FLAGS)
     with pytest.raises(RunnerError, match="is for streams"):
         dataflow.launch(job)
 

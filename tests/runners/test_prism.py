@@ -101,7 +101,7 @@ def hang(_):
     print("working", flush=True)
     time.sleep(600)
 
-prism.launch(Job(build=lambda p: p | beam.Create([0]) | beam.Map(hang), rows=1, shards=1))
+prism.launch(Job(build=lambda p: p | beam.Create([0]) | beam.Map(hang), shards=1))
 """
 
 
@@ -176,7 +176,7 @@ def test_a_step_that_fails_fails_the_run(on_prism: None) -> None:
         raise RuntimeError("no")
 
     with pytest.raises(RuntimeError, match="no"):
-        prism.launch(Job(build=lambda p: p | beam.Create([1]) | beam.Map(fail), rows=1, shards=1))
+        prism.launch(Job(build=lambda p: p | beam.Create([1]) | beam.Map(fail), shards=1))
 
 
 @pytest.mark.parametrize(("runner", "asked"), [("PrismRunner", True), ("DirectRunner", True), ("FlinkRunner", False)])

@@ -47,7 +47,7 @@ def _fresh() -> None:
 
 def run(build: Any) -> list[Any]:
     """Run a pipeline, and return what its steps recorded."""
-    assert streaming.launch(Job(build=build, rows=0, shards=1, stop=STOP)) == 1
+    assert streaming.launch(Job(build=build, shards=1, stop=STOP)) == 1
     return SEEN
 
 

@@ -138,7 +138,7 @@ def secrets_of(pipeline: beam.Pipeline) -> set[bytes]:
     class Visitor(PipelineVisitor):
         def visit_transform(self, node: Any) -> None:
             if node.full_label.endswith("/Hold/ParDo"):
-                found.add(node.transform.fn._secret)
+                found.add(node.transform.fn._secret.root)
 
     pipeline.visit(Visitor())
     return found

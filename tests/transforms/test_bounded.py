@@ -14,7 +14,6 @@ from apache_beam.testing.test_stream import TestStream as Stream
 from apache_beam.transforms.window import FixedWindows, Sessions, SlidingWindows
 
 from crenel.encoding.encoder import Encoder
-from crenel.runners import Job, local
 from crenel.transforms import Anonymize, AnonymizeBounded
 from crenel.transforms._pack.payloads import concat, unified
 from tests.transforms.streams import Outcome, Stamped, as_dict, as_dicts, check, policy, rows, run
@@ -66,6 +65,14 @@ def test_twins_are_told_apart_by_what_leaves_as_it_is() -> None:
     texts = [{**row, "number": f"{row['number']}.0"} for row in given]
     found = values(run(shuffled(texts), AnonymizeBounded(of)))
     assert [float(row["number"]) for row, _ in found] == [row["number"] for row, _ in known]
+
+
+def test_twins_that_differ_in_how_a_number_is_written_come_in_one_order() -> None:
+    of = policy(k=2, delay=None, delay_rows=4)
+    texts = ["1.5", "1.50", "", None, "one"]
+    given = [{**row, "patient": i % 3, "number": texts[i % 5]} for i, row in enumerate(rows(1) * 60)]
+    known = values(run(given, AnonymizeBounded(of)))
+    assert values(run(shuffled(given), AnonymizeBounded(of))) == known
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
@@ -170,19 +177,3 @@ def test_types_that_differ_meet() -> None:
     mixed = [pa.table({"a": [1]}), pa.table({"a": ["one"]}), pa.table({"a": [{"n": 1}]})]
     assert unified([table.schema for table in mixed]).field("a").type == pa.string()
     assert concat(mixed)["a"].to_pylist() == ["1", "one", "{'n': 1}"]
-
-
-@pytest.mark.not_on_prism("about the local runner")
-@pytest.mark.filterwarnings("ignore:Anonymize. with direct_num_workers")
-def test_the_local_runner_takes_no_state_into_several_processes() -> None:
-    def build(pipeline: beam.Pipeline) -> None:
-        _ = pipeline | beam.Create(rows(10)) | Anonymize(policy())
-
-    with pytest.raises(ValueError, match="has state, which Beam's local runner keeps right with one worker only"):
-        local.launch(Job(build=build, rows=10, shards=4, workers=2))
-
-
-@pytest.mark.parametrize(("count", "shards", "some"), [(10, 64, False), (10**7, 1, False), (10**7, 64, True)])
-def test_processes_are_for_what_is_worth_it(count: int, shards: int, some: bool) -> None:
-    assert (local.workers_for(count, shards) > 1) == (some and local.cores() > 1)
-    assert local.workers_for(count, shards) <= min(local.cores(), shards)

@@ -13,10 +13,13 @@ from crenel.policy import columns
 from crenel.transforms._pack.payloads import Batch, Form, Objects, Payload
 from crenel.transforms._pack.row_pack import RowPack, joined
 
-__all__ = ["in_order"]
+__all__ = ["ROWS", "in_order"]
+
+#: What a row is ordered by, of all columns that are published unchanged.
+_Texts = tuple[tuple[str, str], ...]
 
 #: Rows pushed at once.
-_ROWS = 8192
+ROWS = 8192
 
 
 def in_order(packs: Sequence[RowPack], row_number: str | None = None) -> Iterator[RowPack]:
@@ -32,8 +35,8 @@ def in_order(packs: Sequence[RowPack], row_number: str | None = None) -> Iterato
     whole = [joined([pack for pack in packs if pack.form is form]) for form in forms]
     starts = np.cumsum([0, *(len(pack.rows) for pack in whole)])
     order = _order(whole, row_number)
-    for start in range(0, len(order), _ROWS):
-        chosen = order[start : start + _ROWS]
+    for start in range(0, len(order), ROWS):
+        chosen = order[start : start + ROWS]
         for run in _runs(np.searchsorted(starts, chosen, side="right") - 1):
             at = int(np.searchsorted(starts, chosen[run][0], side="right")) - 1
             yield whole[at].take(chosen[run] - starts[at])
@@ -86,7 +89,7 @@ def _by_payload(
 ) -> NDArray[np.int64]:
     """Order rows that are equal to the engine by their published columns, then by their numbers."""
     starts = np.cumsum([0, *(len(pack.rows) for pack in packs)])
-    texts: list[tuple[str, ...]] = [()] * len(places)
+    texts: list[_Texts] = [()] * len(places)
     numbers = np.zeros(len(places), dtype=np.int64)
     for at, pack in enumerate(packs):
         here = np.flatnonzero((places >= starts[at]) & (places < starts[at + 1]))
@@ -100,7 +103,7 @@ def _by_payload(
     return places[np.lexsort([numbers, rank, *keys[::-1]])]
 
 
-def _texts(payload: Payload, row_number: str | None) -> list[tuple[str, ...]]:
+def _texts(payload: Payload, row_number: str | None) -> list[_Texts]:
     if isinstance(payload, Batch):
         names = [name for name in payload.table.schema.names if name != row_number]
         listed = [payload.table.column(name).to_pylist() for name in names]
@@ -110,16 +113,20 @@ def _texts(payload: Payload, row_number: str | None) -> list[tuple[str, ...]]:
     return [tuple(map(_text, row)) for row in rows]
 
 
-def _text(value: Any) -> str:
-    """Give the text that a value is ordered by; the same whether a file holds 1.5, "1.5" or "1.50"."""
+def _text(value: Any) -> tuple[str, str]:
+    """Give the texts that a value is ordered by.
+
+    The first is the same whether a file holds 1.5, "1.5" or "1.50". The second tells those apart, so that rows which
+    are published differently are not left in the order in which they came.
+    """
     try:
         text = columns.text_of(value)
     except Rejected:
-        return "" if value is None else repr(value)
+        return "" if value is None else repr(value), ""
     try:
-        return repr(float(text))
+        return repr(float(text)), f"={text}"
     except ValueError:
-        return text
+        return text, f"={text}"
 
 
 def _runs(values: NDArray[np.int64]) -> list[slice]:

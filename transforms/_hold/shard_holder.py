@@ -12,6 +12,7 @@ from crenel import avro, engine
 from crenel.engine import Kind, Releases
 from crenel.errors import SnapshotError
 from crenel.policy import OnSuppress, Policy
+from crenel.policy.secret import Secret
 from crenel.transforms._hold.ahead import AheadRows, Refusal
 from crenel.transforms._pack import payloads
 from crenel.transforms._pack.fingerprints import policy_text, space_mark
@@ -117,7 +118,7 @@ class ShardHolder:
         shard: Tells this engine from all others.
     """
 
-    def __init__(self, policy: Policy, secret: bytes, shard: bytes) -> None:
+    def __init__(self, policy: Policy, secret: bytes | Secret, shard: bytes) -> None:
         self._policy = policy
         self._engine = engine.create_engine(policy, secret=secret, shard=shard)
         self._ahead = AheadRows(policy)
@@ -258,12 +259,12 @@ class ShardHolder:
         self._parts = joined
 
     def snapshot(self) -> bytes:
-        """Write everything, to be stored."""
+        """Write everything, for a caller that protects and stores it."""
         self._join_parts()
         return _SCHEMAS.encode(
             {
                 "policy": policy_text(self._policy),
-                "engine": self._engine.snapshot(),
+                "engine": self._engine.dump(),
                 "persons": self._persons,
                 "arrivals": self._arrivals,
                 "releases": self._releases,
@@ -287,18 +288,19 @@ class ShardHolder:
         return str(_SCHEMAS.decode(data)["policy"])
 
     def restore(self, data: bytes) -> None:
-        """Restore what `snapshot` wrote, under the policy of this holder.
+        """Restore what `snapshot` wrote, and nobody has changed, under the policy of this holder.
 
         Raises:
             SnapshotError: the policy has other quasi-identifiers, sensitive columns, or another method.
         """
         record = _SCHEMAS.decode(data)
-        self._engine.restore(record["engine"])
+        self._engine.load(record["engine"])
         self._persons = record["persons"]
         self._arrivals = record["arrivals"]
         self._releases = record["releases"]
         self._ahead.restore(record["ahead"])
-        self._parts = [_restored(part) for part in record["parts"]]
+        dimensions = len(self._policy.quasi_identifiers)
+        self._parts = [_restored(part, dimensions) for part in record["parts"]]
 
 
 _COLUMNS = ("offsets", "kind", "lo", "hi", "loss", "persons", "moment", "arrivals", "group")
@@ -314,14 +316,10 @@ def _only(releases: Releases, chosen: NDArray[np.bool_]) -> tuple[Releases, NDAr
     return Releases(rows=releases.rows[chosen], offsets=offsets, **columns), left
 
 
-def _restored(part: dict[str, Any]) -> _Part:
+def _restored(part: dict[str, Any], dimensions: int) -> _Part:
     number = avro.unpacked(part["number"], "<i8")
-    qi = avro.unpacked(part["qi"])
-    form = Form(part["form"])
-    return _Part.of(
-        number,
-        avro.unpacked(part["time"], "<i8"),
-        qi.reshape(len(number), len(qi) // max(len(number), 1)),
-        form,
-        payloads.from_bytes(form, part["payload"]),
-    )
+    rows, form = len(number), Form(part["form"])
+    payload = payloads.from_bytes(form, part["payload"])
+    avro.expect(len(payload) == rows)
+    time = avro.unpacked(part["time"], "<i8", (rows,))
+    return _Part.of(number, time, avro.unpacked(part["qi"], shape=(rows, dimensions)), form, payload)

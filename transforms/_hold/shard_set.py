@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from crenel import avro
 from crenel.policy import Policy
+from crenel.policy.secret import Secret
 from crenel.transforms._hold.ahead import Refusal
 from crenel.transforms._hold.shard_holder import Departure, ShardHolder
 from crenel.transforms._pack.row_pack import RowPack
@@ -28,7 +29,7 @@ class ShardSet:
     """
 
     def __init__(
-        self, policy: Policy, secret: bytes, name: Callable[[int], bytes] = lambda shard: b"%d" % shard
+        self, policy: Policy, secret: bytes | Secret, name: Callable[[int], bytes] = lambda shard: b"%d" % shard
     ) -> None:
         self._policy = policy
         self._secret = secret
@@ -56,7 +57,7 @@ class ShardSet:
         return self._held.get(shard, 0)
 
     def begin(self, pack: RowPack) -> bytes:
-        """If the pack is the first of its shard, write the new holder before the pack, to be stored."""
+        """If the pack is the first of its shard, write the new holder before the pack, for a caller that stores it."""
         shard = pack.shard
         return b"" if shard in self._holders else _written({shard: self._holder(shard)})
 
@@ -82,11 +83,11 @@ class ShardSet:
         return min(self._due.values(), default=None)
 
     def snapshot(self) -> bytes:
-        """Write everything, to be stored."""
+        """Write everything, for a caller that protects and stores it."""
         return _written(self._holders)
 
     def restore(self, data: bytes) -> None:
-        """Restore the shards that `snapshot` or `begin` wrote, under the policy of this set.
+        """Restore the shards that `snapshot` or `begin` wrote, and nobody has changed, under the policy of this set.
 
         Raises:
             SnapshotError: the policy has other quasi-identifiers, sensitive columns, or another method.

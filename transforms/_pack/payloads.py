@@ -6,11 +6,11 @@ is published as a Decimal.
 
 from __future__ import annotations
 
-import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from itertools import chain, repeat
 from typing import Any
 
@@ -19,12 +19,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-#: Types whose values are immutable.
-_FROZEN = frozenset({type(None), bool, int, float, str, bytes})
-
+from crenel.transforms._pack import carried_values
+from crenel.transforms._pack.carried_values import PLAIN
 
 #: The size of the sample that tells whether a column has few different values.
 _SAMPLE = 100
+#: The most different values that the numbers of a byte can name.
+_BYTE = 256
 
 
 class Form(Enum):
@@ -134,19 +135,24 @@ class Objects(Payload):
         return Objects((*self.columns[:place], values, *self.columns[place + 1 :]), self.names, self.count)
 
     def to_bytes(self) -> bytes:
-        """Pickle the columns."""
-        return pickle.dumps((self.names, self.columns, self.count), protocol=5)
+        """Write the columns as values, and a column of few different texts as numbers of these."""
+        return carried_values.pack([list(self.names), self.count, list(map(_written, self.columns, self._kinds))])
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Objects:
         """Read what `to_bytes` wrote."""
-        names, columns, count = pickle.loads(data)
-        return cls(columns, names, count)
+        names, count, columns = carried_values.unpack(data)
+        return cls(tuple(map(_read, columns)), tuple(names), count)
 
     @property
     def can_be_kept(self) -> bool:
         """Whether all values are immutable."""
-        return all(_FROZEN.issuperset(set(map(type, column))) for column in self.columns)
+        return all(kinds <= PLAIN for kinds in self._kinds)
+
+    @cached_property
+    def _kinds(self) -> list[set[type]]:
+        """The types of each column's values."""
+        return [set(map(type, column)) for column in self.columns]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -196,16 +202,42 @@ class Batch(Payload):
         return False
 
 
-def shared(column: Sequence[Any]) -> Sequence[Any]:
-    """Use one object for all equal texts of a column, if a sample shows that it has few different ones.
+def _written(column: Sequence[Any], kinds: set[type]) -> list[Any]:
+    """A column as it is written: its values; or its different texts, and the number of each row's text."""
+    if _has_few_texts(column, kinds):
+        # Mostly all texts are among the first ones, and the rest need not be searched.
+        for some in (column[: 10 * _SAMPLE], column):
+            texts = dict.fromkeys(some)
+            if len(texts) > _BYTE:
+                break
+            numbers = dict(zip(texts, range(_BYTE), strict=False))
+            try:
+                return [list(texts), bytes(map(numbers.__getitem__, column))]
+            except KeyError:
+                continue
+    return [list(column)]
+
+
+def _read(written: list[Any]) -> list[Any]:
+    values, *numbers = written
+    return list(map(values.__getitem__, *numbers)) if numbers else values
+
+
+def shared(column: Sequence[Any], kinds: set[type]) -> Sequence[Any]:
+    """Use one object for all equal texts of a column, if it seems to have few different ones.
 
     Choosing, copying and writing rows touches their values, and few values stay in the processor's cache.
     """
-    sample = column[:_SAMPLE]
-    if set(map(type, column)) != {str} or 2 * len(set(sample)) > len(sample):
+    if not _has_few_texts(column, kinds):
         return column
     known: dict[str, str] = {}
     return list(map(known.setdefault, column, column))
+
+
+def _has_few_texts(column: Sequence[Any], kinds: set[type]) -> bool:
+    """Whether a column of these types has nothing but texts, and a sample of it few different ones."""
+    sample = column[:_SAMPLE]
+    return kinds == {str} and 2 * len(set(sample)) <= len(sample)
 
 
 def concat(tables: Sequence[pa.Table]) -> pa.Table:

@@ -26,3 +26,8 @@ class RowOptions:
         """The columns that held rows keep and that are never published."""
         is_needed = self.trace or (self.refuses and self.order_column is not None)
         return (self.row_number,) if is_needed and self.row_number is not None else ()
+
+    @property
+    def tie_breaker(self) -> str | None:
+        """The column that orders bounded rows which are equal in everything else, if packs carry it."""
+        return self.row_number if self.carried else None

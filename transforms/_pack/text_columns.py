@@ -27,6 +27,7 @@ _MISSING_NUMBERS = frozenset(["NA", "N/A", "NaN", "nan", "NULL", "null"])
 _INTEGER = r"^(0|-?[1-9][0-9]{0,17})$"
 _NUMBER = r"^[+-]?(([1-9][0-9]*|0)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _MOMENT = r"^\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?)?$"
+_ZONED_MOMENT = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:?\d\d)$"
 
 
 class TextColumns:
@@ -114,12 +115,13 @@ def _number(text: str) -> float | None:
 
 def _moments(column: pa.Array) -> pa.Array:
     """Parse moments (ISO-8601, or seconds since the epoch); text that is none stays, for the encoder to reject."""
-    if _all(column, _MOMENT):
-        try:
-            return column.cast(pa.timestamp("us"))
-        except pa.ArrowInvalid:  # 30 February
-            pass
-    elif _all(column, _NUMBER):
+    for pattern, zone in ((_MOMENT, None), (_ZONED_MOMENT, "UTC")):
+        if _all(column, pattern):
+            try:
+                return column.cast(pa.timestamp("us", zone)).cast(pa.timestamp("us"))
+            except pa.ArrowInvalid:  # 30 February
+                break
+    if _all(column, _NUMBER):
         return numbers(column)
     distinct = column.dictionary_encode()
     micros = [_micros(text) for text in distinct.dictionary.to_pylist()]

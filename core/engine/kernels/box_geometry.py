@@ -14,7 +14,7 @@ INTERVAL, TREE, RADIX = 0, 1, 2
 DIMENSION = np.dtype(
     [
         ("kind", "i8"),
-        ("base", "f8"),  # of a prefix: how many different digits there are
+        ("digits", "f8"),  # of a prefix: how many different digits there are
         ("share", "f8"),  # weight / sum of weights
         ("scale", "f8"),  # share / width of the domain
         ("cell", "f8"),  # width of what one coordinate stands for
@@ -66,7 +66,7 @@ def widen(space: Space, d: int, lo: float, hi: float, node: int, x_lo: float, x_
         return nodes[node].first, nodes[node].last, node
     size = hi - lo + 1.0
     while x_lo < lo or x_hi > hi:
-        size *= dimension.base
+        size *= dimension.digits
         lo = np.floor(lo / size) * size
         hi = lo + size - 1.0
     return lo, hi, node
@@ -86,7 +86,7 @@ def span_of(space: Space, d: int, lo: float, hi: float) -> tuple[float, float, i
     size = 1.0
     first = lo
     while first + size - 1.0 < hi:
-        size *= dimension.base
+        size *= dimension.digits
         first = np.floor(lo / size) * size
     return first, first + size - 1.0, NONE
 

@@ -1,6 +1,10 @@
-"""The decorators that compile kernels, and the folder that keeps the compiled code.
+"""The decorators that compile kernels, when they compile, and the folder that keeps the compiled code.
 
 Only this module and `linking` import numba.
+
+To compile a method takes many seconds, which a few rows are not worth. Therefore a process runs kernels as plain Python
+at first, unless their compiled code is on disk: until its engines have been given INTERPRETED_ROWS rows, or until that
+has taken INTERPRETED_SECONDS. Both ways give the same results bit by bit.
 
 numba keeps compiled code on disk, but it recompiles a function only when the function's own file changes: a caller in
 another file would go on running the old code. Therefore the folder's name has a digest of the sources of all kernels:
@@ -12,21 +16,30 @@ kernels call.
 
 from __future__ import annotations
 
+import gc
 import hashlib
+import logging
 import os
 import re
 import shutil
+import stat
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
+from llvmlite.binding import get_host_cpu_name
 
+from crenel.engine.kernels.interpreter import interpret
 from crenel.engine.kernels.linking import pipelines
 
 _Function = TypeVar("_Function")
+_LOGGER = logging.getLogger(__name__)
+#: After so many rows, or so many seconds of running them as plain Python, a process compiles.
+INTERPRETED_ROWS, INTERPRETED_SECONDS = 1_000, 5.0
 _ENGINE = Path(__file__).resolve().parent.parent
 _PREFIX = "crenel-kernels-"
 #: Folders of compiled code that stay when a new one is made: those that were used last.
@@ -35,12 +48,121 @@ _KEPT_FOLDERS = 4
 _IMPORT = re.compile(rb"^from crenel\.(engine\.[\w.]+) import", re.MULTILINE)
 
 
+# --- When to compile ---
+
+
+class _Compilation:
+    """Whether this process compiles already, and who wants to know what it compiles."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.seconds = 0.0
+        self.listeners: list[Callable[[str], None]] = []
+
+    @property
+    def has_begun(self) -> bool:
+        worthwhile = self.rows > INTERPRETED_ROWS or self.seconds > INTERPRETED_SECONDS
+        return worthwhile and not numba.config.DISABLE_JIT
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Add the time within the context to what was spent on running kernels as plain Python."""
+        began = time.thread_time()
+        try:
+            yield
+        finally:
+            self.seconds += time.thread_time() - began
+
+    @contextmanager
+    def announced(self, function: Any) -> Iterator[None]:
+        """Announce that a function is compiled within the context."""
+        name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
+        _LOGGER.info("Compiling %s, once. Compiled code is kept in %s.", name, FOLDER or "memory")
+        for listener in self.listeners:
+            listener(name)
+        collects = gc.isenabled()
+        gc.disable()  # it takes a fifth of the compiler's time, and finds little
+        try:
+            yield
+        finally:
+            if collects:
+                gc.enable()
+            for listener in self.listeners:
+                listener("")
+
+
+_COMPILATION = _Compilation()
+
+
+def expect(rows: int) -> None:
+    """Take note that this many rows are about to go through kernels."""
+    _COMPILATION.rows += rows
+
+
+def compile_from_now_on() -> None:
+    """Compile every kernel that is called from now on, however few rows there are."""
+    expect(INTERPRETED_ROWS + 1)
+
+
+@contextmanager
+def listening(listener: Callable[[str], None]) -> Iterator[None]:
+    """Tell a listener the name of each kernel before it is compiled, and an empty name afterwards."""
+    _COMPILATION.listeners.append(listener)
+    try:
+        yield
+    finally:
+        _COMPILATION.listeners.remove(listener)
+
+
+class Kernel:
+    """A function that Python calls, as can other kernels: interpreted at first, and compiled when that pays.
+
+    Args:
+        function: The function as it is written.
+        compiled: What numba made of it. It compiles when it is first called, or loads its code from disk.
+    """
+
+    def __init__(self, function: Any, compiled: Any) -> None:
+        self.__wrapped__ = self.py_func = function
+        self.__doc__, self.__name__, self.__module__ = function.__doc__, function.__name__, function.__module__
+        self._compiled = compiled
+        self._is_ready = False
+        self._is_announced = False
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Run the function."""
+        if not self.is_compiled():
+            with _COMPILATION.timed():
+                return interpret(self.py_func, *arguments, **named)
+        if self._is_announced:
+            return self._compiled(*arguments, **named)
+        self._is_announced = True
+        with _COMPILATION.announced(self):
+            return self._compiled(*arguments, **named)
+
+    def is_compiled(self) -> bool:
+        """Return whether the next call runs compiled code, which may have to be compiled or loaded first."""
+        return self._is_ready or self._prepare()
+
+    @property
+    def _numba_type_(self) -> Any:
+        """How numba sees the function where a kernel calls it."""
+        return self._compiled._numba_type_
+
+    def _prepare(self) -> bool:
+        """Decide whether the function is interpreted once more."""
+        self._is_announced = is_cached(self)  # to load it is nothing to wait for
+        self._is_ready = _COMPILATION.has_begun or (self._is_announced and not numba.config.DISABLE_JIT)
+        return self._is_ready
+
+
 # --- Decorators ---
 
 
 def kernel(function: _Function) -> _Function:
     """Compile a function that Python calls."""
-    return _compiled(function, keep=True, counts_references=True, **_KERNEL)
+    compiled = _compiled(function, keep=True, counts_references=True, **_KERNEL)
+    return cast(_Function, Kernel(function, compiled))
 
 
 def inner(function: _Function) -> _Function:
@@ -84,7 +206,22 @@ def _compiled(
     if counts_references is not None and _HAS_NRT_FLAG:
         options["_nrt"] = counts_references
     with _cache_folder_in_use():
-        return cast(_Function, numba.njit(cache=keep and FOLDER is not None, nogil=True, **options)(function))
+        compiled = numba.njit(cache=keep and FOLDER is not None, nogil=True, **options)(function)
+    _forget_literals(compiled)
+    return cast(_Function, compiled)
+
+
+def _forget_literals(compiled: Any) -> None:
+    """Compile a function once for `f(1)`, `f(2)` and `f(n)`: numba would do so three times, and LLVM sees constants."""
+    if numba.config.DISABLE_JIT:
+        return
+    usual = compiled.get_call_template
+
+    def get_call_template(arguments: Any, named: Any) -> Any:
+        plain = tuple(numba.types.unliteral(kind) for kind in arguments)
+        return usual(plain, {name: numba.types.unliteral(kind) for name, kind in named.items()})
+
+    compiled.get_call_template = get_call_template
 
 
 def _has_nrt_flag() -> bool:
@@ -131,6 +268,8 @@ def is_cached(function: Any) -> bool:
 
 def _digest() -> str:
     digest = hashlib.sha256(b"_nrt" if _HAS_NRT_FLAG else b"")
+    # Another type of processor, as numba sees it, needs other code.
+    digest.update(f"{numba.config.CPU_NAME or get_host_cpu_name()} {numba.config.CPU_FEATURES or ''}".encode())
     for path, source in sources().items():
         digest.update(f"\0{path.relative_to(_ENGINE).as_posix()}\0{len(source)}\0".encode() + source)
     return digest.hexdigest()[:24]
@@ -141,20 +280,42 @@ def _parents() -> Iterator[Path]:
     if numba.config.CACHE_DIR:  # the environment variable NUMBA_CACHE_DIR
         yield Path(numba.config.CACHE_DIR)
     yield _ENGINE / "__pycache__"
-    yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "crenel"
+    with suppress(RuntimeError):  # a user without a home
+        yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "crenel"
+    private = Path(tempfile.gettempdir()) / f"crenel-{getattr(os, 'getuid', lambda: 0)()}"
+    if _is_private(private):
+        yield private
 
 
 def _find_folder() -> Path | None:
     """Make the folder in the first place that can be written to. None if there is none: then nothing is kept."""
+    filled = None
     try:
         name = _PREFIX + _digest()
         for parent in _parents():
-            if _is_writable(parent / name):
-                _forget_old_folders(parent, parent / name)
-                return parent / name
-    except (OSError, RuntimeError):  # sources that cannot be read, a user without a home
+            folder = parent / name
+            if not _is_writable(folder):
+                filled = filled or (folder if folder.is_dir() and os.access(folder, os.R_OK) else None)
+                continue
+            _forget_old_folders(parent, folder)
+            if filled is not None and not any(folder.iterdir()):
+                # numba can only use a folder that it can write to, and an image may have a filled one that it cannot.
+                shutil.copytree(filled, folder, dirs_exist_ok=True)
+            return folder
+    except OSError:  # sources that cannot be read, a full disk
         pass
     return None
+
+
+def _is_private(folder: Path) -> bool:
+    """Make a folder that nobody else can write to; False if it is somebody else's: compiled code is executed."""
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    except OSError:
+        return False
+    ours = not hasattr(os, "getuid") or found.st_uid == os.getuid()
+    return stat.S_ISDIR(found.st_mode) and ours and not found.st_mode & 0o077
 
 
 def _is_writable(folder: Path) -> bool:

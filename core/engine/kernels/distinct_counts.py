@@ -22,8 +22,8 @@ SAME, IN_GROUP, ANYWHERE = 0, 1, 2
 @bare
 def _home(counts: Array, tag: int, value: int) -> int:
     """Return where the search for (tag, value) begins."""
-    mixed = np.uint64(value) * np.uint64(0x9E3779B97F4A7C15)
-    mixed ^= np.uint64(tag) * np.uint64(0xC2B2AE3D27D4EB4F)
+    mixed = np.uint64(np.int64(value)) * np.uint64(0x9E3779B97F4A7C15)
+    mixed ^= np.uint64(np.int64(tag)) * np.uint64(0xC2B2AE3D27D4EB4F)
     mixed ^= mixed >> np.uint64(29)
     mixed *= np.uint64(0xBF58476D1CE4E5B9)
     return np.int64(mixed >> np.uint64(32)) & (counts.size - 1)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from crenel.engine.kernels import distinct_counts
 from crenel.engine.kernels.compiler import kernel
+from crenel.engine.kernels.distinct_counts import count_down_in, count_up_in
 
 #: The table is so small that entries collide and wrap around its end.
 SIZE = 16
@@ -18,9 +19,7 @@ SIZE = 16
 @kernel
 def count(table: np.ndarray, up: bool, group: int, value: int) -> int:
     """Call the functions from a kernel, because plain Python cannot."""
-    return (
-        distinct_counts.count_up_in(table, group, value) if up else distinct_counts.count_down_in(table, group, value)
-    )
+    return count_up_in(table, group, value) if up else count_down_in(table, group, value)
 
 
 moves = st.lists(st.tuples(st.booleans(), st.integers(0, 2), st.integers(-2, 3)), max_size=60)

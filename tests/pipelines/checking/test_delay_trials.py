@@ -270,7 +270,8 @@ def test_taxis_of_new_york(data_dir: Path) -> None:
             "k": 10,
             "delay": "10m",
             **CROWD,
-        }
+        },
+        allow_outside_files=True,
     )
     sample = Sample(policy, table, Limits())
     (section,) = [section for section in sample.look() if section.title == "Deadlines"]

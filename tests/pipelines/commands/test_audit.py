@@ -97,8 +97,6 @@ class Files:
             "--output",
             f"published.{form}",
             *owners,
-            "--workers",
-            "1",
             "--most-suppressed",
             "100%",
             "--most-rejected",

@@ -123,7 +123,7 @@ def test_run_states_what_is_proven(method: str, tmp_path: Path, capsys: pytest.C
     path = written(tmp_path, method=method, on_suppress="drop", l=None, parameters={"beta_sample": 0.8})
     data = tmp_path / "rows.csv"
     data.write_text("who,age,job\n" + "".join(f"{i},{i % 100},{'ab'[i % 2]}\n" for i in range(600)))
-    args = ["run", path, "--input", str(data), "--output", str(tmp_path / "out.csv"), "--workers", "1"]
+    args = ["run", path, "--input", str(data), "--output", str(tmp_path / "out.csv")]
     assert main([*args, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["sampled_out"] > 50

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import json
@@ -24,6 +25,8 @@ import pytest
 
 from crenel.pipelines.cli import main
 from crenel.pipelines.commands import run
+from crenel.transforms import bounded
+from crenel.transforms._hold import sorted_runs
 
 POLICY = """\
 person: who
@@ -277,20 +280,51 @@ def test_a_file_named_twice_is_read_once(here: Path, capsys: pytest.CaptureFixtu
     assert json.loads(capsys.readouterr().out)["rows"] == 300
 
 
-@pytest.mark.slow
-def test_several_processes_give_the_same_output_as_one(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (here / "policy.yaml").write_text(POLICY + "shards: 4\n")
-    rows = make_rows(400)
-    for part in range(4):
-        write_json(here / f"in-{part}.jsonl", rows[part::4])
-    assert crenel("--input", "in-*", "--output", "one.csv", "--workers", 1, "--releases", "one.jsonl") == 0
-    capsys.readouterr()
-    argv = ["--input", "in-*", "--output", "two.csv", "--workers", 2, "--releases", "two.jsonl", "--json"]
-    assert crenel(*argv) == 0
-    assert json.loads(capsys.readouterr().out)["workers"] == 2
-    assert (here / "one.csv").read_bytes() == (here / "two.csv").read_bytes()
-    assert (here / "one.jsonl").read_bytes() == (here / "two.jsonl").read_bytes()
-    assert {row["shard"] for row in read(here / "one.jsonl")} == {0, 1, 2, 3}
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--workers", 2], "--workers needs --runner flink, not local."),
+        (["--direct_num_workers=2"], "--direct_num_workers must be 1: the local runner is one process."),
+    ],
+)
+def test_several_processes_are_refused(
+    here: Path, capsys: pytest.CaptureFixture[str], argv: list[Any], said: str
+) -> None:
+    write_csv(here / "in.csv", make_rows())
+    assert crenel("--input", "in.csv", "--output", "out.csv", *argv) == 2
+    assert said in capsys.readouterr().err
+    assert nothing_but(here, "in.csv")
+
+
+# -- memory ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", ["1MB", "1.5 MB", "512mb", "2GB", "1TB"])
+def test_a_memory_limit(here: Path, size: str) -> None:
+    write_csv(here / "in.csv", make_rows(40))
+    assert crenel("--input", "in.csv", "--output", "out.csv", "--memory-limit", size) == 0
+
+
+def test_a_full_disk_is_one_sentence(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(bounded, "_COPIES", 10**6)
+    monkeypatch.setattr(sorted_runs.SortSpace, "file", full)
+    write_csv(here / "in.csv", make_rows())
+    assert crenel("--input", "in.csv", "--output", "out.csv") == 2
+    said = f"{here}: has no space left for rows that are sorted, and for the output."
+    assert sentence(capsys) == said
+    assert nothing_but(here, "in.csv")
+
+
+@pytest.mark.parametrize("size", ["", "512", "1KB", "-1GB", "nanMB", "2GiB", "many"])
+def test_what_is_no_memory_limit(here: Path, capsys: pytest.CaptureFixture[str], size: str) -> None:
+    write_csv(here / "in.csv", make_rows(40))
+    assert crenel("--input", "in.csv", "--output", "out.csv", f"--memory-limit={size}") == 2
+    assert "must be a size of at least 1MB, such as 512MB or 2GB, not" in capsys.readouterr().err
 
 
 # -- accounts --------------------------------------------------------------------------------------
@@ -751,55 +785,6 @@ def test_an_interrupted_run_leaves_nothing(here: Path, number: int, code: int) -
     finally:
         done.kill()
     assert (done.returncode, err) == (code, "")
-    assert nothing_but(here, "in.jsonl")
-
-
-def workers_of(process: subprocess.Popen[str]) -> list[int]:
-    """Return the ids of a run's worker processes, from Linux's /proc."""
-    workers = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            said = (entry / "cmdline").read_bytes()
-            group = os.getpgid(int(entry.name))
-        except (FileNotFoundError, ProcessLookupError):  # the process has just ended
-            continue
-        if group == process.pid and b"sdk_worker_main" in said:
-            workers.append(int(entry.name))
-    return workers
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the workers in /proc, which only Linux has")
-def test_a_worker_that_is_killed_ends_the_run(here: Path) -> None:
-    (here / "policy.yaml").write_text(POLICY + "shards: 4\n")
-    write_json(here / "in.jsonl", make_rows(2000))
-    (here / "in.jsonl").write_text((here / "in.jsonl").read_text() * 200)
-    argv = ["-m", "crenel.pipelines.cli", "run", "policy.yaml", "--input", "in.jsonl", "--output", "o.csv"]
-    done = subprocess.Popen(
-        [sys.executable, *argv, "--workers", "2"], stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    try:
-        until = time.monotonic() + 120
-        while not (workers := workers_of(done)) and done.poll() is None and time.monotonic() < until:
-            time.sleep(0.05)
-        for worker in workers:  # kill them as soon as they exist, before the run can end
-            os.kill(worker, signal.SIGKILL)
-        _, err = done.communicate(timeout=60)
-    finally:
-        done.kill()
-    assert done.returncode == 70
-    assert err.startswith("crenel: a worker process was killed")
-    assert err.count("\n") == 1
-    assert nothing_but(here, "in.jsonl")
-
-
-@pytest.mark.slow
-def test_a_broken_file_is_also_reported_from_a_worker_process(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    write_json(here / "in.jsonl", make_rows())
-    break_json(here / "in.jsonl")
-    assert crenel("--input", "in.jsonl", "--output", "out.csv", "--workers", 2) == 2
-    said = capfd.readouterr()
-    assert (said.out, said.err) == ("", "crenel: in.jsonl is broken at row 201: each line must be one JSON object.\n")
     assert nothing_but(here, "in.jsonl")
 
 

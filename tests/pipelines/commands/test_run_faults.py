@@ -127,8 +127,7 @@ def test_standard_output_on_a_full_device(here: Path, json_summary: bool) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_disk_that_is_full(here: Path, workers: str) -> None:
+def test_a_disk_that_is_full(here: Path) -> None:
     """The limit on the size of files stands for the disk: writing fails in the midst of a part file."""
     (here / "policy.yaml").write_text(POLICY + "shards: 2\n")
     write_csv(here / "in.csv", make_rows(3000))
@@ -136,7 +135,7 @@ def test_a_disk_that_is_full(here: Path, workers: str) -> None:
     def limited() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 
-    argv = run_argv("--input", "in.csv", "--output", "out.csv", "--workers", workers)
+    argv = run_argv("--input", "in.csv", "--output", "out.csv")
     done = subprocess.run(
         argv,
         capture_output=True,
@@ -258,17 +257,14 @@ def test_topics_have_no_formulas(here: Path, capsys: pytest.CaptureFixture[str])
 # -- rows that cannot be read ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_row_that_cannot_be_read_is_rejected_alone(
-    here: Path, workers: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_row_that_cannot_be_read_is_rejected_alone(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [json.dumps({name: value for name, value in row.items() if value is not None}) for row in make_rows()]
     deep = '{"who": 1, "note": ' + "[" * 20_000 + "]" * 20_000 + "}"
     large = lines[7].replace("{", '{"note": 1e400, ', 1).replace('"note": "', '"other": "')
     (here / "a.jsonl").write_text("\n".join([*lines[:100], deep, *lines[100:200]]))
     (here / "b.jsonl").write_text("\n".join([*lines[200:], large]))
     argv = ["--input", "a.jsonl", "b.jsonl", "--output", "out.csv", "--trace", "trace.csv", "--json"]
-    assert crenel(*argv, "--rejected", "rejected.jsonl", "--workers", workers) == 0
+    assert crenel(*argv, "--rejected", "rejected.jsonl") == 0
     summary = json.loads(capsys.readouterr().out)
     assert (summary["rows"], summary["rejected"]) == (302, 2)
     assert summary["rejected_by"] == [

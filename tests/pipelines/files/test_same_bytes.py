@@ -1,4 +1,4 @@
-"""`crenel run` always writes the same bytes for the same rows, policy and seed, with any runner and any workers.
+"""`crenel run` always writes the same bytes for the same rows, policy and seed, with any runner and any memory.
 
 `golden/run.json` has a digest of every output. To change the output on purpose, delete the file's lines and run
 `python -m tests.pipelines.files.test_same_bytes`.
@@ -10,6 +10,7 @@ import csv
 import hashlib
 import json
 import os
+import stat
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,10 @@ from typing import Any
 import pytest
 
 from crenel.pipelines.cli import main
+from crenel.pipelines.files import secret_order
+from crenel.pipelines.files.scratch import Scratch
+from crenel.transforms import bounded
+from crenel.transforms._pack import pack_step
 
 GOLDEN = Path(__file__).parent / "golden" / "run.json"
 
@@ -60,7 +65,7 @@ def rows(start: int, stop: int) -> list[dict[str, Any]]:
     ]
 
 
-def digests(run: str, folder: Path, *, workers: int) -> dict[str, str]:
+def digests(run: str, folder: Path, *options: str) -> dict[str, str]:
     """Run, and return the digests of all files that the run writes."""
     (folder / "policy.yaml").write_text(POLICY + RUNS[run], encoding="utf-8")
     for number, (start, stop) in enumerate([(0, 1_200), (1_200, 2_500)]):
@@ -71,18 +76,39 @@ def digests(run: str, folder: Path, *, workers: int) -> dict[str, str]:
             writer.writerows(given)
     asked = [f"--{Path(name).stem}={folder / name}" for name in OUTPUTS]
     inputs = [str(folder / f"in{number}.csv") for number in range(2)]
-    argv = ["run", str(folder / "policy.yaml"), "--workers", str(workers), *asked, "--input", *inputs]
+    argv = ["run", str(folder / "policy.yaml"), *options, *asked, "--input", *inputs]
     assert main(argv) == 0
     return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in OUTPUTS}
 
 
 @pytest.mark.parametrize("run", RUNS)
 def test_a_run_writes_the_same_bytes(run: str, tmp_path: Path) -> None:
-    assert digests(run, tmp_path, workers=1) == json.loads(GOLDEN.read_text("utf-8"))[run]
+    assert digests(run, tmp_path) == json.loads(GOLDEN.read_text("utf-8"))[run]
 
 
-def test_two_workers_write_the_same_bytes(tmp_path: Path) -> None:
-    assert digests("shards", tmp_path, workers=2) == json.loads(GOLDEN.read_text("utf-8"))["shards"]
+@pytest.mark.parametrize("run", RUNS)
+def test_a_run_that_sorts_on_disk_writes_the_same_bytes(
+    run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pack_step, "_ROWS", 100)
+    monkeypatch.setattr(pack_step, "_MOST_ROWS", 200)
+    monkeypatch.setattr(bounded, "_COPIES", 100)
+    monkeypatch.setattr(secret_order, "_COPIES", 100)
+    found: dict[Path, int] = {}
+    clear = Scratch.clear_sorted
+
+    def clearing(scratch: Scratch) -> None:
+        folder = Path(scratch.folder)
+        found.update({path: stat.S_IMODE(path.stat().st_mode) for path in (folder, *folder.rglob("sorted/**/*"))})
+        clear(scratch)
+
+    monkeypatch.setattr(Scratch, "clear_sorted", clearing)
+    assert digests(run, tmp_path, "--memory-limit", "1MB") == json.loads(GOLDEN.read_text("utf-8"))[run]
+    folder, *files = found
+    assert found[folder] == 0o700
+    assert len(files) > 3
+    assert {found[file] for file in files} == {0o600}
+    assert not folder.exists()
 
 
 def _write() -> None:
@@ -90,7 +116,7 @@ def _write() -> None:
     for run in RUNS:
         if run not in known:
             with tempfile.TemporaryDirectory() as folder:
-                known[run] = digests(run, Path(folder), workers=1)
+                known[run] = digests(run, Path(folder))
     GOLDEN.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
 
 

@@ -72,7 +72,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def crenel(policy: str, rows: Sequence[Row], *argv: str) -> None:
     Path("policy.yaml").write_text(policy)
     pq.write_table(pa.Table.from_pylist(list(rows)), "in.parquet")
-    assert main(["run", "policy.yaml", "--input", "in.parquet", "--workers", "1", *argv]) == 0
+    assert main(["run", "policy.yaml", "--input", "in.parquet", *argv]) == 0
 
 
 def notes(path: Path) -> list[int]:
@@ -216,8 +216,9 @@ def test_a_shuffle_through_files_is_the_same(here: Path, policy: str, monkeypatc
     files = ("out.csv", "trace.csv", "suppressed.csv")
     crenel(policy + WAYS["reuse"], make_rows(), *argv)
     whole = [(here / name).read_bytes() for name in files]
-    monkeypatch.setattr(secret_order, "_BYTES", 10_000)
-    crenel(policy + WAYS["reuse"], make_rows(), *argv)
+    monkeypatch.setattr(secret_order, "_COPIES", 100)
+    monkeypatch.setattr(secret_order, "_FILES", 4)
+    crenel(policy + WAYS["reuse"], make_rows(), *argv, "--memory-limit", "1MB")
     assert [(here / name).read_bytes() for name in files] == whole
 
 

@@ -82,23 +82,50 @@ class Broker:
     """A running broker."""
 
     address: str
+    #: The address for listeners with TLS, if settings define one.
+    tls: str = ""
 
     def url(self, topic: str, **options: str) -> str:
         query = "&".join(f"{name.replace('__', '.')}={value}" for name, value in options.items())
         return f"kafka://{self.address}/{topic}" + (f"?{query}" if query else "")
 
-    def create(self, *topics: str, partitions: int = 2) -> None:
+    def create(self, *topics: str, partitions: int = 2, **config: str) -> None:
+        """Create topics; settings such as `max__message__bytes` are those of Kafka."""
         from confluent_kafka.admin import AdminClient, NewTopic
 
         admin = AdminClient({"bootstrap.servers": self.address})
-        made = admin.create_topics([NewTopic(topic, partitions, 1) for topic in topics])
+        settings = {name.replace("__", "."): value for name, value in config.items()}
+        made = admin.create_topics([NewTopic(topic, partitions, 1, config=settings) for topic in topics])
         for future in made.values():
             future.result(30)
+
+    def delete(self, topic: str) -> None:
+        from confluent_kafka import KafkaException, TopicCollection
+        from confluent_kafka.admin import AdminClient
+
+        admin = AdminClient({"bootstrap.servers": self.address})
+        admin.delete_topics([topic])[topic].result(30)
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            try:
+                admin.describe_topics(TopicCollection([topic]))[topic].result(30)
+            except KafkaException:
+                return
+            time.sleep(0.2)
+        raise RuntimeError(f"{topic} is still there")
+
+    def grow(self, topic: str, partitions: int) -> None:
+        """Give a topic more partitions."""
+        from confluent_kafka.admin import AdminClient, NewPartitions
+
+        admin = AdminClient({"bootstrap.servers": self.address})
+        admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(30)
 
     def produce(self, topic: str, values: Sequence[bytes | None], partition: int = -1, millis: int = 0) -> None:
         from confluent_kafka import Producer
 
-        producer = Producer({"bootstrap.servers": self.address, "queue.buffering.max.messages": 1_000_000})
+        settings = {"queue.buffering.max.messages": 1_000_000, "message.max.bytes": 10_000_000}
+        producer = Producer({"bootstrap.servers": self.address, **settings})
         for value in values:
             producer.produce(topic, value, partition=partition, timestamp=millis)
         assert producer.flush(60) == 0
@@ -125,23 +152,47 @@ class Broker:
         return found
 
 
+class Server:
+    """The process of a broker, which can be lost and started again. Its address stays.
+
+    Args:
+        folder: The folder of its files.
+        overrides: Settings, which may say `{port}`, `{controller}`, `{tls}` and `{folder}`.
+    """
+
+    def __init__(self, folder: Path, overrides: Mapping[str, str] | None = None) -> None:
+        port, controller, tls = free_ports(3)
+        self.broker = Broker(f"localhost:{port}", f"localhost:{tls}")
+        self._folder = folder
+        self._process: Process | None = None
+        self._java = ["java", "-Xmx384m", "-XX:TieredStopAtLevel=1", "-cp", f"{libraries()}/*"]
+        folder.mkdir(parents=True, exist_ok=True)
+        self._config = folder / "server.properties"
+        lines = _PROPERTIES + "".join(f"{name}={value}\n" for name, value in (overrides or {}).items())
+        self._config.write_text(lines.format(port=port, controller=controller, tls=tls, folder=folder))
+        with open(folder / "out.log", "wb") as log:
+            form = ["kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", str(self._config)]
+            subprocess.run([*self._java, *form], stdout=log, stderr=log, check=True, timeout=120)
+
+    def start(self) -> None:
+        """Start the broker, and wait until it answers."""
+        self._process = Process([*self._java, "kafka.Kafka", str(self._config)], self._folder / "out.log")
+        _await(self.broker, self._process, self._folder)
+
+    def stop(self) -> None:
+        """Kill the broker."""
+        if self._process is not None:
+            self._process.stop()
+            self._process = None
+
+
 @contextmanager
 def running(folder: Path, overrides: Mapping[str, str] | None = None) -> Iterator[Broker]:
     """Run a broker."""
-    port, controller = free_ports(2)
-    folder.mkdir(parents=True, exist_ok=True)
-    config = folder / "server.properties"
-    lines = _PROPERTIES.format(port=port, controller=controller, folder=folder)
-    config.write_text(lines + "".join(f"{name}={value}\n" for name, value in (overrides or {}).items()))
-    java = ["java", "-Xmx384m", "-XX:TieredStopAtLevel=1", "-cp", f"{libraries()}/*"]
-    with open(folder / "out.log", "wb") as log:
-        form = ["kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", str(config)]
-        subprocess.run([*java, *form], stdout=log, stderr=log, check=True, timeout=60)
-    server = Process([*java, "kafka.Kafka", str(config)], folder / "out.log")
+    server = Server(folder, overrides)
     try:
-        broker = Broker(f"localhost:{port}")
-        _await(broker, server, folder)
-        yield broker
+        server.start()
+        yield server.broker
     finally:
         server.stop()
 
@@ -155,7 +206,7 @@ def _await(broker: Broker, server: Process, folder: Path) -> None:
     quiet = logging.getLogger("broker not there yet")
     quiet.setLevel(logging.CRITICAL)
     admin = AdminClient({"bootstrap.servers": broker.address}, logger=quiet)
-    until = time.monotonic() + 60
+    until = time.monotonic() + 180
     while time.monotonic() < until and server.alive:
         try:
             if admin.list_topics(timeout=1).brokers:

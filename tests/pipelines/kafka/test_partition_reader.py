@@ -50,7 +50,7 @@ def reading(mock: Any, name: str, values: list[bytes], clock: Clock, **changes: 
         producer.produce(name, b"{}", partition=1)
     producer.flush()
     topic = Topic(servers=address, name=name, idle=IDLE)
-    return PartitionReader(topic, policy(**changes), 0, 0, clock)
+    return PartitionReader(topic, policy(**changes), 0, 0, clock=clock)
 
 
 def to_the_end(reading: PartitionReader) -> list[Row | Refused]:
@@ -134,7 +134,7 @@ def test_a_row_whose_time_cannot_be_read_is_left_for_the_encoder_to_reject(mock:
 def test_records_that_were_deleted_before_they_were_read_are_an_error(mock: Any) -> None:
     at = reading(mock, "deleted", rows(1), Clock())
     to_the_end(at)
-    late = PartitionReader(Topic(servers=mock[1], name="deleted"), policy(), 0, 100, Clock())
+    late = PartitionReader(Topic(servers=mock[1], name="deleted"), policy(), 0, 100, clock=Clock())
     with pytest.raises(JobFailed, match="the broker deleted records before they were read"):
         to_the_end(late)
     at.close()

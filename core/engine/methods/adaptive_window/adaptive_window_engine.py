@@ -17,7 +17,7 @@ from crenel.engine.buffered import Buffered
 from crenel.engine.groups import Ints
 from crenel.engine.kernels.deadlines import EARLIEST, LATEST, deadline_after, rounded_down
 from crenel.engine.methods.adaptive_window import AdaptiveWindowParameters
-from crenel.engine.methods.mondrian.mondrian_engine import Mondrian, partition
+from crenel.engine.methods.mondrian.mondrian_engine import partition
 
 _CLOSED = (LATEST, LATEST, 0)
 
@@ -73,7 +73,6 @@ class AdaptiveWindow(Buffered[AdaptiveWindowParameters]):
     """Adaptive windows, on one shard's rows."""
 
     parameters_of = AdaptiveWindowParameters
-    kernel = Mondrian.kernel
 
     #: When the window began and is to end, and the number of the first row that could arrive in it.
     _begin: int

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from crenel.engine.kernels.arrays import NONE, Array
@@ -132,11 +134,11 @@ def draw_box(s: State, place: int) -> int:
             found += 1
     if found == 0:
         return NONE
-    total, much_more, least_weight = 0.0, _MUCH_MORE * n.average, np.exp(-n.eta)
+    total, much_more, least_weight = 0.0, _MUCH_MORE * n.average, math.exp(-n.eta)
     for i in range(found):
         more = table[candidates[i]].loss - least
         # Most boxes lose much more than the best; this avoids the expensive weight.
-        total += 1.0 if more == 0.0 else least_weight if more >= much_more else np.exp(-n.eta * (more / much_more))
+        total += 1.0 if more == 0.0 else least_weight if more >= much_more else math.exp(-n.eta * (more / much_more))
         weight[i] = total
     point = unit(s.random, s.numbers) * total
     chosen = 0

@@ -22,7 +22,6 @@ class Mondrian(Buffered[MondrianParameters]):
     """Mondrian on all held rows, whenever the first of them is due or there are `delay_rows` of them."""
 
     parameters_of = MondrianParameters
-    kernel = mondrian_kernel.partition
 
     def _until_full(self) -> int:
         return (self._policy.delay_rows or LATEST) - self.held

@@ -74,7 +74,7 @@ def _child_end(space: Space, d: int, lo: float, hi: float, node: int, x: float) 
         while space.nodes[child].parent != node:
             child = space.nodes[child].parent
         return space.nodes[child].last
-    size = (hi - lo + 1.0) / dimension.base
+    size = (hi - lo + 1.0) / dimension.digits
     return np.floor(x / size) * size + size - 1.0
 
 

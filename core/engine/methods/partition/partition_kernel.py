@@ -5,6 +5,8 @@ Functions have the names of the paper's procedures where it has such (`docs/part
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from crenel.engine.kernels.arrays import NONE, Array
@@ -133,7 +135,7 @@ def _choose_reusable(s: State, slot: int) -> int:
         return boxes.candidates[below(s.random, s.numbers, count)]
     for i in range(count):
         above_average = boxes.weight[i] * count / total if total > 0.0 else 1.0
-        boxes.weight[i] = np.exp(-n.eta * above_average)
+        boxes.weight[i] = math.exp(-n.eta * above_average)
     return _drawn(s, count)
 
 
@@ -230,7 +232,7 @@ def _most_similar(partitions: Partitions, numbers: Array, present: int, common: 
         other = partitions.active[i]
         its = table[other].set
         # A group without a common quasi-identifier would publish nothing; suppression costs only one row.
-        if partitions.wanted[other] or (n.fill == 0 and common & its == 0):
+        if partitions.wanted[other] or (n.fill_missing == 0 and common & its == 0):
             continue
         its_both, its_either = _ones(present & its), max(_ones(present | its), 1)
         better = its_both * either - both * its_either
@@ -299,7 +301,7 @@ def _cluster_with_merge(s: State, due: int) -> None:
     group = s.search.group[: nearest(s, due)]
     _want_none(s.partitions, s.numbers)
     lo, hi = s.search.lo, s.search.hi
-    generalize(s.space, s.buffer, group, s.numbers[0].fill, lo, hi)
+    generalize(s.space, s.buffer, group, s.numbers[0].fill_missing, lo, hi)
     _release_group(s, group, mean_loss(s.space, s.buffer.slots, group, lo, hi))
 
 

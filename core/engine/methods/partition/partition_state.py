@@ -35,7 +35,7 @@ NUMBERS = np.dtype(
         ("reuse_rows", "i8"),  # arrivals for which a box can be reused; 0: a time
         ("reuse_time", "i8"),  # microseconds for which a box can be reused
         ("eta", "f8"),
-        ("fill", "i8"),  # whether missing quasi-identifiers are published as if they were there
+        ("fill_missing", "i8"),  # whether missing quasi-identifiers are published as if they were there
         ("arrivals", "i8"),
         ("clock", "i8"),
         ("held", "i8"),

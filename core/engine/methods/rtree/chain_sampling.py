@@ -9,6 +9,7 @@ A chain costs something only when something happens to it: it lies in the bucket
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,7 +62,7 @@ def trials(random: Random, numbers: Array, chance: float) -> int:
     uniform = ((high << 27) + below(random, numbers, 1 << 27) + 1) / 9007199254740992.0
     if chance >= 1.0:
         return 1
-    failures = np.log(uniform) / np.log1p(-chance) if chance > 0.0 else np.inf
+    failures = math.log(uniform) / math.log1p(-chance) if chance > 0.0 else np.inf
     return np.int64(min(failures, float(_MOST_TRIALS))) + 1
 
 
@@ -209,7 +210,7 @@ def samples_inside(chains: Chains, lo: Array, hi: Array, inside: Array) -> int:
             inside[i] &= np.uint8(column[i] >= least) & np.uint8(column[i] <= most)
     total = 0
     for i in range(size):
-        total += inside[i]
+        total += np.int64(inside[i])
     return total
 
 

@@ -7,6 +7,7 @@ are one algorithm here: they differ in which leaf a row joins (`first_fit`), in 
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -225,7 +226,7 @@ def _choose_held(s: State, leaf: int, slots: Array, held: Array) -> None:
     _later_losses(s, leaf, slots, later)
     # A row that is published at least one instant later must lose this much less, for the delay.
     loss = box_loss(s.space, s.tree.boxes, leaf)
-    now = loss / np.exp(n.decay)
+    now = loss / math.exp(n.decay)
     may_stay = slots.size - n.k
     while may_stay > 0:
         best = NONE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -111,7 +112,7 @@ def _chance(s: State, leaf: int) -> float:
         other_loss = box_loss(s.space, tree.boxes, other)
         if other_loss > 0.0 and is_mature(tree.distinct[other], tree.least):
             rows = tree.nodes[other].count
-            total += rows / other_loss * np.exp(_haste(s.numbers, rows, s.leaves[other].samples, size, rate) - haste)
+            total += rows / other_loss * math.exp(_haste(s.numbers, rows, s.leaves[other].samples, size, rate) - haste)
     return rate * n.held / n.active_rows / (loss * total)
 
 
@@ -135,7 +136,7 @@ def worth_waiting(numbers: Array, loss: float, later: float) -> int:
     n = numbers[0]
     most = n.patience / _arrival_rate(numbers)
     if later > 0.0 and n.decay > 0.0:
-        most = min(most, np.log(loss / later) / n.decay)
+        most = min(most, math.log(loss / later) / n.decay)
     return np.int64(most)
 
 

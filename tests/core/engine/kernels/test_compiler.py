@@ -9,6 +9,7 @@ import shutil
 import stat
 import subprocess
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -29,17 +30,18 @@ from crenel.policy import Policy
 
 age = {"type": "numeric", "domain": [0, 100]}
 policy = Policy.from_dict({"version": 1, "person": "who", "quasi_identifiers": {"age": age}, "k": 2, "delay_rows": 9})
+compiler.compile_from_now_on()
 loss, lo, hi = np.empty(1), np.empty((1, 1)), np.empty((1, 1))
 write_boxes(space_of(policy), np.array([[10.0], [60.0]]), np.arange(2), np.array([0, 2]), lo, hi, loss)
 print(compiler.FOLDER, compiler.is_cached(write_boxes), loss[0])
 """
 
 
-def run(package: Path, *, program: str = PROGRAM, **environment: str) -> list[str]:
+def run(package: Path, *, program: str = PROGRAM, before: Sequence[str] = (), **environment: str) -> list[str]:
     """Run a program that imports the package from this folder, and return the words it prints."""
     known = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
     result = subprocess.run(
-        [sys.executable, "-c", program],
+        [*before, sys.executable, "-c", program],
         env={**known, "PYTHONPATH": str(package), **environment},
         capture_output=True,
         text=True,
@@ -105,10 +107,65 @@ def test_a_package_that_cannot_be_written_to_keeps_its_code_elsewhere(package: P
     assert (cached, loss) == ("True", "0.5")
 
 
-def test_without_any_folder_nothing_is_kept(package: Path) -> None:
+@pytest.fixture
+def read_only(package: Path) -> dict[str, str]:
+    """Make it impossible to write beside the package and to the home; return variables that name other places."""
     (package / "crenel" / "engine" / "__pycache__").write_text("not a folder")
     (package / "cache").write_text("not a folder")
-    assert run(package, XDG_CACHE_HOME=str(package / "cache")) == ["None", "False", "0.5"]
+    (package / "temporary").mkdir()
+    return {"XDG_CACHE_HOME": str(package / "cache"), "TMPDIR": str(package / "temporary")}
+
+
+def test_without_a_home_code_is_kept_among_temporary_files(package: Path, read_only: dict[str, str]) -> None:
+    found, cached, loss = run(package, **read_only)
+    private = package / "temporary" / f"crenel-{os.getuid()}"
+    assert Path(found).parent == private
+    assert stat.S_IMODE(private.stat().st_mode) == 0o700
+    assert (cached, loss) == ("True", "0.5")
+
+
+def test_a_temporary_folder_that_others_can_write_to_is_not_trusted(package: Path, read_only: dict[str, str]) -> None:
+    """Compiled code is executed: whoever could write there could run code in the engine's process."""
+    private = package / "temporary" / f"crenel-{os.getuid()}"
+    private.mkdir()
+    private.chmod(0o777)
+    assert run(package, **read_only) == ["None", "False", "0.5"]
+
+
+def test_a_temporary_folder_that_is_a_link_is_not_trusted(package: Path, read_only: dict[str, str]) -> None:
+    (package / "elsewhere").mkdir(mode=0o700)
+    (package / "temporary" / f"crenel-{os.getuid()}").symlink_to(package / "elsewhere")
+    assert run(package, **read_only) == ["None", "False", "0.5"]
+
+
+def test_without_any_folder_nothing_is_kept(package: Path, read_only: dict[str, str]) -> None:
+    (package / "temporary" / f"crenel-{os.getuid()}").write_text("not a folder")
+    assert run(package, **read_only) == ["None", "False", "0.5"]
+
+
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="only setpriv keeps the superuser from writing")
+def test_a_filled_folder_that_is_read_only_is_used(package: Path) -> None:
+    """As in an image: it was compiled when the image was built, and the container cannot write there."""
+    baked = package / "baked"
+    filled = Path(run(package, NUMBA_CACHE_DIR=str(baked))[0])
+    made = {path.name: path.read_bytes() for path in filled.rglob("*.nbc")}
+    assert made
+    places = [baked, filled, *(path for path in filled.iterdir() if path.is_dir())]
+    for folder in places:
+        folder.chmod(0o555)
+    try:
+        found = run(
+            package,
+            before=("setpriv", "--inh-caps=-all", "--bounding-set=-all") if os.getuid() == 0 else (),
+            program=PROGRAM.replace("compiler.compile_from_now_on()", ""),  # finds compiled code, or interprets
+            NUMBA_CACHE_DIR=str(baked),
+        )
+    finally:
+        for folder in places:
+            folder.chmod(0o755)
+    assert Path(found[0]).parent == package / "crenel" / "engine" / "__pycache__"
+    assert found[1:] == ["True", "0.5"]
+    assert {path.name: path.read_bytes() for path in Path(found[0]).rglob("*.nbc")} == made
 
 
 def test_the_folder_can_be_set(package: Path) -> None:
@@ -151,9 +208,7 @@ def test_only_two_modules_import_numba() -> None:
     assert importing == {"compiler.py", "linking.py"}
 
 
-@pytest.mark.slow
-def test_without_the_late_linking_the_releases_are_the_same() -> None:
-    """Simulates a numba that links in another way. The first run compiles everything again, and optimizes more."""
+def test_a_numba_that_links_in_another_way_is_left_alone() -> None:
     program = """
 from numba.core import codegen
 
@@ -186,6 +241,7 @@ cpu.CPUTargetOptions.parse_as_flags = parse_as_flags
 from crenel.engine.kernels import compiler
 from tests.core.engine import digests
 
+compiler.compile_from_now_on()
 print(compiler._HAS_NRT_FLAG, digests.digest("castle"))
 """
     found = run(digests.FILE.parents[3], program=program)

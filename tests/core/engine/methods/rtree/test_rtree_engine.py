@@ -14,7 +14,7 @@ from crenel.encoding.rows import Rows
 from crenel.engine import Kind, Releases, SnapshotError
 from crenel.engine.kernels.compiler import kernel
 from crenel.engine.kernels.generator import Random
-from crenel.engine.methods.rtree import chain_sampling
+from crenel.engine.methods.rtree.chain_sampling import Chains, sample_row
 from crenel.engine.methods.rtree.rtree_engine import empty_chains
 from crenel.errors import PolicyError
 from crenel.policy import Policy
@@ -227,8 +227,8 @@ def test_alpha_0_weighs_all_leaves_as_the_basic_method_does() -> None:
 
 
 @kernel
-def take(chains: chain_sampling.Chains, random: Random, numbers: np.ndarray, point: np.ndarray, number: int) -> None:
-    chain_sampling.sample_row(chains, random, numbers, point, number)
+def take(chains: Chains, random: Random, numbers: np.ndarray, point: np.ndarray, number: int) -> None:
+    sample_row(chains, random, numbers, point, number)
 
 
 @pytest.mark.parametrize("window", [1, 7, 50])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crenel.pipelines.files.csv_formulas import escaped, unescaped
+from crenel.pipelines.files.cells.csv_formulas import escaped, unescaped
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,62 @@
+"""Runs kernels as plain Python: a few rows need not wait for a compiler.
+
+Compiled and interpreted kernels give the same results bit by bit, provided that kernels follow four rules:
+
+- A number of less than 64 bits is widened before it meets one of Python's own numbers: numba would widen the result,
+  numpy does not.
+- Functions such as the logarithm come from `math`: numpy has its own.
+- Sums and sorts are loops: numpy adds and sorts in another order.
+- No field of a record has the name of an attribute of `numpy.void`, such as `base` or `fill`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+
+__all__ = ["interpret"]
+
+_uncompiled: dict[FunctionType, FunctionType] = {}
+
+
+class _Record(np.void):  # type: ignore[misc, unused-ignore]
+    """A record whose fields are attributes, as in kernels. `numpy.record` has them too, and is ten times as slow."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self[name]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value
+
+
+def interpret(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    """Call a function that is written for numba without compiling it, nor any function that it calls."""
+    given = [_as_kernels_see(argument) for argument in arguments]
+    with np.errstate(all="ignore"):  # compiled code says nothing of integers that wrap around either
+        return _without_compiler(function)(*given, **{name: _as_kernels_see(named[name]) for name in named})
+
+
+def _without_compiler(function: Any) -> FunctionType:
+    """Return a copy of a function that calls copies, too, where the function calls compiled functions."""
+    copy = _uncompiled.get(function)
+    if copy is None:
+        names = dict(function.__globals__)
+        copy = _uncompiled[function] = FunctionType(function.__code__, names, function.__name__, function.__defaults__)
+        for name in function.__code__.co_names:
+            original = getattr(names.get(name), "py_func", None)
+            if original is not None:
+                names[name] = _without_compiler(original)
+    return copy
+
+
+def _as_kernels_see(value: Any) -> Any:
+    """Return an argument with the fields of records as attributes, and with numbers that keep double precision."""
+    if isinstance(value, tuple):
+        items = [_as_kernels_see(item) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    if isinstance(value, np.ndarray) and value.dtype.names:
+        return value.view(np.dtype((_Record, value.dtype)))
+    return np.float64(value) if type(value) is float else value

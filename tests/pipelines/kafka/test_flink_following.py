@@ -1,0 +1,96 @@
+"""`crenel run` follows its job on Flink: it ends when the job cannot go on, and says how to. With a real cluster."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from crenel.errors import INCURABLE
+from crenel.runners.flink.cluster import until
+from tests.pipelines.kafka import rows as made
+from tests.pipelines.kafka.broker import Broker
+from tests.pipelines.kafka.flink_runs import FlinkRun, feed, told
+from tests.runners.harness import PATIENCE, Flink, need_flink
+
+pytestmark = [pytest.mark.kafka, pytest.mark.flink]
+
+
+@pytest.fixture
+def flink(tmp_path: Path) -> Iterator[Flink]:
+    need_flink()
+    with Flink(tmp_path / "flink") as running:
+        yield running
+
+
+def test_a_savepoint_of_another_method_ends_the_run_with_a_sentence(
+    kafka: Broker, flink: Flink, tmp_path: Path
+) -> None:
+    kafka.create("method-in", "method-out")
+    rows = made.make(600)
+    with FlinkRun(kafka, flink, tmp_path / "one", "method") as run:
+        job = run.job()
+        feed(kafka, "method-in", rows)
+        job.wait(lambda: job.completed() >= 4, "some checkpoints")
+        savepoint = job.stop()
+        assert run.end() == 0
+        assert "the job was stopped. Go on from its savepoint, once" in run.said
+        assert f"--savepoint_path {savepoint}" in run.said
+    other = made.POLICY + "method: castle\n"
+    with FlinkRun(kafka, flink, tmp_path / "two", "method", other, (f"--savepoint_path={savepoint}",)) as run:
+        job = run.job()
+        kafka.produce("method-in", made.as_json(rows))
+        assert run.end() == 70
+        last = run.said.splitlines()[-1]
+        assert "castle" in last
+        assert f"{INCURABLE} The job was cancelled." in last
+        assert "Traceback" not in run.said
+        until(lambda: job.state == "CANCELED", PATIENCE)
+
+
+def test_a_lost_job_manager_is_told_and_the_run_goes_on_from_its_checkpoint(
+    kafka: Broker, flink: Flink, tmp_path: Path
+) -> None:
+    kafka.create("manager-in", "manager-out")
+    rows = made.make(1_500)
+    with FlinkRun(kafka, flink, tmp_path / "one", "manager") as run:
+        job = run.job()
+        feed(kafka, "manager-in", rows[:1_000])
+        job.wait(lambda: len(told(kafka, "manager-out")) > 0, "rows are sent")
+        assert flink.cluster.job_manager is not None
+        flink.cluster.job_manager.kill()
+        assert run.end() == 70
+        last = run.said.splitlines()[-1]
+        assert "does not answer, and the job is lost with it" in last
+        assert "would be published again, under other generalizations" in last
+        found = re.search(r"--savepoint_path (\S+)", last)
+        assert found is not None
+    flink.cluster.start_job_manager()
+    until(lambda: flink.cluster.rest.task_managers() >= 2, PATIENCE)
+    with FlinkRun(kafka, flink, tmp_path / "two", "manager", flags=(f"--savepoint_path={found[1]}",)) as run:
+        job = run.job()
+        feed(kafka, "manager-in", rows[1_000:])
+        job.wait(lambda: len(told(kafka, "manager-out")) == len(rows), "all rows are sent")
+    assert all(len(forms) == 1 for forms in told(kafka, "manager-out").values()), "a row under two generalizations"
+
+
+def test_with_high_availability_a_lost_job_manager_is_survived(kafka: Broker, tmp_path: Path) -> None:
+    need_flink()
+    kafka.create("available-in", "available-out")
+    rows = made.make(1_500)
+    with (
+        Flink(tmp_path / "flink", available=True) as flink,
+        FlinkRun(kafka, flink, tmp_path / "run", "available") as run,
+    ):
+        job = run.job()
+        feed(kafka, "available-in", rows[:1_000])
+        job.wait(lambda: len(told(kafka, "available-out")) > 0, "rows are sent")
+        assert flink.cluster.job_manager is not None
+        flink.cluster.job_manager.kill()
+        flink.cluster.start_job_manager()
+        feed(kafka, "available-in", rows[1_000:])
+        until(lambda: len(told(kafka, "available-out")) == len(rows), PATIENCE)
+        assert run.process.poll() is None, run.said
+    assert all(len(forms) == 1 for forms in told(kafka, "available-out").values()), "a row under two generalizations"
