@@ -117,7 +117,7 @@ class WriteRecords(beam.DoFn):
     def setup(self) -> None:
         """Create what cannot be pickled."""
         self._sent = Metrics.counter(NAMESPACE, "sent")
-        self._died = Metrics.counter(NAMESPACE, DEAD)
+        self._died = Metrics.counter(NAMESPACE, "dead letters")
         self._dead = DeadLetters(self._folder)
         self._lost = 0
         topics = {name: place for name, place in self._outputs.items() if isinstance(place, Topic)}

@@ -148,7 +148,7 @@ def topics_of(of: Policy) -> beam.Pipeline:
     outputs: dict[str, Any] = {name: Topic.of(url.format(name)) for name in ("published", "suppressed", "rejected")}
     outputs["releases"] = Topic.of(url.format("releases"))
     source = Topic.of(url.format("visits"), read=True)
-    topic_job.build(pipeline, topic_job.Request(policy=of, source=source, outputs=outputs), {0: (0, None)})
+    topic_job.build(pipeline, topic_job.Request(policy=of, source=source, outputs=outputs), [(0, 0, -1, 0, "id")])
     return pipeline
 
 
@@ -156,7 +156,7 @@ def files_of(of: Policy, folder: Path) -> beam.Pipeline:
     (folder / "rows.csv").write_text("patient,seen,age,zipcode,education,disease,number\n1,1,1,53706,none,flu,1\n")
     built: list[beam.Pipeline] = []
 
-    def launch(build: Callable[[Any], None], rows: int, shards: int) -> int:
+    def launch(build: Callable[[Any], None], shards: int) -> int:
         built.append(beam.Pipeline())
         build(built[0])
         raise KeyboardInterrupt

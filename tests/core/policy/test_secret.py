@@ -103,7 +103,7 @@ def test_a_missing_secret_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         f"policy.secret names the file {absent}, which cannot be read where the pipeline is built: no such file or "
         "directory."
     )
-    assert "is built: is a directory" in problem(policy(secret=f"file:{tmp_path}"))
+    assert "cannot be read: is a directory (where the pipeline is built)." in problem(policy(secret=f"file:{tmp_path}"))
 
 
 @pytest.mark.parametrize("mode", [0o604, 0o644, 0o602, 0o666])
