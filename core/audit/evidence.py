@@ -95,8 +95,11 @@ class Trace:
 
     def take(self, places: npt.NDArray[np.intp]) -> Trace:
         """Return the rows at these places, in this order."""
-        columns = {column.name: getattr(self, column.name) for column in fields(self)}
-        return Trace(**{name: None if column is None else column[places] for name, column in columns.items()})
+        taken: dict[str, Any] = {}
+        for name in (column.name for column in fields(self)):
+            column = getattr(self, name)
+            taken[name] = None if column is None else column[places]
+        return Trace(**taken)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

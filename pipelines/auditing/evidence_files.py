@@ -79,8 +79,8 @@ def read(
     )
     if evidence.trace is None:
         return evidence
-    given, trace = _without_refused(policy, evidence.input, evidence.trace)
-    return _as_released(policy, replace(evidence, input=given), trace)
+    taken, left = _without_refused(policy, evidence.input, evidence.trace)
+    return _as_released(policy, replace(evidence, input=taken), left)
 
 
 def _without_refused(policy: Policy, given: Input | None, trace: Trace) -> tuple[Input | None, Trace]:

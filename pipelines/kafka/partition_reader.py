@@ -10,11 +10,11 @@ from typing import Any
 from crenel.errors import Rejected
 from crenel.pipelines.kafka.broker_errors import InputLost, is_unknown_topic, refusal
 from crenel.pipelines.kafka.clients import consumer
-from crenel.pipelines.kafka.output_fit import OutputFit
-from crenel.pipelines.kafka.owner_text import shortened, value_as_text
+from crenel.pipelines.kafka.messages.output_fit import OutputFit
+from crenel.pipelines.kafka.messages.owner_text import shortened, value_as_text
+from crenel.pipelines.kafka.messages.values import Unreadable, values
 from crenel.pipelines.kafka.steady_time import SteadyTime
 from crenel.pipelines.kafka.topics import Topic
-from crenel.pipelines.kafka.values import Unreadable, values
 from crenel.policy import Policy, columns
 from crenel.runners import JobFailed
 from crenel.transforms._pack.pack_step import as_text

@@ -25,11 +25,11 @@ from crenel.pipelines.files.file_job import Launch, Outcome
 from crenel.pipelines.files.scratch import Scratch
 from crenel.pipelines.kafka import clients
 from crenel.pipelines.kafka.dead_letters import DEAD
+from crenel.pipelines.kafka.messages.values import derived, values
 from crenel.pipelines.kafka.partition_ranges import Partition, elements
 from crenel.pipelines.kafka.sink import EncodeRows, WriteRecords
 from crenel.pipelines.kafka.source import ReadPartition
 from crenel.pipelines.kafka.topics import Topic, is_topic
-from crenel.pipelines.kafka.values import derived, values
 from crenel.policy import Policy
 from crenel.policy.secret import without_secret
 from crenel.runners import JobFailed

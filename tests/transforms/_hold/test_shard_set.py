@@ -94,7 +94,7 @@ def test_a_shard_releases_what_it_would_release_alone(data: st.DataObject) -> No
 def test_what_is_due_and_when() -> None:
     shards = ShardSet(POLICY, b"secret")
     assert (len(shards), shards.held, shards.next_deadline()) == (0, 0, None)
-    for pack in PACKS[:6]:
+    for pack in PACKS[:9]:
         shards.push(pack)
     held = [shards.held_by(shard) for shard in range(3)]
     assert len(shards) == 3
