@@ -16,7 +16,7 @@ from apache_beam.transforms.window import FixedWindows, Sessions, SlidingWindows
 from crenel.encoding.encoder import Encoder
 from crenel.policy.secret import Secret
 from crenel.transforms import Anonymize, AnonymizeBounded
-from crenel.transforms._pack.payloads import concat, unified
+from crenel.transforms._pack.arrow_tables import concat, unified
 from tests.transforms.streams import Outcome, Stamped, as_dict, as_dicts, check, policy, rows, run
 
 

@@ -21,7 +21,8 @@ import pyarrow as pa
 from crenel.encoding.rows import Rows
 from crenel.seal import Seal
 from crenel.transforms._hold.event_order import ROWS, in_order
-from crenel.transforms._pack.payloads import Batch, conformed, unified
+from crenel.transforms._pack.arrow_tables import conformed, unified
+from crenel.transforms._pack.payloads import Batch
 from crenel.transforms._pack.row_pack import KIND, RowPack, joined, opened
 
 __all__ = ["Sealed", "SortSpace", "rows_in_order", "spill"]

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from crenel.engine import Kind, Releases
 from crenel.policy import Policy
 from crenel.transforms._hold.shard_holder import Departure
-from crenel.transforms._pack.payloads import Form, alone
+from crenel.transforms._pack.arrow_tables import alone
+from crenel.transforms._pack.payloads import Form
 from crenel.transforms._pack.row_options import RowOptions
 from crenel.transforms._publish.counts import Counts
 from crenel.transforms._publish.owner_records import OwnerRecords

@@ -16,7 +16,8 @@ from crenel.engine import Kind, Releases
 from crenel.policy import OnSuppress, Policy
 from crenel.policy.quasi_identifiers import Numeric, QuasiIdentifier, Range
 from crenel.transforms._hold.shard_holder import Departure
-from crenel.transforms._pack.payloads import Batch, Objects, own
+from crenel.transforms._pack.arrow_tables import own
+from crenel.transforms._pack.payloads import Batch, Objects
 from crenel.transforms._pack.perturb import published_as_floats
 
 #: Published values that are cached, per quasi-identifier.
