@@ -45,10 +45,10 @@ def test_a_stream_goes_on_as_if_it_had_not_come(method: str, at: int) -> None:
 
 def test_without_the_check_it_makes_all_others_late() -> None:
     """So the tests above can fail."""
-    found, known = (streamed(at, method="bastion", max_ahead="36500d") for at in (101, None))
+    found, known = (streamed(at, method="bastion", max_ahead="300000d") for at in (101, None))
     assert found.rejected == []
-    given = {row["number"] for row in GIVEN}
-    assert [left for left in found.published if left.value["number"] in given] != known.published
+    assert found.published[-1] != known.published[-1]
+    assert found.counter("alone") + len(found.suppressed) > len(known.suppressed) + 50
 
 
 def test_bounded_rows() -> None:
