@@ -230,6 +230,27 @@ def _enlargements_by_in_numpy(
 
 
 @bare
+def enlargements_of(space: Space, boxes: Boxes, at: int, columns: Array, enlargement: Array) -> None:
+    """Do the same for the first `enlargement.size` rows of `columns`, which lie side by side."""
+    n = enlargement.size
+    for i in range(n):
+        enlargement[i] = 0.0
+    for d in range(columns.shape[0]):
+        column = columns[d]
+        scale = space.dimensions[d].scale
+        lo, hi, node = boxes.lo[d, at], boxes.hi[d, at], boxes.node[d, at]
+        width = hi - lo
+        if space.dimensions[d].kind == INTERVAL:
+            for i in range(n):
+                enlargement[i] += scale * ((max(hi, column[i]) - min(lo, column[i])) - width)
+        else:
+            for i in range(n):
+                if column[i] < lo or column[i] > hi:
+                    new_lo, new_hi, _ = widen(space, d, lo, hi, node, column[i], column[i])
+                    enlargement[i] += scale * ((new_hi - new_lo) - width)
+
+
+@bare
 def enlargement_by_box(space: Space, boxes: Boxes, at: int, other: int) -> float:
     """Return how much the loss of box `at` grows if it takes box `other`."""
     los, his = boxes.lo, boxes.hi
