@@ -139,9 +139,7 @@ def test_a_worker_is_told_what_the_task_manager_says(tmp_path: Path) -> None:
     assert "job_name" in told["PIPELINE_OPTIONS"]
 
 
-def test_the_workers_of_a_stream_compile_before_they_take_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_workers_of_a_stream_compile_before_they_take_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiled in the middle of a bundle, kernels would hold up a checkpoint for a minute."""
     from apache_beam.runners.worker import sdk_worker_main
 
