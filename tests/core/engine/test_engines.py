@@ -114,7 +114,7 @@ def test_a_snapshot_is_of_the_declared_schema(name: str):
     declared = find(name).snapshot
     assert declared is not None
     package, _, file = declared.partition(":")
-    assert Schemas(package, (file,)).wrote(create_engine(policy).snapshot())
+    assert Schemas(package, (file,)).wrote(create_engine(policy).dump())
 
 
 # -- streams that are longer than Hypothesis draws -----------------------------------------------

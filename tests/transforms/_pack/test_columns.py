@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from crenel.transforms import published_schema
-from crenel.transforms._pack.payloads import alone
+from crenel.transforms._pack.arrow_tables import alone
 from tests.transforms._pack.test_rows import listed
 from tests.transforms.streams import anonymize, policy, rows, run
 
