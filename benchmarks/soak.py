@@ -114,6 +114,15 @@ class Run:
         return [line for line in self.log.read_text(errors="replace").splitlines() if "warning" not in line]
 
 
+@dataclass(frozen=True)
+class Completed:
+    """A checkpoint: where it is, when it began (seconds since the epoch), and how many bytes it has."""
+
+    path: str
+    began: float
+    size: int
+
+
 class World:
     """Everything that runs, and everything that can break.
 
@@ -181,11 +190,18 @@ class World:
         except (OSError, ValueError):
             return None
 
-    def completed(self) -> tuple[str, int] | None:
-        """The path and the size of the last checkpoint that was completed."""
+    def completed(self) -> Completed | None:
+        """The last checkpoint that was completed."""
         found = self.ask("/checkpoints")
         latest = found and found["latest"]["completed"]
-        return (latest["external_path"], latest["state_size"]) if latest else None
+        if not latest:
+            return None
+        return Completed(latest["external_path"], latest["trigger_timestamp"] / 1000, latest["state_size"])
+
+    def is_running(self) -> bool:
+        """Whether the cluster runs the job of the current run."""
+        found = self.ask("")
+        return found is not None and found["state"] == "RUNNING"
 
     def workers(self) -> dict[int, Any]:
         """The Python workers, each with its TaskManager."""
@@ -250,6 +266,7 @@ class World:
             self.check()
         self.savepoints += 1
         self.launch(path)
+        until(self.is_running, PATIENCE, self.check)
 
     def _stopped(self) -> str | None:
         """Try to stop the job once; return the path of the savepoint, or None while it is being restarted."""
@@ -290,11 +307,17 @@ def sequence(draw: random.Random) -> Iterator[str]:
 
 @dataclass
 class Recovery:
-    """When a fault was, and when the next checkpoint after it was complete."""
+    """When a fault came, and how long it took until a checkpoint that began later was complete."""
 
     kind: str
+    #: In seconds since the epoch.
     at: float
     seconds: float | None = None
+
+    def note(self, checkpoint: Completed, now: float) -> None:
+        """Note that a checkpoint is complete."""
+        if self.seconds is None and checkpoint.began > self.at:
+            self.seconds = now - self.at
 
 
 class Monitor(threading.Thread):
@@ -305,20 +328,18 @@ class Monitor(threading.Thread):
         self._world = world
         self._over = threading.Event()
         self._last = ""
-        self.sizes: list[tuple[float, int]] = []
+        self.sizes: list[int] = []
         self.recoveries: list[Recovery] = []
 
     def run(self) -> None:
         while not self._over.wait(1.0):
             found = self._world.completed()
-            if found is None or found[0] == self._last:
+            if found is None or found.path == self._last:
                 continue
-            now = time.monotonic()
-            self._last = found[0]
-            self.sizes.append((now, found[1]))
+            self._last = found.path
+            self.sizes.append(found.size)
             for recovery in self.recoveries:
-                if recovery.seconds is None:
-                    recovery.seconds = now - recovery.at
+                recovery.note(found, time.time())
 
     def stop(self) -> None:
         self._over.set()
@@ -342,7 +363,7 @@ def soak(world: World, *, minutes: float, every: float, rate: int, draw: random.
             time.sleep(0.5)
         kind = next(faults)
         log(began, kind)
-        monitor.recoveries.append(Recovery(kind, time.monotonic()))
+        monitor.recoveries.append(Recovery(kind, time.time()))
         FAULTS[kind](world)
         due = max(due + every, time.monotonic() + 1)
     while time.monotonic() < start + 60 * minutes:
@@ -382,18 +403,18 @@ def settle(world: World, began: float) -> dict[str, Any]:
     return judge.verdict()
 
 
-def growth(sizes: Sequence[tuple[float, int]]) -> dict[str, Any]:
+def growth(sizes: Sequence[int]) -> dict[str, Any]:
     """How checkpoints grew: the median sizes of the first and of the last fifth."""
     fifth = max(len(sizes) // 5, 1)
     return {
         "checkpoints": len(sizes),
-        "checkpoint_bytes_first": int(median(size for _, size in sizes[:fifth])),
-        "checkpoint_bytes_last": int(median(size for _, size in sizes[-fifth:])),
+        "checkpoint_bytes_first": int(median(sizes[:fifth])),
+        "checkpoint_bytes_last": int(median(sizes[-fifth:])),
     }
 
 
 def recoveries(found: Sequence[Recovery]) -> dict[str, dict[str, float]]:
-    """Seconds from a fault to the next complete checkpoint, by kind."""
+    """Seconds from a fault until a checkpoint that began later was complete, by kind."""
     by_kind: dict[str, list[float]] = defaultdict(list)
     for recovery in found:
         if recovery.seconds is not None:
@@ -417,7 +438,7 @@ def report(figures: dict[str, Any]) -> str:
         )
         for kind, times in sorted(figures["faults_by_kind"].items())
     ]
-    header = ("fault", "times", "s to next checkpoint (median)", "most")
+    header = ("fault", "times", "s until a new checkpoint (median)", "most")
     return f"{table(('soak', ''), plain)}\n\n{table(header, faults)}\n"
 
 

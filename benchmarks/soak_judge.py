@@ -46,25 +46,22 @@ class Reader:
         from confluent_kafka import Consumer, TopicPartition
 
         settings = {"group.id": "judge", "isolation.level": "read_uncommitted", "enable.auto.commit": False}
-        self._consumer = Consumer({"bootstrap.servers": kafka.address, "enable.partition.eof": True, **settings})
+        self._consumer = Consumer({"bootstrap.servers": kafka.address, **settings})
         partitions = self._consumer.list_topics(topic, 60).topics[topic].partitions
-        self._consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
-        self._partitions = len(partitions)
+        self._places = [TopicPartition(topic, number, 0) for number in partitions]
+        self._consumer.assign(self._places)
+        #: The next offset of each partition.
+        self._next = dict.fromkeys(partitions, 0)
 
     def read(self) -> list[Any]:
-        """The messages since the last call."""
+        """The messages since the last call, up to the ends that the topic has now."""
+        ends = {place.partition: self._consumer.get_watermark_offsets(place, 60)[1] for place in self._places}
         found: list[Any] = []
-        at_end: set[int] = set()
-        while len(at_end) < self._partitions:
-            messages = self._consumer.consume(5000, 1.0)
-            for message in messages:
+        while any(self._next[number] < end for number, end in ends.items()):
+            for message in self._consumer.consume(5000, 1.0):
                 if message.error() is None:
                     found.append(message)
-                    at_end.discard(message.partition())
-                else:
-                    at_end.add(message.partition())
-            if not messages and not found:
-                break  # the ends were reported before
+                    self._next[message.partition()] = message.offset() + 1
         return found
 
     def close(self) -> None:

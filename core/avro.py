@@ -1,5 +1,8 @@
 """State is stored as Avro, in its single-object encoding: a marker, the fingerprint of the schema, the record.
 
+A record is read only after its digest was checked (`seal`). What costs little is checked here all the same: above all
+sizes, since a kernel checks nothing that it is given.
+
 The fingerprint says which schema a record was written with. A later release that stores something else adds a schema
 (`castle.2.avsc`) and keeps the earlier ones, so that a savepoint survives the upgrade.
 """
@@ -8,6 +11,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from functools import cached_property
 from importlib import resources
 from typing import Any
@@ -19,7 +23,7 @@ from numpy.typing import NDArray
 
 from crenel.errors import SnapshotError
 
-__all__ = ["Schemas", "packed", "unpacked"]
+__all__ = ["Schemas", "expect", "packed", "unpacked"]
 
 _MARKER = b"\xc3\x01"
 _HEADER = len(_MARKER) + 8
@@ -86,7 +90,29 @@ def packed(array: NDArray[Any]) -> bytes:
     return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
 
 
-def unpacked(data: bytes, dtype: str = "<f8") -> NDArray[Any]:
-    """Return the array that `packed` wrote, in the machine's byte order. It can be written to."""
+def unpacked(data: bytes, dtype: str = "<f8", shape: tuple[int, ...] | None = None) -> NDArray[Any]:
+    """Return the array that `packed` wrote, in the machine's byte order. It can be written to.
+
+    Args:
+        data: The bytes.
+        dtype: The type of its elements.
+        shape: Its shape; without one it has one dimension, of any length.
+
+    Raises:
+        SnapshotError: There are more or fewer elements.
+    """
+    size = np.dtype(dtype).itemsize
+    expect(len(data) % size == 0 if shape is None else len(data) == size * math.prod(shape))
     stored = np.frombuffer(data, dtype)
-    return stored.astype(stored.dtype.newbyteorder("="))
+    return stored.astype(stored.dtype.newbyteorder("=")).reshape(shape or -1)
+
+
+def expect(is_met: bool) -> None:
+    """Refuse state that cannot be right.
+
+    Raises:
+        SnapshotError: The condition is not met.
+    """
+    if not is_met:
+        message = "The state is damaged: its parts do not fit each other."
+        raise SnapshotError(message)

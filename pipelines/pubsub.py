@@ -21,6 +21,7 @@ from apache_beam.metrics import Metrics
 from crenel.pipelines.command_errors import CommandError
 from crenel.policy import Policy
 from crenel.transforms import Anonymize
+from crenel.transforms._pack.element_coders import RECORD
 from crenel.transforms._publish.emitter import NAMESPACE
 from crenel.transforms.anonymize import with_outputs
 
@@ -73,8 +74,10 @@ def build(pipeline: beam.Pipeline, policy: Policy, topics: Topics) -> None:
     messages = pipeline | "Read" >> ReadFromPubSub(subscription=topics.source.removeprefix(SCHEME))
     parsed = messages | "Parse" >> with_outputs(_Parse(), _Parse.BROKEN, main="rows")
     rows = parsed.rows
-    rows.element_type = dict
+    rows.element_type = RECORD
     result = rows | "Anonymize" >> Anonymize(policy)
+    for output in (result.published, result.suppressed, result.rejected):
+        output.element_type = RECORD
     _send(result.published, "published", topics.published)
     if topics.suppressed is not None:
         _send(result.suppressed, "suppressed", topics.suppressed)

@@ -48,6 +48,9 @@ class Job:
     #: Beam's own flags.
     flags: Sequence[str] = ()
 
+    #: The method of the policy: workers of a stream compile its kernels before they take work.
+    method: str | None = None
+
     #: Says a line about the job, and shows a line of progress: on a cluster, what becomes of it.
     say: Callable[[str], None] = _silent
     show: Callable[[str], None] | None = None

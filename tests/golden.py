@@ -178,6 +178,7 @@ def write_shards() -> dict[str, Any]:
         "policy": policy.to_dict(),
         "snapshot": as_text(state.snapshot.value),
         "log": [as_text(op) for op in state.log.items],
+        "token": as_text(state.token.value or b""),
         "packs": packs[cut:],
     }
     cells.forget()
@@ -218,7 +219,7 @@ def gone_on(record: dict[str, Any]) -> list[dict[str, Any]]:
     state = cells.State()
     state.snapshot.value = as_bytes(record["snapshot"])
     state.log.items = [as_bytes(op) for op in record["log"]]
-    state.token.value = b"not of here"
+    state.token.value = as_bytes(record["token"])
     worker = cells.Worker(Policy.from_dict(record["policy"]))
     out: list[Any] = []
     for pack in record["packs"]:

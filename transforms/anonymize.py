@@ -17,9 +17,10 @@ from apache_beam.transforms.window import GlobalWindows, SlidingWindows
 from apache_beam.typehints.row_type import RowTypeConstraint
 
 from crenel.policy import Policy, PolicyError
-from crenel.policy.secret import secret_of
+from crenel.policy.secret import Secret, without_secret
 from crenel.transforms._hold.hold_step import HoldRows
 from crenel.transforms._hold.local_runners import held_apart, is_run_here, keep_keys_whole, warn_of_stale_state
+from crenel.transforms._pack.element_coders import RECORD
 from crenel.transforms._pack.pack_step import OVERLAPPING, REJECTED_FIELDS, PackBoundedRows, PackRows
 from crenel.transforms._pack.perturb import published_as_floats
 from crenel.transforms._pack.row_options import RowOptions
@@ -40,7 +41,8 @@ class Anonymized(NamedTuple):
     published: pvalue.PCollection
     #: The rows that no group of k persons was found for, with their exact values. For the owner alone.
     suppressed: pvalue.PCollection
-    #: The rows that could not be encoded: `row` (the whole row as JSON text), `field`, `reason`. For the owner alone.
+    #: The rows that could not be encoded: `row` (the whole row as JSON text), `field`, `reason`. And those that are too
+    #: far ahead of the clock; their `row` has the columns that the policy names, but for the person. For the owner.
     rejected: pvalue.PCollection
     #: One record per release, for the owner: `shard`, `kind`, `rows`, `persons`, `loss`, `moment` (the engine's clock,
     #: a Beam Timestamp: event time, or Beam's timestamp where the policy names no event time; None where rows have
@@ -106,7 +108,9 @@ class Anonymize(beam.PTransform):
     def expand(self, rows: pvalue.PCollection) -> Anonymized:
         """Pack, hold, publish."""
         # Drawn here, so that an object that is applied twice draws two: no two engines share a sequence.
-        self._secret = secret_of(self._policy)
+        self._secret = Secret.of(self._policy, is_here=is_run_here(rows))
+        #: What workers are told: neither the seed, nor where the secret is.
+        self._told = without_secret(self._policy)
         self._uid = uuid.uuid4().hex
         self._check_windows(rows.windowing)
         fields = _check_schema(self._policy, rows.element_type)
@@ -117,11 +121,11 @@ class Anonymize(beam.PTransform):
         packs.element_type = typehints.Tuple[int, bytes]
         held = self._hold(packs)
         for counts in (packed[COUNTS], held[COUNTS]):
-            counts.element_type = _DICT
+            counts.element_type = RECORD
         result = Anonymized(
             published=held[PUBLISHED],
             suppressed=held[SUPPRESSED],
-            rejected=packed[REJECTED],
+            rejected=(packed[REJECTED], held[REJECTED]) | "Rejected" >> beam.Flatten(),
             releases=held[RELEASES],
             trace=held[TRACE],
             counts=(packed[COUNTS], held[COUNTS]) | "Counts" >> beam.Flatten(),
@@ -130,7 +134,7 @@ class Anonymize(beam.PTransform):
         return result
 
     def _row_options(self, **given: Any) -> RowOptions:
-        return RowOptions(**given)
+        return RowOptions(**given, refuses=self._policy.most_ahead is not None)
 
     def _set_types(self, result: Anonymized, element_type: Any, fields: dict[str, Any] | None) -> None:
         order = self._options.order_column
@@ -141,7 +145,7 @@ class Anonymize(beam.PTransform):
         result.rejected.element_type = _record_type([*REJECTED_FIELDS, *numbered], fields)
         result.trace.element_type = _like_rows(element_type, fields, _DICT)
         result.releases.element_type = _like_rows(element_type, fields, _record_type(RELEASE_FIELDS, fields))
-        result.counts.element_type = _DICT
+        result.counts.element_type = RECORD
 
     def _check_windows(self, windowing: Any) -> None:
         """Refuse windows in which groups cannot be formed, or which publish a row again."""
@@ -163,7 +167,7 @@ class Anonymize(beam.PTransform):
     def _hold(self, packs: pvalue.PCollection) -> Any:
         warn_of_stale_state(packs.pipeline)
         keep_keys_whole(packs.pipeline)
-        hold = HoldRows(self._policy, self._secret, self._uid, self._record, self._options)
+        hold = HoldRows(self._told, self._secret, self._uid, self._record, self._options)
         return held_apart(packs) | "Hold" >> hold_outputs(hold)
 
     def _pack(self, rows: pvalue.PCollection) -> PackRows:
@@ -172,7 +176,7 @@ class Anonymize(beam.PTransform):
         pack = PackBoundedRows if rows.is_bounded and is_global and has_time else PackRows
         one_key = self._has_one_key(rows)
         return pack(
-            self._policy, self._secret, self._record, self._options, one_key=one_key, overlapping=self._overlapping
+            self._told, self._secret, self._record, self._options, one_key=one_key, overlapping=self._overlapping
         )
 
     def _has_one_key(self, rows: pvalue.PCollection) -> bool:
@@ -182,7 +186,7 @@ class Anonymize(beam.PTransform):
 
 def hold_outputs(step: beam.DoFn) -> beam.PTransform:
     """HOLD with its outputs."""
-    return with_outputs(step, SUPPRESSED, RELEASES, TRACE, COUNTS, main=PUBLISHED)
+    return with_outputs(step, SUPPRESSED, REJECTED, RELEASES, TRACE, COUNTS, main=PUBLISHED)
 
 
 def with_outputs(step: beam.DoFn, *tags: str, main: str) -> beam.PTransform:

@@ -85,7 +85,7 @@ class AnonymizeBounded(Anonymize):
         return super().expand(rows)
 
     def _row_options(self, **given: Any) -> RowOptions:
-        options = RowOptions(**given)
+        options = super()._row_options(**given)
         by_number = options.row_number is not None and self._policy.event_time is None
         if by_number and self._policy.delay is not None:
             message = (
@@ -100,9 +100,9 @@ class AnonymizeBounded(Anonymize):
 
     def _hold(self, packs: pvalue.PCollection) -> Any:
         if self._space is not None:
-            spilled = packs | "Spill" >> beam.ParDo(SpillRows(self._space, self._options.tie_breaker))
+            spilled = packs | "Spill" >> beam.ParDo(SpillRows(self._space, self._options.tie_breaker, self._secret))
             spilled.element_type = packs.element_type
             packs = spilled
         grouped = packs | "Group" >> beam.GroupByKey()
-        hold = HoldGroupedRows(self._policy, self._secret, self._record, self._options, self._space)
+        hold = HoldGroupedRows(self._told, self._secret, self._record, self._options, self._space)
         return grouped | "Hold" >> hold_outputs(hold)

@@ -8,6 +8,9 @@ A runner tells a step that a checkpoint is complete by finalizing bundles. Flink
 then, also those after the checkpoint's barrier: so one finalization proves nothing. But a probe that is sent after a
 first one was confirmed is confirmed by a later checkpoint, whose barrier came after everything that was written before
 the first. See `CONFIRMATIONS`.
+
+What waits is sealed: a pack when it is gathered, and its number when it is written. It is opened only if it is as it
+was, under its own key, and if no other is missing.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -35,7 +38,13 @@ from apache_beam.transforms.window import GlobalWindow, GlobalWindows
 from apache_beam.utils import windowed_value
 from apache_beam.utils.timestamp import Timestamp
 
+from crenel.avro import expect
+from crenel.errors import Rejected
+from crenel.policy import Policy
+from crenel.policy.secret import Secret
+from crenel.seal import TAG, Seal, compare
 from crenel.transforms._hold.local_runners import is_local
+from crenel.transforms._pack.element_coders import CarriedCoder, unpickles
 
 __all__ = ["CONFIRMATIONS", "Durable"]
 
@@ -45,8 +54,12 @@ __all__ = ["CONFIRMATIONS", "Durable"]
 CONFIRMATIONS = 3
 
 _SENT, _PROBES = "sent", "probes"
+#: What is sealed: a pack, the number that it has in the bag, and the token.
+_PACK, _ENTRY, _STATE = "crenel.durable", "crenel.outbox", "crenel.outbox.is"
 #: The number of a pack in the bag, so that sorting bytes sorts packs.
 _NUMBER = struct.Struct(">Q")
+#: Bytes before a pack in the bag: its number, and a digest.
+_HEAD = _NUMBER.size + TAG
 #: The most elements of a pack.
 _MOST = 500
 #: Seconds after which a probe is sent again: a failure may have lost it.
@@ -54,6 +67,8 @@ _PATIENCE = 60.0
 _GLOBAL = (GlobalWindow(),)
 #: The token of a ledger that is being changed: no state has it.
 _OPEN = b""
+#: A token: random bytes, and the numbers of the first pack that waits and of the next one.
+_TOKEN = struct.Struct(">8sQQ")
 
 
 class Durable(beam.PTransform):
@@ -67,21 +82,35 @@ class Durable(beam.PTransform):
     On Flink, leave `num_concurrent_checkpoints` at 1 and `load_balance_bundles` off: while keys move between processes
     nothing is ever confirmed.
 
+    Elements are stored by the coder of their type. Elements of no type, or of one that Beam would pickle, must be of
+    values that rows may have, too: numbers, text, moments, and lists, dicts and NamedTuples of these.
+
     Args:
         keys: The number of keys, which runners may process side by side.
         confirmations: The number of checkpoints that elements wait for.
         period: Seconds between two checks of what was confirmed, while elements wait.
+        policy: Names the secret that what waits is sealed with. Without one, a key is drawn and stored beside what
+            waits: damage is then found, but not a forger.
     """
 
-    def __init__(self, *, keys: int = 8, confirmations: int = CONFIRMATIONS, period: float = 1.0) -> None:
+    def __init__(
+        self,
+        *,
+        keys: int = 8,
+        confirmations: int = CONFIRMATIONS,
+        period: float = 1.0,
+        policy: Policy | None = None,
+    ) -> None:
         super().__init__()
         self._keys = keys
         self._confirmations = confirmations
         self._period = period
+        self._policy = policy
 
     def expand(self, elements: pvalue.PCollection) -> pvalue.PCollection:
         """Gather elements, keep them, emit them."""
-        coder = IterableCoder(coders.get_coder(elements.element_type or Any))
+        coder = coders.get_coder(elements.element_type or Any)
+        coder = IterableCoder(CarriedCoder() if unpickles(coder) else coder)
         # Local runners replay nothing, and leave timers of processing time pending at the end.
         is_here = is_local(elements.pipeline)
         if is_here and isinstance(elements.windowing.windowfn, GlobalWindows):
@@ -90,28 +119,44 @@ class Durable(beam.PTransform):
         everywhere = elements | "Everywhere" >> beam.WindowInto(GlobalWindows())
         if is_here:
             return everywhere
-        packs = everywhere | "Gather" >> beam.ParDo(Gather(coder, self._keys))
+        secret = _drawn() if self._policy is None else Secret.of(self._policy, is_here=False)
+        packs = everywhere | "Gather" >> beam.ParDo(Gather(coder, self._keys, secret))
         packs.element_type = typehints.Tuple[int, bytes]
-        outbox = beam.ParDo(Outbox(uuid.uuid4().hex, self._confirmations, self._period))
+        outbox = beam.ParDo(Outbox(uuid.uuid4().hex, self._confirmations, self._period, secret=secret))
         outbox.label = "ParDo"
         kept = packs | "Outbox" >> outbox.with_outputs(_PROBES, main=_SENT)
         kept[_PROBES].element_type = typehints.Tuple[str, int, str, int]
         kept[_SENT].element_type = bytes
-        _ = kept[_PROBES] | "Probe" >> beam.ParDo(Probe())
-        sent = kept[_SENT] | "Open" >> beam.FlatMap(coder.decode)
+        nothing = kept[_PROBES] | "Probe" >> beam.ParDo(Probe())
+        nothing.element_type = bytes
+        sent = kept[_SENT] | "Open" >> beam.ParDo(Open(coder, secret))
         sent.element_type = elements.element_type
         return sent
+
+
+def _drawn() -> Secret:
+    return Secret.given(secrets.token_bytes(32), is_drawn=True)
 
 
 class Gather(beam.DoFn):
     """Packs elements within a bundle, so that Beam's cost per element is paid per pack.
 
     Packs get random keys, and the elements of a pack are in random order: their own order would tell their shards.
+
+    Args:
+        coder: Writes lists of elements.
+        keys: The number of keys.
+        secret: Keys the seal of packs; by default one is drawn.
     """
 
-    def __init__(self, coder: Coder, keys: int) -> None:
+    def __init__(self, coder: Coder, keys: int, secret: Secret | None = None) -> None:
         self._coder = coder
         self._keys = keys
+        self._secret = secret or _drawn()
+
+    def setup(self) -> None:
+        """Prepare what does not travel."""
+        self._seal = self._secret.seal
 
     def start_bundle(self) -> None:
         """Begin without elements: a bundle that failed leaves none."""
@@ -128,17 +173,50 @@ class Gather(beam.DoFn):
         """Emit the pack."""
         if self._elements:
             random.SystemRandom().shuffle(self._elements)
-            pack = secrets.randbelow(self._keys), self._coder.encode(self._elements)
-            yield windowed_value.create(pack, self._latest, _GLOBAL)
+            pack = self._seal.close(_PACK, self._encoded())
+            yield windowed_value.create((secrets.randbelow(self._keys), pack), self._latest, _GLOBAL)
             self.start_bundle()
+
+    def _encoded(self) -> bytes:
+        try:
+            data: bytes = self._coder.encode(self._elements)
+        except Rejected as rejected:
+            message = f"Durable: an element holds a {rejected.reason}. Give elements a type that has a coder."
+            raise TypeError(message) from None
+        return data
+
+
+class Open(beam.DoFn):
+    """Emits the elements of packs.
+
+    Args:
+        coder: Reads lists of elements.
+        secret: The one that packs were sealed with; by default one is drawn, which opens what carries its own key.
+    """
+
+    def __init__(self, coder: Coder, secret: Secret | None = None) -> None:
+        self._coder = coder
+        self._secret = secret or _drawn()
+
+    def setup(self) -> None:
+        """Prepare what does not travel."""
+        self._seal = self._secret.seal
+
+    def process(self, pack: bytes) -> Iterable[Any]:
+        """Open a pack, if it is as it was gathered."""
+        elements: Iterable[Any] = self._coder.decode(self._seal.open(_PACK, pack))
+        return elements
 
 
 @dataclass(eq=False)
 class Ledger:
     """The ledger of one key: which of its packs a checkpoint has. A process knows it, and no state can."""
 
-    #: The number of the next pack.
+    #: The numbers of the first pack that waits, and of the next one.
+    first: int
     next: int
+    #: The seal of the state.
+    seal: Seal
     #: The token in the state, if nobody else has changed that. A bundle that fails leaves `_OPEN`, which fits no state.
     token: bytes = _OPEN
     #: Tells this ledger from others of the same key.
@@ -183,7 +261,7 @@ class Ledgers:
         self._lock = threading.Lock()
         self._ledgers: dict[tuple[str, int], Ledger] = {}
 
-    def open(self, key: tuple[str, int], token: bytes | None, next_number: Callable[[], int]) -> Ledger:
+    def open(self, key: tuple[str, int], token: bytes | None, new: Callable[[], Ledger]) -> Ledger:
         """Return the ledger if it fits the state, else a new one, in which nothing is confirmed.
 
         Packs of restored state are in a checkpoint, and could be emitted at once. But nothing tells them from those of
@@ -192,7 +270,7 @@ class Ledgers:
         with self._lock:
             ledger = self._ledgers.get(key)
             if ledger is None or token is None or ledger.token != token:
-                ledger = self._ledgers[key] = Ledger(next_number())
+                ledger = self._ledgers[key] = new()
             ledger.token = _OPEN
             return ledger
 
@@ -234,6 +312,7 @@ class Outbox(beam.DoFn):
         confirmations: The number of checkpoints that packs wait for.
         period: Seconds between two checks.
         clock: Tells the time, in seconds.
+        secret: Keys the seal of the state; by default one is drawn.
     """
 
     WAITING = BagStateSpec("waiting", BytesCoder())
@@ -241,11 +320,23 @@ class Outbox(beam.DoFn):
     LOOK = TimerSpec("look", TimeDomain.REAL_TIME)
     END = TimerSpec("end", TimeDomain.WATERMARK)
 
-    def __init__(self, uid: str, confirmations: int, period: float, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        uid: str,
+        confirmations: int,
+        period: float,
+        clock: Callable[[], float] = time.time,
+        secret: Secret | None = None,
+    ) -> None:
         self._uid = uid
         self._confirmations = confirmations
         self._period = period
         self._clock = clock
+        self._secret = secret or _drawn()
+
+    def setup(self) -> None:
+        """Prepare what does not travel."""
+        self._seal = self._secret.seal
 
     def process(
         self,
@@ -261,8 +352,8 @@ class Outbox(beam.DoFn):
             look.set(self._next_look())
             end.set(GlobalWindow().max_timestamp())
         ledger = self._ledger(key, waiting, token)
-        waiting.add(_NUMBER.pack(ledger.write()) + pack)
-        self._turn(ledger, token)
+        waiting.add(self._head(key, ledger.seal, ledger.write(), pack) + pack)
+        self._turn(key, ledger, token)
         yield from self._probe(key, ledger)
 
     @on_timer(LOOK)
@@ -277,13 +368,13 @@ class Outbox(beam.DoFn):
         ledger = self._ledger(key, waiting, token)
         below = ledger.durable(self._confirmations)
         if below:
-            yield from self._emit(waiting, below)
+            yield from self._emit(key, ledger, waiting, below)
         if below == ledger.next:
             token.clear()
             LEDGERS.forget((self._uid, key))
             return
         look.set(self._next_look())
-        self._turn(ledger, token)
+        self._turn(key, ledger, token)
         yield from self._probe(key, ledger)
 
     @on_timer(END)
@@ -294,28 +385,57 @@ class Outbox(beam.DoFn):
         token: Any = beam.DoFn.StateParam(TOKEN),
     ) -> Iterator[Any]:
         """Emit everything: at the end of time, timers of processing time fire no more (Flink)."""
-        yield from self._emit(waiting, self._ledger(key, waiting, token).next)
+        ledger = self._ledger(key, waiting, token)
+        yield from self._emit(key, ledger, waiting, ledger.next)
         token.clear()
         LEDGERS.forget((self._uid, key))
 
-    def _emit(self, waiting: Any, below: int) -> Iterator[bytes]:
-        packs = sorted(waiting.read())  # a bag has no order; each pack begins with its number
+    def _emit(self, key: int, ledger: Ledger, waiting: Any, below: int) -> Iterator[bytes]:
+        entries = self._entries(key, ledger, waiting)
         waiting.clear()
-        for pack in packs:
-            if _NUMBER.unpack_from(pack)[0] < below:
-                yield pack[_NUMBER.size :]
+        for number, entry in enumerate(entries, ledger.first):
+            if number < below:
+                yield entry[_HEAD:]
             else:
-                waiting.add(pack)
+                waiting.add(entry)
+        ledger.first = below
 
     def _ledger(self, key: int, waiting: Any, token: Any) -> Ledger:
-        def next_number() -> int:
-            return max((_NUMBER.unpack_from(pack)[0] for pack in waiting.read()), default=-1) + 1
+        stored = token.read()
 
-        return LEDGERS.open((self._uid, key), token.read(), next_number)
+        def new() -> Ledger:
+            first = after = 0
+            seal = self._seal
+            if stored is not None:
+                seal = seal.of(stored)
+                _, first, after = _TOKEN.unpack(seal.open(_STATE, stored, b"%d" % key))
+            ledger = Ledger(first, after, seal)
+            self._entries(key, ledger, waiting)
+            return ledger
 
-    def _turn(self, ledger: Ledger, token: Any) -> None:
+        return LEDGERS.open((self._uid, key), stored, new)
+
+    def _entries(self, key: int, ledger: Ledger, waiting: Any) -> list[bytes]:
+        """Read the packs that wait, each with its number; all of them must be there.
+
+        Raises:
+            SnapshotError: one is missing, too many, or was changed.
+        """
+        entries = sorted(waiting.read())  # a bag has no order; each pack begins with its number
+        expect(len(entries) == ledger.next - ledger.first)
+        for number, entry in enumerate(entries, ledger.first):
+            compare(entry[:_HEAD], self._head(key, ledger.seal, number, entry[_HEAD:]))
+        return entries
+
+    def _head(self, key: int, seal: Seal, number: int, pack: bytes) -> bytes:
+        """Make what comes before a pack in the bag: its number, and a digest of that and of the pack's own digest."""
+        own = pack[: self._seal.of(pack).size]
+        return _NUMBER.pack(number) + seal.mark(_ENTRY, b"%d" % key, _NUMBER.pack(number), own)
+
+    def _turn(self, key: int, ledger: Ledger, token: Any) -> None:
         """Write a new token, so that a ledger that does not fit the state is noticed."""
-        ledger.token = secrets.token_bytes(8)
+        body = _TOKEN.pack(secrets.token_bytes(8), ledger.first, ledger.next)
+        ledger.token = ledger.seal.close(_STATE, body, b"%d" % key)
         token.write(ledger.token)
 
     def _probe(self, key: int, ledger: Ledger) -> Iterator[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -92,6 +92,14 @@ class Trace:
     def __len__(self) -> int:
         """Count the rows."""
         return len(self.row)
+
+    def take(self, places: npt.NDArray[np.intp]) -> Trace:
+        """Return the rows at these places, in this order."""
+        taken: dict[str, Any] = {}
+        for name in (column.name for column in fields(self)):
+            column = getattr(self, name)
+            taken[name] = None if column is None else column[places]
+        return Trace(**taken)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

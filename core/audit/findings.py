@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from crenel.audit import matching, measures
-from crenel.audit.evidence import SAMPLED_OUT, SUPPRESSED, Evidence
+from crenel.audit.evidence import SAMPLED_OUT, SUPPRESSED, Evidence, Input
 from crenel.audit.exact import Exact, leaving
 from crenel.audit.measures import rounded
 from crenel.audit.report import Report
@@ -21,6 +21,9 @@ __all__ = ["Accounts", "Crowd", "Findings"]
 Ints = npt.NDArray[np.integer[Any]]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
+
+#: In a stream of this many rows for each shard, no shard is without a row.
+_FEW = 64
 
 
 class Accounts(NamedTuple):
@@ -168,7 +171,22 @@ class Findings:
         elif not self.star and self.given.suppressed is None:
             lacking = "Give --suppressed to tell lost rows from suppressed rows."
             return Accounts(None, more, lacking)
+        elif 0 < lost <= self._perhaps_ahead(given):
+            return Accounts(None, more, "Give --trace to tell lost rows from rows that were too far ahead (max_ahead).")
         return Accounts(lost, more)
+
+    def _perhaps_ahead(self, given: Input) -> int:
+        """Count the rows that the run may have refused because no row of their shard had come near them in time.
+
+        They follow a silence longer than `max_ahead`. Of several shards, one may be silent while others are not.
+        """
+        most, time = self.policy.most_ahead, np.sort(given.rows.time)
+        if most is None or not len(time):
+            return 0
+        before = np.arange(len(time)) - np.searchsorted(time, time - most)
+        few = 1 if self.policy.shards == 1 else _FEW * self.policy.shards
+        silent = np.flatnonzero((before < few) & (time - time[0] > most))
+        return len(time) - int(silent[0]) if len(silent) else 0
 
     def _accounts_by_class(self) -> tuple[int, int]:
         """Count the missing and the surplus rows of each class. A suppressed row that never arrived is surplus."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import compress
@@ -56,6 +56,14 @@ class Encoded:
 
     #: The rejected rows, by position.
     rejected: tuple[Rejection, ...]
+
+    def without(self, refused: Iterable[Rejection]) -> Encoded:
+        """Reject more rows. One that is rejected already keeps its first reason."""
+        more = {rejection.index: rejection for rejection in refused}
+        found = {rejection.index: rejection for rejection in self.rejected}
+        stays = np.flatnonzero(~np.isin(self.kept, list(more)))
+        rejected = tuple(sorted({**more, **found}.values()))
+        return Encoded(self.rows.take(stays), self.kept[stays], rejected)
 
 
 class Encoder:

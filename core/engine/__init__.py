@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from crenel.encoding.rows import Rows
     from crenel.engine.contract import Engine, Kind, Release, Releases, SnapshotError
     from crenel.policy import Policy
+    from crenel.policy.secret import Secret
 
 __all__ = ["Engine", "Kind", "Release", "Releases", "Rows", "SnapshotError", "create_engine"]
 
@@ -41,7 +42,7 @@ _HOME = {
 }
 
 
-def create_engine(policy: Policy, *, secret: bytes | None = None, shard: bytes = b"") -> Engine:
+def create_engine(policy: Policy, *, secret: bytes | Secret | None = None, shard: bytes = b"") -> Engine:
     """Make an engine that holds no rows yet.
 
     Args:
@@ -53,17 +54,19 @@ def create_engine(policy: Policy, *, secret: bytes | None = None, shard: bytes =
     Raises:
         PolicyError: the policy names a secret that does not exist or is unfit, or its method cannot be loaded.
     """
-    from crenel.policy.secret import secret_of
+    from crenel.policy.secret import Secret
 
     if secret is None or policy.seed is not None:
-        secret = secret_of(policy)
-    hidden = hashlib.blake2b(secret, digest_size=32).digest()
-    key = hashlib.blake2b(shard, key=hidden, digest_size=32, person=b"crenel.engine").digest()
+        secret = Secret.of(policy)
+    elif isinstance(secret, bytes):
+        secret = Secret.given(secret)
+    key = hashlib.blake2b(shard, key=secret.root, digest_size=32, person=b"crenel.engine").digest()
     engine: Engine = policy.declaration.load_engine()(policy, key)
     if policy.reorders:
         from crenel.engine.reorder import Reordered
 
-        return Reordered(engine, policy)
+        engine = Reordered(engine, policy)
+    engine.is_drawn = secret.is_drawn
     return engine
 
 

@@ -24,7 +24,7 @@ from crenel.engine.kernels.generator import draw
 from crenel.engine.kernels.group_boxes import shuffle_groups
 from crenel.engine.kernels.reusable_boxes import find_containing, keep_box
 from crenel.engine.reusable import count_stored, empty_boxes, grown_boxes, is_weaker, restore_boxes, stored_boxes
-from crenel.engine.space import check_rows, fingerprint, own, set_domains, space_of
+from crenel.engine.space import check_rows, fingerprint, own, restore_domains, space_of
 from crenel.policy import Policy
 from crenel.policy.parameters import Reuse
 
@@ -404,7 +404,7 @@ class Buffered(Engine, Generic[_Parameters]):
 
     # --- Snapshots ---
 
-    def snapshot(self) -> bytes:
+    def dump(self) -> bytes:
         """Return the complete state of the engine, including its random generator."""
         record = {
             "method": self._policy.method,
@@ -424,8 +424,8 @@ class Buffered(Engine, Generic[_Parameters]):
         }
         return _SCHEMAS.encode(record)
 
-    def restore(self, data: bytes) -> None:
-        """Take over the state of the engine that `snapshot` was called on.
+    def load(self, data: bytes) -> None:
+        """Take over the state of the engine that `dump` was called on.
 
         Reusable boxes are forgotten if the policy now asks for a stronger guarantee.
         """
@@ -434,7 +434,7 @@ class Buffered(Engine, Generic[_Parameters]):
         self._random = generator(record["key"], record["draws"])
         self._numbers["draws"] = record["draws"]
         self._arrivals, self._released, self._clock = record["arrivals"], record["released"], record["clock"]
-        set_domains(self._space, unpacked(record["domain_lo"]), unpacked(record["domain_hi"]))
+        restore_domains(self._space, record)
         self._restore_held(record["held"])
         self._restore_boxes(record)
         self._leaving = []
@@ -463,9 +463,11 @@ class Buffered(Engine, Generic[_Parameters]):
             raise SnapshotError(message)
 
     def _restore_held(self, held: dict[str, bytes]) -> None:
-        columns: dict[str, Any] = {name: unpacked(held[name], "<i8") for name in held if name not in ("qi", "hopeless")}
-        rows = len(columns["number"])
-        columns["sensitive"] = columns["sensitive"].reshape(rows, len(self._policy.sensitive))
-        columns["qi"] = unpacked(held["qi"]).reshape(rows, len(self._policy.quasi_identifiers))
-        columns["hopeless"] = unpacked(held["hopeless"], "?")
+        rows = len(unpacked(held["number"], "<i8"))
+        columns: dict[str, Any] = {
+            name: unpacked(held[name], "<i8", (rows,)) for name in ("number", "person", "time", "deadline")
+        }
+        columns["sensitive"] = unpacked(held["sensitive"], "<i8", (rows, len(self._policy.sensitive)))
+        columns["qi"] = unpacked(held["qi"], shape=(rows, len(self._policy.quasi_identifiers)))
+        columns["hopeless"] = unpacked(held["hopeless"], "?", (rows,))
         self._hold_only(Held(**columns))

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from crenel.avro import packed
+from crenel.avro import packed, unpacked
 from crenel.encoding.rows import Rows
 from crenel.engine.contract import Engine, Releases, SnapshotError
 from crenel.engine.kernels import compiler
@@ -108,6 +108,14 @@ class Compiled(Engine):
                 "columns it was taken under: policy.quasi_identifiers, policy.sensitive or the use of t has changed."
             )
             raise SnapshotError(message)
+
+    def _unpacked_rows(self, held: Mapping[str, bytes], names: Iterable[str]) -> dict[str, NDArray[Any]]:
+        """Return held rows that were stored: these columns, the sensitive ones, and the quasi-identifiers."""
+        rows = len(unpacked(held["number"], "<i8"))
+        columns: dict[str, NDArray[Any]] = {name: unpacked(held[name], "<i8", (rows,)) for name in names}
+        columns["sensitive"] = unpacked(held["sensitive"], "<i8", (rows, len(self._policy.sensitive)))
+        columns["qi"] = unpacked(held["qi"], shape=(rows, self._dimensions))
+        return columns
 
     def _resume(self, record: Mapping[str, Any], names: Iterable[str]) -> None:
         """Take over numbers that were stored."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -12,8 +13,12 @@ from numpy.typing import NDArray
 
 from crenel.encoding.rows import Rows
 from crenel.errors import SnapshotError
+from crenel.seal import Seal
 
 __all__ = ["Engine", "Kind", "Release", "Releases", "SnapshotError"]
+
+#: What a snapshot is, to its seal.
+_KIND = "crenel.engine"
 
 
 class Kind(IntEnum):
@@ -138,6 +143,9 @@ class Releases:
 class Engine(ABC):
     """A method running on one shard's rows. It keeps the seven promises that `docs/design.md` lists."""
 
+    #: Whether the engine's secret was drawn for it alone, so that no other engine has the same key.
+    is_drawn: bool = False
+
     @abstractmethod
     def push(self, rows: Rows) -> Releases:
         """Take rows that arrive in this order, and return what became due."""
@@ -154,17 +162,43 @@ class Engine(ABC):
     def next_deadline(self) -> int | None:
         """Return the moment at which `advance` must be called next, or None."""
 
-    @abstractmethod
     def snapshot(self) -> bytes:
-        """Return the complete state of the engine, including its random generator."""
+        """Return the complete state of the engine, with a digest under a key of the engine's own."""
+        return self._seal().close(_KIND, self.dump())
 
-    @abstractmethod
     def restore(self, data: bytes) -> None:
-        """Take over the state of the engine that `snapshot` was called on.
+        """Check the digest, and take over the state of the engine that `snapshot` was called on.
+
+        The digest shows that the snapshot is of an engine of the same secret and shard. Where a secret is drawn for
+        each engine (`create_engine` without a secret), the snapshot carries the key: its digest shows damage, but not
+        who has written it.
 
         Raises:
-            SnapshotError: The snapshot was taken from another method or under other quasi-identifiers, or is damaged.
+            SnapshotError: The snapshot was taken from another method, under other quasi-identifiers or another secret,
+                or is damaged.
         """
+        self.load(self._seal().open(_KIND, data))
+
+    @abstractmethod
+    def dump(self) -> bytes:
+        """Return the complete state of the engine, including its random generator, for a caller that protects it."""
+
+    @abstractmethod
+    def load(self, data: bytes) -> None:
+        """Take over the state of the engine that `dump` was called on. It must be as `dump` returned it.
+
+        Raises:
+            SnapshotError: It is of another method or of other quasi-identifiers.
+        """
+
+    @property
+    @abstractmethod
+    def key(self) -> bytes:
+        """The key of the random generator. Keep it secret."""
+
+    def _seal(self) -> Seal:
+        key = hashlib.blake2b(key=self.key, digest_size=32, person=b"crenel.snapshot").digest()
+        return Seal(key, carried=self.is_drawn)
 
     @property
     @abstractmethod

@@ -37,7 +37,7 @@ class Draws:
 
 def generator(key: bytes, draws: int = 0) -> Random:
     """Return the generator with this key, after `draws` words of its keystream were used."""
-    random = Random(key=unpacked(key, "<u4"), block=np.zeros(WORDS, dtype=np.uint32))
+    random = Random(key=unpacked(key, "<u4", (8,)), block=np.zeros(WORDS, dtype=np.uint32))
     if draws % WORDS:  # at the beginning of a block, the next draw computes it
         chacha20_block(random, draws // WORDS)
     return random

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from crenel.avro import Schemas, packed, unpacked
+from crenel.avro import Schemas, expect, packed, unpacked
 from crenel.encoding.rows import Rows
 from crenel.engine.contract import Engine, Release, Releases
 from crenel.policy import Policy
@@ -87,7 +87,7 @@ class Reordered(Engine):
     @property
     def key(self) -> bytes:
         """The generator's key. Keep it secret."""
-        return self._method.key  # type: ignore[attr-defined,no-any-return]
+        return self._method.key
 
     def push(self, rows: Rows) -> Releases:  # noqa: D102 - as in the contract
         before = self._arrivals
@@ -126,14 +126,14 @@ class Reordered(Engine):
             _, number = heapq.heappop(self._order)
             output.add(number, self._decided.pop(number), release)
 
-    def snapshot(self) -> bytes:  # noqa: D102 - as in the contract
+    def dump(self) -> bytes:  # noqa: D102 - as in the contract
         order = sorted(self._order)
         # A release is one object that its rows share. Number them in the order of the rows that wait.
         releases = list({id(r): r for _, n in order if (r := self._decided.get(n)) is not None}.values())
         place = {id(release): i for i, release in enumerate(releases)}
         decided = [place[id(self._decided[n])] if n in self._decided else _UNDECIDED for _, n in order]
         record = {
-            "method": self._method.snapshot(),
+            "method": self._method.dump(),
             "arrivals": self._arrivals,
             "number": packed(np.array([number for _, number in order], "<i8")),
             "time": packed(np.array([time for time, _ in order], "<i8")),
@@ -147,15 +147,17 @@ class Reordered(Engine):
         }
         return _SCHEMAS.encode(record)
 
-    def restore(self, data: bytes) -> None:  # noqa: D102 - as in the contract
+    def load(self, data: bytes) -> None:  # noqa: D102 - as in the contract
         record = _SCHEMAS.decode(data)
-        self._method.restore(record["method"])
+        self._method.load(record["method"])
         self._arrivals = record["arrivals"]
         numbers = unpacked(record["number"], "<i8").tolist()
-        times = unpacked(record["time"], "<i8").tolist()
+        times = unpacked(record["time"], "<i8", (len(numbers),)).tolist()
         self._order = list(zip(times, numbers, strict=True))  # sorted, and so a heap
         waiting = list(self._waiting(record))
-        decided = unpacked(record["decided"], "<i8").tolist()
+        places = unpacked(record["decided"], "<i8", (len(numbers),))
+        expect(places.min(initial=0) >= _UNDECIDED and places.max(initial=_UNDECIDED) < len(waiting))
+        decided = places.tolist()
         self._decided = {number: waiting[at] for number, at in zip(numbers, decided, strict=True) if at != _UNDECIDED}
 
     def _waiting(self, record: dict[str, Any]) -> Releases:
@@ -167,11 +169,11 @@ class Reordered(Engine):
             rows=np.zeros(0, dtype=np.int64),
             offsets=np.zeros(n + 1, dtype=np.int64),
             kind=kind,
-            lo=unpacked(record["lo"], "<f8").reshape(n, self._dimensions),
-            hi=unpacked(record["hi"], "<f8").reshape(n, self._dimensions),
-            loss=unpacked(record["loss"], "<f8"),
-            persons=unpacked(record["persons"], "<i8"),
+            lo=unpacked(record["lo"], "<f8", (n, self._dimensions)),
+            hi=unpacked(record["hi"], "<f8", (n, self._dimensions)),
+            loss=unpacked(record["loss"], "<f8", (n,)),
+            persons=unpacked(record["persons"], "<i8", (n,)),
             moment=none,
             arrivals=none,
-            group=unpacked(record["group"], "<i8"),
+            group=unpacked(record["group"], "<i8", (n,)),
         )

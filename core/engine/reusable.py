@@ -72,11 +72,11 @@ def restore_boxes(boxes: ReusableBoxes, numbers: NDArray[Any], stored: Mapping[s
     total = count_stored(stored)
     count = min(total, len(boxes.table))
     newest = slice(total - count, None)
-    boxes.lo[:count] = unpacked(stored["lo"]).reshape(total, boxes.lo.shape[1])[newest]
-    boxes.hi[:count] = unpacked(stored["hi"]).reshape(total, boxes.hi.shape[1])[newest]
-    boxes.histogram[:count] = unpacked(stored["histogram"], "<i8").reshape(total, *boxes.histogram.shape[1:])[newest]
+    for name in ("lo", "hi"):
+        getattr(boxes, name)[:count] = unpacked(stored[name], shape=(total, boxes.lo.shape[1]))[newest]
+    boxes.histogram[:count] = unpacked(stored["histogram"], "<i8", (total, *boxes.histogram.shape[1:]))[newest]
     for name, dtype in _STORED.items():
-        boxes.table[name][:count] = unpacked(stored[name], dtype)[newest]
+        boxes.table[name][:count] = unpacked(stored[name], dtype, (total,))[newest]
     numbers["reusable"], numbers["reusable_oldest"] = count, 0
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from crenel.avro import packed
+from crenel.avro import packed, unpacked
 from crenel.encoding.rows import Rows
 from crenel.engine.kernels.box_geometry import DIMENSION, INTERVAL, NODE, RADIX, TREE, Space
 from crenel.policy import Policy
@@ -72,6 +73,12 @@ def set_domains(space: Space, lo: NDArray[np.float64], hi: NDArray[np.float64]) 
     width = hi - lo + dimensions["cell"]
     dimensions["scale"] = 0.0
     np.divide(dimensions["share"], width, out=dimensions["scale"], where=width > 0.0)
+
+
+def restore_domains(space: Space, record: Mapping[str, Any]) -> None:
+    """Set the domains that a record has stored."""
+    count = (len(space.dimensions),)
+    set_domains(space, unpacked(record["domain_lo"], shape=count), unpacked(record["domain_hi"], shape=count))
 
 
 def fingerprint(policy: Policy, space: Space) -> bytes:

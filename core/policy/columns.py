@@ -26,6 +26,7 @@ Ints: TypeAlias = NDArray[np.int64]
 #: For each value the reason of its rejection, or None; None instead of the array if no value was rejected.
 Reasons: TypeAlias = NDArray[np.object_] | None
 
+AHEAD = "too far ahead of the clock (max_ahead)"
 MISSING = "missing"
 MISSING_QUASI_IDENTIFIER = "missing (method partition takes rows with holes)"
 NO_COLUMN = "no such column"

@@ -32,8 +32,11 @@ from crenel.policy.sensitive import Sensitive
 
 __all__ = ["FrozenDict", "OnSuppress", "Policy", "PolicyError", "Sensitive", "ShardBy"]
 
-#: Where a secret may be: an environment variable, or a file by its absolute path.
-_SECRET = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*|file:/.+", re.ASCII)
+#: Where a secret may be: an environment variable, a file by its absolute path, or a version of a secret in Google's
+#: Secret Manager. The version has a number: `latest` would change under a running pipeline.
+_SECRET = re.compile(
+    r"env:[A-Za-z_][A-Za-z0-9_]*|file:/.+|gcp:projects/[^/]+/secrets/[^/]+/versions/[1-9][0-9]*", re.ASCII
+)
 
 
 class OnSuppress(Enum):
@@ -108,6 +111,9 @@ class Policy:
     #: Microseconds by which the clock stays behind the latest event time, because rows may be out of order.
     disorder: int
 
+    #: Microseconds by which a row may be ahead of the latest event time; None: as many as `delay`.
+    max_ahead: int | None
+
     #: The name of the method.
     method: str
 
@@ -126,8 +132,8 @@ class Policy:
     #: The seed of all random draws, for tests: an attacker can guess a seed.
     seed: int | None = field(repr=False)
 
-    #: Where to read the secret that random draws start from: `env:NAME` or `file:PATH`. None, and no seed: a secret is
-    #: drawn when the pipeline is built.
+    #: Where to read the secret that random draws start from: `env:NAME`, `file:PATH` or `gcp:VERSION`. None, and no
+    #: seed: a secret is drawn when the pipeline is built.
     secret: str | None
 
     def __init__(
@@ -145,6 +151,7 @@ class Policy:
         delay: int | str | dt.timedelta | None = None,
         delay_rows: int | None = None,
         disorder: int | str | dt.timedelta = 0,
+        max_ahead: int | str | dt.timedelta | None = None,
         method: str = "bastion",
         parameters: Any = None,
         on_suppress: OnSuppress | str = OnSuppress.DROP,
@@ -164,6 +171,11 @@ class Policy:
     def tick(self) -> int:
         """Microseconds that deadlines and published moments are multiples of: see `tick_of`."""
         return tick_of(self.delay)
+
+    @property
+    def most_ahead(self) -> int | None:
+        """Microseconds by which a row may be ahead of the latest event time; None if the clock decides nothing."""
+        return self.delay if self.delay is None or self.max_ahead is None else self.max_ahead
 
     @property
     def declaration(self) -> Method:
@@ -231,7 +243,7 @@ class Policy:
         for key in given:
             if key not in known:
                 problems.unknown("", key, [f.name for f in dataclasses.fields(cls)])
-        for name in ("delay", "disorder"):
+        for name in ("delay", "disorder", "max_ahead"):
             if isinstance(given.get(name), int) and given.get(name) != 0:
                 # Python objects count microseconds, which nobody who reads a file would guess.
                 problems.must(name, A_DURATION, given[name])
@@ -263,6 +275,7 @@ class Policy:
             "delay": None if self.delay is None else format_duration(self.delay),
             "delay_rows": self.delay_rows,
             "disorder": format_duration(self.disorder),
+            "max_ahead": None if self.max_ahead is None else format_duration(self.max_ahead),
             "method": self.method,
             "parameters": _parameters_spec(self.parameters),
             "on_suppress": self.on_suppress.value,
@@ -300,6 +313,7 @@ _DEFAULTS: dict[str, Any] = {
     "delay": None,
     "delay_rows": None,
     "disorder": 0,
+    "max_ahead": None,
     "method": "bastion",
     "parameters": None,
     "on_suppress": OnSuppress.DROP,
@@ -440,6 +454,9 @@ class _Check:
     def disorder(self, value: Any) -> int:
         return 0 if value is None else a_duration(self.problems, "disorder", value, at_least=0)
 
+    def max_ahead(self, value: Any) -> int | None:
+        return None if value is None else a_duration(self.problems, "max_ahead", value, at_least=1)
+
     def method(self, value: Any) -> str:
         try:
             self.declaration = methods.find(value)
@@ -495,7 +512,8 @@ class _Check:
             # The value may be the secret itself, so it is not repeated.
             self.problems.add(
                 "secret",
-                "must be env:NAME or file:/PATH (an absolute path): it says where the secret is, and never holds it.",
+                "must be env:NAME, file:/PATH (an absolute path) or gcp:projects/P/secrets/S/versions/N: it says where "
+                "the secret is, and never holds it.",
             )
             return None
         return value

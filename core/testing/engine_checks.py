@@ -17,7 +17,7 @@ import numpy as np
 
 from crenel.audit import Report, audit
 from crenel.encoding.rows import Rows
-from crenel.engine.contract import Engine, Kind, Releases
+from crenel.engine.contract import Engine, Kind, Releases, SnapshotError
 from crenel.policy import Policy
 from crenel.testing.engine_streams import Advance, Call, Case, Push, apply, run, with_watermarks
 
@@ -394,25 +394,43 @@ def check_replay(case: Case) -> None:
         expect_same(replayed, Releases.concat(parts[start:]), f"if the stream is replayed from call {start}")
 
 
+def check_damage(case: Case) -> None:
+    """A snapshot that was damaged, or taken from another shard, is refused, and changes nothing."""
+    engine, fresh = case.engine(), case.engine()
+    engine.push(case.rows.slice(0, len(case.rows) // 2))
+    stored, before = engine.snapshot(), fresh.snapshot()
+    wrong = [replace(case, shard=b"another shard").engine().snapshot(), stored[:-1], stored + b"\0"]
+    for place in range(0, len(stored), -(-len(stored) // 50)):
+        wrong.append(stored[:place] + bytes([stored[place] ^ 1]) + stored[place + 1 :])
+    for data in wrong:
+        try:
+            fresh.restore(data)
+        except SnapshotError:
+            pass
+        else:
+            expect(False, "A snapshot that is damaged, or of another shard, must be refused with a SnapshotError.")
+    expect(fresh.snapshot() == before, "A snapshot that is refused must change nothing.")
+
+
 def check_key(case: Case) -> None:
     """The generator starts from the key alone: that of the secret and the shard, or of the policy's own seed."""
     expect_same(run(case), run(case), "if the same rows come again")
     unseeded = replace(case, policy=replace(case.policy, seed=None))
     stored = {
-        replace(unseeded, secret=secret, shard=shard).engine().snapshot()
+        replace(unseeded, secret=secret, shard=shard).engine().dump()
         for secret in (b"one", b"two")
         for shard in (b"", b"a", b"b")
     }
     expect(
         len(stored) == 6,
-        "Engines of different secrets or shards must have different snapshots: a snapshot must include the random "
-        "generator, which must start from the key that the engine is given.",
+        "Engines of different secrets or shards must have different states: what an engine dumps must include the "
+        "random generator, which must start from the key that the engine is given.",
     )
     seeded = replace(case, policy=replace(case.policy, seed=7, secret=None))
     expect_same(run(seeded), run(replace(seeded, secret=b"another secret")), "if the policy has a seed")
     other = replace(seeded, shard=b"another shard")
-    differs = seeded.engine().snapshot() != other.engine().snapshot()
-    expect(differs, "Engines of different shards must have different snapshots, also if the policy has a seed.")
+    differs = seeded.engine().dump() != other.engine().dump()
+    expect(differs, "Engines of different shards must have different states, also if the policy has a seed.")
 
 
 def check_no_aliasing(case: Case) -> None:
@@ -603,6 +621,7 @@ PROMISES: dict[str, tuple[Check, ...]] = {
         check_old_watermarks,
         check_snapshots,
         check_replay,
+        check_damage,
         check_key,
         check_no_aliasing,
         check_releases_stay,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from hashlib import blake2b
 from typing import IO, Any, NoReturn
 
@@ -37,7 +37,7 @@ __all__ = ["read"]
 Ints = NDArray[np.int64]
 Tick = Callable[[int], None]
 
-_KINDS = {"cluster": 0, "reuse": 1, "suppressed": 2, "sampled_out": 3}
+_KINDS = {"cluster": 0, "reuse": 1, "suppressed": 2, "sampled_out": 3, "ahead": 4}
 _KEY = np.array([0x6372656E656C, 0x6175646974], dtype=np.uint64)
 #: Stands for a missing moment: no moment is this far away.
 _NEVER = np.iinfo(np.int64).min
@@ -77,7 +77,35 @@ def read(
         trace=None if trace is None else _trace(_find([trace]), tick),
         reported=None if releases is None else _reported(_find([releases]), tick),
     )
-    return evidence if evidence.trace is None else _as_released(policy, evidence, evidence.trace)
+    if evidence.trace is None:
+        return evidence
+    taken, left = _without_refused(policy, evidence.input, evidence.trace)
+    return _as_released(policy, replace(evidence, input=taken), left)
+
+
+def _without_refused(policy: Policy, given: Input | None, trace: Trace) -> tuple[Input | None, Trace]:
+    """Count rows among the rejected ones that the run refused because they were too far ahead of the clock.
+
+    The trace is believed only where that can be: no row of the shard that was taken may lie within `max_ahead` before
+    such a row. All others count as lost.
+    """
+    refused, most = trace.kind == _KINDS["ahead"], policy.most_ahead
+    left = trace.take(np.flatnonzero(~refused))
+    if given is None or most is None or not refused.any():
+        return given, left
+    time = np.full(given.total, _NEVER)
+    time[given.number] = given.rows.time
+    known = (trace.row >= 0) & (trace.row < given.total)
+    at = np.where(known, time[np.where(known, trace.row, 0)], _NEVER)
+    believed: list[int] = []
+    for shard in np.unique(trace.shard[refused]):
+        here = trace.shard == shard
+        taken = np.sort(at[here & ~refused])
+        rows, times = trace.row[here & refused], at[here & refused]
+        near = np.searchsorted(taken, times, side="right") - np.searchsorted(taken, times - most)
+        believed += rows[near == 0].tolist()
+    fit = np.flatnonzero(~np.isin(given.number, believed))
+    return replace(given, rows=given.rows.take(fit), kept=given.kept[fit], number=given.number[fit]), left
 
 
 def _as_released(policy: Policy, evidence: Evidence, trace: Trace) -> Evidence:
@@ -87,9 +115,7 @@ def _as_released(policy: Policy, evidence: Evidence, trace: Trace) -> Evidence:
     holds for suppressed rows. If the numbers of rows differ, the files do not belong together and stay as they are.
     """
     order = np.lexsort([trace.release, trace.shard])
-    columns: dict[str, Any] = {field.name: getattr(trace, field.name) for field in fields(Trace)}
-    columns = {name: None if column is None else column[order] for name, column in columns.items()}
-    moved = Trace(**columns)
+    moved = trace.take(order)
     leave, hidden = leaving(policy, trace), trace.kind == _KINDS["suppressed"]
     return replace(
         evidence,

@@ -156,6 +156,8 @@ def _deadlines(policy: Policy) -> Iterator[Finding]:
         yield _warn("disorder is not less than delay, so rows are held at least twice as long as delay.")
     if policy.delay is None and policy.disorder:
         yield _note("disorder has no effect without delay.")
+    if policy.delay is None and policy.max_ahead is not None:
+        yield _note("max_ahead has no effect without delay.")
 
 
 def _sampling(policy: Policy) -> Iterator[Finding]:

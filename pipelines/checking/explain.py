@@ -212,6 +212,10 @@ def _deadline(policy: Policy) -> Iterator[str]:
             f"Event times may be {spoken(policy.disorder)} out of order (disorder): the clock is that much behind the "
             "latest event time seen, unless the watermark is later."
         )
+    yield (
+        f"A row that is more than {spoken(policy.most_ahead or 0)} ahead of the latest event time (max_ahead) waits "
+        "until other rows confirm its time, or is rejected."
+    )
 
 
 def _memory(policy: Policy) -> str:

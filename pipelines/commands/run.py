@@ -237,6 +237,7 @@ def _run_kafka(arguments: argparse.Namespace, policy: Policy) -> int:
             workers=arguments.workers,
             flags=[*_flags(arguments), *([] if local else ["--streaming"])],
             endless=True,
+            method=policy.method,
         )
         watch = run_summary.watching if sys.stderr.isatty() else None
         try:
@@ -315,7 +316,12 @@ def _size(text: str) -> int:
 
 
 def launcher(
-    name: str, *, workers: int | None = None, flags: Sequence[str] = (), endless: bool = False
+    name: str,
+    *,
+    workers: int | None = None,
+    flags: Sequence[str] = (),
+    endless: bool = False,
+    method: str | None = None,
 ) -> Callable[[Callable[[Any], None], int], int]:
     """A function that launches a pipeline on the runner of this name, and leaves this thread free for Ctrl-C.
 
@@ -325,6 +331,7 @@ def launcher(
         flags: Beam's flags.
         endless: Whether the input has no end. On this machine the first Ctrl-C then stops the input, and the pipeline
             releases the rows it holds.
+        method: The method of the policy.
 
     Raises:
         CommandError: Beam does not know a flag.
@@ -342,6 +349,7 @@ def launcher(
             shards=shards,
             workers=workers,
             flags=flags,
+            method=method,
             say=status_line.say,
             show=status_line.show if sys.stderr.isatty() else None,
             stop=stop,

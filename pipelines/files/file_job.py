@@ -40,6 +40,7 @@ from crenel.pipelines.files.writable_values import WritableValues
 from crenel.policy import Policy
 from crenel.policy.checks import suggestion
 from crenel.transforms import AnonymizeBounded, Anonymized, Counts
+from crenel.transforms._pack.element_coders import RECORD, use_for_batches
 from crenel.transforms._pack.pack_step import as_text, batch_rows
 from crenel.transforms._pack.text_columns import named_columns
 from crenel.transforms._publish.counts import Spread
@@ -56,7 +57,7 @@ ROW = "crenel: row"
 _REJECTED_ROWS = 4096
 
 #: The manifest is the records of one key.
-_RECORD = typehints.Tuple[int, typehints.Dict[str, Any]]
+_RECORD = typehints.Tuple[int, RECORD]
 
 #: Launches a pipeline: given how to build it, and its shards; returns its workers.
 Launch = Callable[[Callable[[Any], None], int], int]
@@ -232,14 +233,17 @@ def _launched(
     policy: Policy,
 ) -> int:
     def build(pipeline: beam.Pipeline) -> None:
-        reading = _ReadFile(scratch, WritableValues(policy))
+        use_for_batches()
+        reading = _ReadFile(scratch, sources, WritableValues(policy))
         # If there are several, `Create` reshuffles them, so that workers share them.
-        files = pipeline | "Files" >> beam.Create(list(sources))
+        files = pipeline | "Files" >> beam.Create(list(range(len(sources))))
         read = files | "Read" >> with_outputs(reading, _ReadFile.FILES, REJECTED, main="rows")
         rows, records = read["rows"], [read[_ReadFile.FILES]]
         rows.element_type = pa.RecordBatch
         result: Anonymized = rows | "Anonymize" >> anonymize
+        read[REJECTED].element_type = result.rejected.element_type = RECORD
         rejected = (read[REJECTED], result.rejected) | "All rejected" >> beam.Flatten()
+        rejected.element_type = RECORD
         for name in outputs:
             written = rejected if name == REJECTED else getattr(result, name)
             records.append(written | f"Write {name}" >> beam.ParDo(_WriteParts(name, scratch)))
@@ -279,13 +283,14 @@ class _ReadFile(beam.DoFn):
 
     FILES = "files"
 
-    def __init__(self, scratch: Scratch, writable: WritableValues) -> None:
+    def __init__(self, scratch: Scratch, sources: Sequence[Source], writable: WritableValues) -> None:
         self._scratch = scratch
+        self._sources = list(sources)
         self._writable = writable
 
-    def process(self, source: Source) -> Iterator[Any]:
+    def process(self, number: int) -> Iterator[Any]:
         """Read a file."""
-        rows = 0
+        source, rows = self._sources[number], 0
         columns: dict[str, None] = {}
         refused = Counts()
         for part in self._parts(source):

@@ -21,7 +21,7 @@ from crenel.pipelines.files.readers import STANDARD
 from crenel.pipelines.files.scratch import Scratch
 from crenel.pipelines.files.write_errors import cannot_write
 from crenel.policy import Policy
-from crenel.transforms._pack.payloads import conformed, unified
+from crenel.transforms._pack.arrow_tables import conformed, unified
 from crenel.transforms._publish.emitter import PUBLISHED, REJECTED, RELEASES, TRACE
 from crenel.transforms._publish.owner_records import RELEASES_SCHEMA, TRACE_SCHEMA
 from crenel.transforms._publish.publisher import Publisher

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from crenel.pipelines.files.formats import FORMATS, TableError
 from crenel.pipelines.files.readers import Source, open_file
 from crenel.policy import Policy, columns
-from crenel.transforms._pack.payloads import concat
+from crenel.transforms._pack.arrow_tables import concat
 from crenel.transforms._pack.text_columns import TextColumns, numbers
 
 __all__ = ["read", "read_for"]

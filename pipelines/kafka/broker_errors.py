@@ -30,7 +30,11 @@ _OF_THE_RECORD = (
 
 #: What to do, by the name of the error.
 _ADVICE: dict[str, str] = {
-    **dict.fromkeys(_UNKNOWN, "The topic does not exist, or was deleted: create it, and run again."),
+    **dict.fromkeys(
+        _UNKNOWN,
+        "The topic does not exist, or was deleted: create it. A run on Flink then goes on by itself; start any other "
+        "again.",
+    ),
     **dict.fromkeys(
         ("TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED"),
         "The broker knows this client and does not let it use the topic: change the broker's ACLs, or log in as "

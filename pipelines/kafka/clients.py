@@ -54,7 +54,7 @@ def consumer(topic: Topic) -> Any:
         {
             "isolation.level": "read_committed",
             "queued.max.messages.kbytes": _FETCHED,
-            **dict(topic.settings),
+            **topic.client_options(),
             "bootstrap.servers": topic.servers,
             "group.id": "crenel",
             "enable.auto.commit": False,
@@ -77,7 +77,7 @@ def producer(topic: Topic, heard: list[str] | None = None) -> Any:
     own: dict[str, Any] = {"bootstrap.servers": topic.servers, "enable.idempotence": True}
     if heard is not None:
         own["error_cb"] = lambda error: heard.append(error.str())
-    return _library().Producer({"linger.ms": "20", **dict(topic.settings), **own}, logger=_LOGGER)
+    return _library().Producer({"linger.ms": "20", **topic.client_options(), **own}, logger=_LOGGER)
 
 
 class _Shared:
@@ -107,7 +107,7 @@ def shared_producer(topic: Topic) -> Any:
 def _admin(topic: Topic) -> Any:
     from confluent_kafka.admin import AdminClient
 
-    settings: dict[str, Any] = {**dict(topic.settings), "bootstrap.servers": topic.servers}
+    settings: dict[str, Any] = {**topic.client_options(), "bootstrap.servers": topic.servers}
     return _SHARED.get("admin", topic, lambda: AdminClient(settings, logger=_LOGGER))
 
 

@@ -10,10 +10,11 @@ from typing import Any
 from crenel.errors import Rejected
 from crenel.pipelines.kafka.broker_errors import InputLost, is_unknown_topic, refusal
 from crenel.pipelines.kafka.clients import consumer
-from crenel.pipelines.kafka.output_fit import OutputFit
-from crenel.pipelines.kafka.owner_text import shortened, value_as_text
+from crenel.pipelines.kafka.messages.output_fit import OutputFit
+from crenel.pipelines.kafka.messages.owner_text import shortened, value_as_text
+from crenel.pipelines.kafka.messages.values import Unreadable, values
+from crenel.pipelines.kafka.steady_time import SteadyTime
 from crenel.pipelines.kafka.topics import Topic
-from crenel.pipelines.kafka.values import Unreadable, values
 from crenel.policy import Policy, columns
 from crenel.runners import JobFailed
 from crenel.transforms._pack.pack_step import as_text
@@ -73,7 +74,7 @@ class PartitionReader:
         self._clock = clock
         #: The offset of the next record.
         self.position = position
-        self._latest: int | None = None
+        self._time = SteadyTime(policy.most_ahead, clock)
         #: Since when there has been nothing more to read, when the broker was last asked whether that is still so, and
         #: when it last said so.
         self._end_since: float | None = None
@@ -159,15 +160,14 @@ class PartitionReader:
         misfit = None if self._fit is None else self._fit.problem(row, len(value))
         if misfit is not None:
             return Refused({"row": shortened(as_text(row)), "field": misfit[0], "reason": misfit[1]}, at)
-        if self._latest is None or at > self._latest:
-            self._latest = at
+        self._time.see(at)
         return Row(row, at)
 
     def _sent(self, message: Any) -> int:
         """The time of the message itself."""
         kind, millis = message.timestamp()
         if kind == self._kafka.TIMESTAMP_NOT_AVAILABLE:
-            return self._latest or 0
+            return self._time.latest or 0
         return clamped(int(millis) * 1000)
 
     def _event_time(self, row: dict[str, Any], message: Any) -> int:
@@ -182,7 +182,7 @@ class PartitionReader:
         date: its next row will be recent. Only the broker's own word counts, and only a fresh one: a partition that
         cannot be read is not silent, and neither is one with an uncommitted transaction.
         """
-        known = None if self._latest is None else self._latest - self._policy.disorder
+        known = None if self._time.latest is None else self._time.latest - self._policy.disorder
         now = self._clock()
         if self._end_since is not None and now - self._end_since >= self._topic.idle:
             self._ask(now)

@@ -25,10 +25,10 @@ from apache_beam.pvalue import TaggedOutput
 from crenel.pipelines.files.scratch import Scratch
 from crenel.pipelines.kafka import dead_letters
 from crenel.pipelines.kafka.dead_letters import DEAD, DeadLetters
-from crenel.pipelines.kafka.owner_text import shortened
+from crenel.pipelines.kafka.messages.owner_text import shortened
+from crenel.pipelines.kafka.messages.values import JsonValues, Unfit, values
 from crenel.pipelines.kafka.sender import HEADER, Record, Sender
 from crenel.pipelines.kafka.topics import Topic
-from crenel.pipelines.kafka.values import JsonValues, Unfit, values
 from crenel.transforms._pack.pack_step import Rejections, as_text
 from crenel.transforms._publish.emitter import NAMESPACE, PUBLISHED, REJECTED, RELEASES, SUPPRESSED
 
@@ -117,7 +117,7 @@ class WriteRecords(beam.DoFn):
     def setup(self) -> None:
         """Create what cannot be pickled."""
         self._sent = Metrics.counter(NAMESPACE, "sent")
-        self._died = Metrics.counter(NAMESPACE, DEAD)
+        self._died = Metrics.counter(NAMESPACE, "dead letters")
         self._dead = DeadLetters(self._folder)
         self._lost = 0
         topics = {name: place for name, place in self._outputs.items() if isinstance(place, Topic)}

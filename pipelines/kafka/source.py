@@ -14,7 +14,7 @@ from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils import windowed_value
 from apache_beam.utils.timestamp import Duration, Timestamp
 
-from crenel.pipelines.kafka.output_fit import OutputFit
+from crenel.pipelines.kafka.messages.output_fit import OutputFit
 from crenel.pipelines.kafka.partition_ranges import FOREVER, Partition, Partitions, Watermarks
 from crenel.pipelines.kafka.partition_reader import PartitionReader, Refused, Row
 from crenel.pipelines.kafka.topic_watch import TopicWatch

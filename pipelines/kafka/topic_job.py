@@ -25,21 +25,23 @@ from crenel.pipelines.files.file_job import Launch, Outcome
 from crenel.pipelines.files.scratch import Scratch
 from crenel.pipelines.kafka import clients
 from crenel.pipelines.kafka.dead_letters import DEAD
+from crenel.pipelines.kafka.messages.values import derived, values
 from crenel.pipelines.kafka.partition_ranges import Partition, elements
 from crenel.pipelines.kafka.sink import EncodeRows, WriteRecords
 from crenel.pipelines.kafka.source import ReadPartition
 from crenel.pipelines.kafka.topics import Topic, is_topic
-from crenel.pipelines.kafka.values import derived, values
 from crenel.policy import Policy
+from crenel.policy.secret import without_secret
 from crenel.runners import JobFailed
 from crenel.transforms import Counts
+from crenel.transforms._pack.element_coders import RECORD
 from crenel.transforms._publish.emitter import PUBLISHED, REJECTED, RELEASES, SUPPRESSED
 from crenel.transforms.anonymize import Anonymize, with_outputs
 from crenel.transforms.durable import Durable
 
 __all__ = ["Request", "build", "run"]
 
-_ROW = typehints.Dict[str, Any]
+_ROW = RECORD
 _RECORD = typehints.Tuple[str, bytes, bytes]
 _LINES = (".jsonl", ".ndjson", ".json")
 #: The names of the counts among the notes of a run.
@@ -198,7 +200,7 @@ def build(
     # Without checkpoints to delay, the shortest calls let the runner choose the partition that is behind.
     source = ReadPartition(
         request.source,
-        request.policy,
+        without_secret(request.policy),
         1.0 if scratch is None else 0.0,
         published if isinstance(published, Topic) else None,
     )
@@ -206,6 +208,8 @@ def build(
     rows, unreadable = read["rows"], read[REJECTED]
     rows.element_type = unreadable.element_type = _ROW
     result = rows | "Anonymize" >> Anonymize(request.policy)
+    for output in (result.published, result.suppressed, result.rejected, result.releases):
+        output.element_type = _ROW
     found = {PUBLISHED: result.published, SUPPRESSED: result.suppressed, RELEASES: result.releases}
     encoded, misfits = [], []
     for name in (name for name in found if name in request.outputs):
@@ -217,10 +221,10 @@ def build(
         encoded.append(_encode(everyone, REJECTED, request.outputs[REJECTED])[0])
     everything = encoded | "Together" >> beam.Flatten()
     everything.element_type = _RECORD
-    durable = everything | "Durable" >> Durable(keys=request.policy.shards)
+    durable = everything | "Durable" >> Durable(keys=request.policy.shards, policy=request.policy)
     _ = durable | "Write" >> beam.ParDo(WriteRecords(request.outputs, request.dead_letters, scratch))
     if scratch is not None:
-        counts = unreadable | "Count unreadable" >> beam.Map(_unreadable)
+        counts = unreadable | "Count unreadable" >> beam.Map(_unreadable).with_output_types(_ROW)
         _ = (counts, result.counts) | "All counts" >> beam.Flatten() | "Add up" >> beam.ParDo(_AddUp(scratch))
         _ = misfits | "All misfits" >> beam.Flatten() | "Count misfits" >> beam.ParDo(_CountMisfits(scratch))
 

@@ -4,23 +4,31 @@
 
 An option with a dot in its name is one of librdkafka's (`security.protocol=SASL_SSL`). Put passwords
 into a file of such options, named by `config`: other users of the machine can see a command line.
+Better still, say where a password is (`sasl.password=env:NAME`, `file:/PATH`): then it does not travel
+with the job, and each worker reads it for itself.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from crenel.errors import INCURABLE, SecretError
 from crenel.pipelines.command_errors import CommandError
 from crenel.policy.checks import suggestion
 from crenel.policy.durations import parse_duration
+from crenel.policy.secret import read_reference
 
 __all__ = ["SCHEME", "Topic", "is_topic"]
 
 SCHEME = "kafka://"
+
+#: The value of an option that says where the value is.
+_REFERENCE = re.compile(r"(env|file|gcp):.+")
 
 #: Options of librdkafka that a run sets itself.
 _OWN = {
@@ -77,6 +85,26 @@ class Topic:
         """Name the topic, without options: they may contain passwords."""
         return f"{SCHEME}{self.servers}/{self.name}"
 
+    def client_options(self) -> dict[str, str]:
+        """Return librdkafka's options for a client that is made here, with the values that are only referred to.
+
+        Raises:
+            SecretError: one of these is not here.
+        """
+        return {name: self._value(name, value) for name, value in self.settings}
+
+    def _value(self, name: str, value: str) -> str:
+        if not _REFERENCE.fullmatch(value):
+            return value
+        try:
+            return read_reference(value, "on this machine").decode().rstrip("\r\n")
+        except LookupError as error:
+            msg = f"{self!r}: {name} {error}"
+            raise SecretError(msg) from None
+        except UnicodeDecodeError:
+            msg = f"{self!r}: {name} names {value}, which is no text."
+            raise SecretError(msg) from None
+
     @classmethod
     def of(cls, url: str, *, read: bool = False) -> Topic:
         """The topic that a URL names.
@@ -111,6 +139,7 @@ class Topic:
         if "schema_id" in given:
             given["schema_id"] = _schema_id(plain, given["schema_id"])
         topic = cls(servers=parts.netloc, name=name, settings=settings, **given)
+        topic._check_references()
         topic._check_avro()
         if topic.schema is not None:
             topic = replace(topic, schema_text=_text(plain, topic.schema, needed=read))
@@ -118,6 +147,13 @@ class Topic:
             topic = replace(topic, schema_texts=_texts(plain, topic.schemas))
         topic._check_ids(read=read)
         return topic
+
+    def _check_references(self) -> None:
+        """Require what is referred to: the broker is asked from here, too, before a job begins."""
+        try:
+            self.client_options()
+        except SecretError as error:
+            raise CommandError(str(error).removesuffix(INCURABLE).rstrip()) from None
 
     def _check_avro(self) -> None:
         named = self.schema_id is not None or self.schemas is not None

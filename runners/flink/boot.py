@@ -3,6 +3,9 @@
 A TaskManager calls it with the worker's name and with the address of the service that tells the rest. Everything that
 the job needs must be installed beside it: packages that are staged with a job are not unpacked. A worker logs to a file
 of its own in `$CRENEL_WORKER_LOGS`, which only its owner may read, because error messages may contain rows.
+
+The kernels of the method that `$CRENEL_COMPILED_METHOD` names are compiled before the worker takes work. A worker that
+compiled them later, in the middle of a bundle, would hold up a checkpoint for as long as the compiler takes.
 """
 
 from __future__ import annotations
@@ -12,13 +15,16 @@ import os
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-__all__ = ["LOGS", "main"]
+__all__ = ["COMPILED", "LOGS", "main"]
 
 #: The environment variable that names the folder of the workers' logs.
 LOGS = "CRENEL_WORKER_LOGS"
+#: The environment variable that names the method whose kernels are compiled first.
+COMPILED = "CRENEL_COMPILED_METHOD"
 
 #: Seconds that a TaskManager has to answer.
 _PATIENCE = 60.0
@@ -31,10 +37,21 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--provision_endpoint", required=True, help="the service that tells the worker what to do")
     said, _ = parser.parse_known_args(given)
     _log_to(_log_of(said.id))
+    compile_kernels(os.environ.get(COMPILED))
     os.environ.update(environment(said.id, provision(said.id, said.provision_endpoint)))
     from apache_beam.runners.worker import sdk_worker_main
 
     sdk_worker_main.main(sys.argv)
+
+
+def compile_kernels(method: str | None) -> None:
+    """Compile the kernels of a method, or load them from disk."""
+    if method:
+        from crenel.engine import precompile
+
+        # What is wrong with the method, the step that uses it can say better.
+        with suppress(Exception):
+            precompile.compile_family([method])
 
 
 def provision(worker: str, endpoint: str) -> Any:

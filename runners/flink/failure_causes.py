@@ -23,6 +23,9 @@ class Cause:
     sentence: str
     #: Whether a restart cannot cure it.
     is_permanent: bool = False
+    #: Whether it lies in the code, a row or an installation, rather than in what was lost or is full: if it comes again
+    #: and again, no restart cures it either.
+    is_a_mistake: bool = False
 
 
 #: What a trace of Java says, and what it means; the first that is found counts.
@@ -37,14 +40,31 @@ _MARKS: tuple[tuple[str, str], ...] = (
     ("is no longer reachable", "A TaskManager was lost."),
     ("Heartbeat of TaskManager", "A TaskManager was lost."),
     ("RemoteTransportException", "A TaskManager was lost."),
+    ("RecipientUnreachableException", "A TaskManager was lost."),
     ("The TaskExecutor is shutting down", "A TaskManager was lost."),
     ("disconnect from JobManager responsible", "A TaskManager was lost."),
     ("connection to the JobManager", "The JobManager was lost."),
     ("loses leadership", "The JobManager was lost."),
-    ("Process died with exit code", "A worker process could not be started, or ended at once."),
     ("SDK Harness connection lost", "A worker process was lost."),
     ("StatusRuntimeException: CANCELLED", "A worker process was lost."),
     ("StatusRuntimeException: UNAVAILABLE", "A worker process was lost."),
+    ("Could not restore keyed state backend", "The state of a task could not be restored from its checkpoint."),
+    ("Could not restore operator state backend", "The state of a task could not be restored from its checkpoint."),
+)
+
+#: What a trace says if a worker cannot be started.
+_NO_WORKER = (
+    ("Cannot run program", "A TaskManager cannot start workers: install crenel on its machine, in the same folder."),
+    (
+        "Process died with exit code",
+        "A worker process ended at once: its log, on the machine of its TaskManager, says why.",
+    ),
+)
+
+#: Errors of Python that lie in the code or in a row. Others may lie in the machine or the network.
+_MISTAKES = (
+    *(ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, SyntaxError),
+    *(TypeError, ValueError),
 )
 
 #: What keeps a job from being restored, however often it is tried.
@@ -62,6 +82,8 @@ _NO_FIT = (
 #: Packages whose errors may be named.
 _NAMED = ("apache_beam", "confluent_kafka", "crenel", "fastavro", "grpc", "numba", "numpy", "pyarrow")
 _TRACEBACK = "Traceback (most recent call last):\n"
+#: The kind of an error of Java; only packages that are known, since the rest of the trace may quote a row.
+_KIND = re.compile(r"^(?:Caused by: )?(?:javax?|org\.apache|org\.rocksdb|io\.grpc)\.[\w.$]*?(\w+)(?=:|$)", re.MULTILINE)
 _ERROR = re.compile(r"(?P<name>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?")
 _STEP = re.compile(r" \[while running '.*?'\]")
 
@@ -79,6 +101,9 @@ def cause(trace: str) -> Cause:
         return Cause(_NO_FIT, is_permanent=True)
     if found is not None:
         return found
+    for mark, meaning in _NO_WORKER:
+        if mark in trace:
+            return Cause(meaning, is_a_mistake=True)
     return next((Cause(meaning) for mark, meaning in _MARKS if mark in trace), _java(trace))
 
 
@@ -96,11 +121,15 @@ def _python(trace: str) -> Cause | None:
     if name.startswith("crenel.") and message:
         sentence = message if message.endswith(".") else f"{message}."
         return Cause(sentence, is_permanent=INCURABLE in message)
-    known = hasattr(builtins, name) or name.split(".")[0] in _NAMED
-    return Cause(f"A step failed ({name.rsplit('.', 1)[-1]})." if known else "A step failed.")
+    kind = getattr(builtins, name, None)
+    known = kind is not None or name.split(".")[0] in _NAMED
+    is_a_mistake = isinstance(kind, type) and issubclass(kind, _MISTAKES)
+    return Cause(
+        f"A step failed ({name.rsplit('.', 1)[-1]})." if known else "A step failed.", is_a_mistake=is_a_mistake
+    )
 
 
 def _java(trace: str) -> Cause:
-    """The kind of the outermost error, for what is not known better."""
-    found = _ERROR.match(trace)
-    return Cause(f"Flink reports {found['name'].rsplit('.', 1)[-1]}." if found else "Flink does not say why.")
+    """The kind of the innermost error, for what is not known better."""
+    found = _KIND.findall(trace)
+    return Cause(f"Flink reports {found[-1]}." if found else "Flink does not say why.")

@@ -89,7 +89,7 @@ def launch(job: Job) -> int:
             run.is_kept = True
             raise
         name, given = _named(_without_master(job.flags))
-        flags = options.flags(endpoint, parallelism=workers, logs=run.logs, given=given)
+        flags = options.flags(endpoint, parallelism=workers, logs=run.logs, given=given, method=job.method)
         pipeline = beam.Pipeline(options=PipelineOptions(flags))
         job.build(pipeline)
         before = rest.jobs(name)

@@ -11,10 +11,11 @@ from __future__ import annotations
 import json
 import time
 import urllib.error
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 from crenel.runners.flink.cluster import Rest
@@ -31,6 +32,8 @@ _LOOK, _MEASURE = 2.0, 10.0
 _SILENT, _LOST, _LOST_FOR_GOOD = 10.0, 60.0, 600.0
 #: Seconds for which the JobManager keeps its answers about checkpoints.
 _STALE = 4.0
+#: A mistake that makes a job fail this many times, without a checkpoint in between, is not cured by a restart.
+_TRIES = 10
 #: A checkpoint is missed after this many of its intervals, and at least this many seconds.
 _INTERVALS, _OVERDUE = 6, 60.0
 _ENDED = ("FINISHED", "CANCELED", "FAILED", "SUSPENDED")
@@ -97,6 +100,8 @@ class JobFollower:
         #: The state that Flink reported last.
         self.state = ""
         self._latest_failure = 0
+        #: How often each mistake made the job fail since the last checkpoint.
+        self._mistakes: Counter[str] = Counter()
         self._outage: _Outage | None = None
         self._silent_since: float | None = None
         self._is_silence_told = False
@@ -227,6 +232,8 @@ class JobFollower:
     def _note_checkpoints(self, told: Mapping[str, Any]) -> None:
         latest = told["latest"]["completed"]
         if latest is not None:
+            if self.checkpoint is None or latest["id"] > self.checkpoint.number:
+                self._mistakes.clear()
             self.checkpoint = Checkpoint(
                 latest["id"], latest["external_path"], latest["latest_ack_timestamp"] / 1000, latest["state_size"]
             )
@@ -248,14 +255,21 @@ class JobFollower:
             self.restarts += 1
         for entry in sorted(fresh, key=lambda one: int(one["timestamp"])):
             found = _cause_of(entry)
+            self._mistakes[found.sentence] += found.is_a_mistake
             if found.is_permanent:
-                self.cancel()
-                self.refresh()
-                msg = f"{found.sentence} The job was cancelled. {self._what_is_kept()}"
-                raise JobFailed(msg.strip())
+                self._give_up(found.sentence)
+            if self._mistakes[found.sentence] >= _TRIES:
+                self._give_up(f"{found.sentence} This came {_TRIES} times, and no checkpoint was completed in between.")
             if found.sentence not in self._outage.told:
                 self._outage.told.add(found.sentence)
                 self._say(f"the job failed: {_small(found.sentence)} Flink restarts it {self._from()}.")
+
+    def _give_up(self, why: str) -> NoReturn:
+        """Cancel a job that no restart cures."""
+        self.cancel()
+        self.refresh()
+        msg = f"{why} The job was cancelled. {self._what_is_kept()}"
+        raise JobFailed(msg.strip())
 
     def _from(self) -> str:
         if self.checkpoint is None:
@@ -355,7 +369,8 @@ def _is_complete(found: Mapping[str, Any]) -> bool:
 
 def _small(sentence: str) -> str:
     """A sentence that continues another."""
-    return sentence if sentence[1:2].isupper() else sentence[:1].lower() + sentence[1:]
+    is_a_name = sentence[1:2].isupper() or sentence.startswith("Flink")
+    return sentence if is_a_name else sentence[:1].lower() + sentence[1:]
 
 
 def _span(seconds: float) -> str:

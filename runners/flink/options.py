@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from crenel.runners.flink.boot import LOGS
+from crenel.runners.flink.boot import COMPILED, LOGS
 
 __all__ = ["BATCH", "KNOWN", "STREAMING", "flags"]
 
@@ -70,6 +70,7 @@ def flags(
     logs: Path | None,
     given: Sequence[str] = (),
     streaming: bool = False,
+    method: str | None = None,
     variables: Mapping[str, str] | None = None,
 ) -> list[str]:
     """All flags of a job.
@@ -80,12 +81,15 @@ def flags(
         logs: The folder of the workers' logs; None for the temporary files of their machines.
         given: The user's flags, which take precedence.
         streaming: Whether the job is a stream, with checkpoints; `--streaming` among the given flags says so, too.
+        method: The method whose kernels the workers of a stream compile before they take work.
         variables: Further environment variables of the workers.
     """
     streams = streaming or "--streaming" in given
     told = dict(variables or {})
     if logs is not None:
         told[LOGS] = str(logs)
+    if streams and method is not None:
+        told[COMPILED] = method
     ours = {
         "runner": "PortableRunner",
         "job_endpoint": endpoint,

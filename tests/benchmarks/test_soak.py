@@ -95,7 +95,16 @@ def test_rows_follow_from_their_numbers() -> None:
 
 
 def test_growth_and_recovery() -> None:
-    sizes = [(float(at), 100 + at) for at in range(20)]
+    sizes = [100 + at for at in range(20)]
     assert soak.growth(sizes) == {"checkpoints": 20, "checkpoint_bytes_first": 101, "checkpoint_bytes_last": 117}
     found = [soak.Recovery("a", 0.0, 3.0), soak.Recovery("a", 0.0, 5.0), soak.Recovery("b", 0.0)]
     assert soak.recoveries(found) == {"a": {"median": 4.0, "most": 5.0}}
+
+
+def test_a_checkpoint_that_began_before_a_fault_is_no_recovery() -> None:
+    recovery = soak.Recovery("a", 100.0)
+    recovery.note(soak.Completed("chk-1", 99.0, 5), 101.0)
+    assert recovery.seconds is None
+    recovery.note(soak.Completed("chk-2", 103.0, 5), 104.0)
+    recovery.note(soak.Completed("chk-3", 113.0, 5), 114.0)
+    assert recovery.seconds == 4.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import urllib.error
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -157,8 +158,18 @@ class Running:
         return str(self._rest.get(f"/jobs/{self.id}")["state"])
 
     def checkpoints(self) -> dict[str, Any]:
-        """Return the statistics of the job's checkpoints."""
-        return dict(self._rest.get(f"/jobs/{self.id}/checkpoints"))
+        """Return the statistics of the job's checkpoints, as soon as Flink has them: just after a start it has not."""
+        found: dict[str, Any] = {}
+
+        def answered() -> bool:
+            try:
+                found.update(self._rest.get(f"/jobs/{self.id}/checkpoints"))
+            except urllib.error.HTTPError:
+                return False
+            return True
+
+        until(answered, PATIENCE)
+        return found
 
     def completed(self) -> int:
         """Return the number of completed checkpoints."""

@@ -12,10 +12,12 @@ from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import Timestamp
 
 from crenel.policy import Policy
+from crenel.policy.secret import as_secret
 from crenel.transforms._hold import hold_step
 from crenel.transforms._hold.engine_cache import CACHE
 from crenel.transforms._hold.hold_step import HoldRows
-from crenel.transforms._pack.row_pack import Packer
+from crenel.transforms._pack.row_pack import KIND, Packer
+from crenel.transforms._pack.sharding import shard_name
 
 #: The end of time.
 END = GlobalWindow().max_timestamp().micros
@@ -81,12 +83,21 @@ class Worker:
     def __init__(self, of: Policy, *, secret: bytes = b"secret", uid: str = "uid") -> None:
         self.step = HoldRows(of, secret, uid)
         self.step.setup()
+        self.seal = as_secret(secret, of).seal
 
     def push(self, state: State, pack: bytes, *, at: int = 0, shard: int = 0, window: Any = None) -> list[Any]:
-        """Process a pack, and return what is emitted."""
+        """Seal a pack as PACK does, process it, and return what is emitted."""
+        window = window or GlobalWindow()
+        return self.take(state, self.sealed(pack, shard, window), at=at, shard=shard, window=window)
+
+    def sealed(self, pack: bytes, shard: int = 0, window: Any = None) -> bytes:
+        return self.seal.close(KIND, pack, shard_name(shard, window or GlobalWindow()))
+
+    def take(self, state: State, data: bytes, *, at: int = 0, shard: int = 0, window: Any = None) -> list[Any]:
+        """Process a sealed pack, and return what is emitted."""
         window = window or GlobalWindow()
         elements = self.step.process(
-            (shard, pack), Timestamp(micros=at), window, state.log, state.snapshot, state.token, state
+            (shard, data), Timestamp(micros=at), window, state.log, state.snapshot, state.token, state
         )
         return list(elements)
 

@@ -52,6 +52,7 @@ def test_labels_are_an_interface() -> None:
         "Anonymize/Pack/ParDo",
         "Anonymize/Hold",
         "Anonymize/Hold/ParDo",
+        "Anonymize/Rejected",
         "Anonymize/Counts",
     ]
 
@@ -62,7 +63,8 @@ def test_names_of_state_timers_and_outputs_are_an_interface() -> None:
     proto = pipeline.to_runner_api()
     steps = {step.unique_name: step for step in proto.components.transforms.values()}
     assert sorted(steps["Anonymize/Pack/ParDo"].outputs) == ["None", "counts", "rejected"]
-    assert sorted(steps["Anonymize/Hold/ParDo"].outputs) == ["None", "counts", "releases", "suppressed", "trace"]
+    outputs = ["None", "counts", "rejected", "releases", "suppressed", "trace"]
+    assert sorted(steps["Anonymize/Hold/ParDo"].outputs) == outputs
     payload = beam_runner_api_pb2.ParDoPayload.FromString(steps["Anonymize/Hold/ParDo"].spec.payload)
     assert sorted(payload.state_specs) == ["log", "snapshot", "token"]
     assert [spec.WhichOneof("spec") for _, spec in sorted(payload.state_specs.items())] == [
@@ -136,7 +138,7 @@ def secrets_of(pipeline: beam.Pipeline) -> set[bytes]:
     class Visitor(PipelineVisitor):
         def visit_transform(self, node: Any) -> None:
             if node.full_label.endswith("/Hold/ParDo"):
-                found.add(node.transform.fn._secret)
+                found.add(node.transform.fn._secret.root)
 
     pipeline.visit(Visitor())
     return found

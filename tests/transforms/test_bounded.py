@@ -14,8 +14,9 @@ from apache_beam.testing.test_stream import TestStream as Stream
 from apache_beam.transforms.window import FixedWindows, Sessions, SlidingWindows
 
 from crenel.encoding.encoder import Encoder
+from crenel.policy.secret import Secret
 from crenel.transforms import Anonymize, AnonymizeBounded
-from crenel.transforms._pack.payloads import concat, unified
+from crenel.transforms._pack.arrow_tables import concat, unified
 from tests.transforms.streams import Outcome, Stamped, as_dict, as_dicts, check, policy, rows, run
 
 
@@ -154,8 +155,9 @@ def test_bundles_that_are_replayed_leave_once() -> None:
 def test_the_order_is_that_of_time_then_person() -> None:
     of = policy(k=2, delay=None, delay_rows=2, parameters={"reuse": "off"})
     given = [{**row, "patient": i, "seen": float(i // 10)} for i, row in enumerate(rows(40))]
-    secret = b"seed 7"
-    encoded = Encoder(of, secret=secret).encode({name: [row[name] for row in given] for name in given[0]}).rows
+    encoded = (
+        Encoder(of, secret=Secret.of(of).root).encode({name: [row[name] for row in given] for name in given[0]}).rows
+    )
     order = np.lexsort([encoded.person, encoded.time])
     known = run([given[i] for i in order.tolist()], Anonymize(of))
     found = run(shuffled(given), AnonymizeBounded(of))

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import copy
+import datetime as dt
 import random
 import uuid
 from collections.abc import Iterable
+from decimal import Decimal
 from itertools import pairwise
 from typing import Any
 
 import apache_beam as beam
 import numpy as np
 import pytest
-from apache_beam.coders import BytesCoder, IterableCoder
+from apache_beam import typehints
+from apache_beam.coders import BytesCoder, IterableCoder, StrUtf8Coder, TupleCoder
+from apache_beam.pipeline import PipelineVisitor
 from apache_beam.pvalue import TaggedOutput
 from apache_beam.runners.portability.fn_api_runner import fn_runner
 from apache_beam.testing.util import assert_that, equal_to
@@ -23,15 +27,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crenel import Policy
+from crenel.policy.secret import Secret
 from crenel.transforms import Durable
 from crenel.transforms import durable as outbox
 from crenel.transforms._hold.shard_holder import ShardHolder
 from crenel.transforms._pack.row_pack import Packer
 from crenel.transforms._publish.publisher import Publisher
-from crenel.transforms.durable import CONFIRMATIONS, Gather, Outbox, Probe
+from crenel.transforms.durable import CONFIRMATIONS, Gather, Open, Outbox, Probe
 from tests.transforms.cells import Bag, Cell
 
 KEY = 0
+#: A step that draws its secret opens what carries its own key, whoever sealed it.
+SEAL = Secret.given(b"secret", is_drawn=True).seal
 
 
 class Timer:
@@ -63,6 +70,7 @@ class Flink:
     def __init__(self, confirmations: int = CONFIRMATIONS) -> None:
         self.now = 1000.0
         self.step = Outbox(uuid.uuid4().hex, confirmations, 1.0, clock=lambda: self.now)
+        self.step.setup()
         self.state = (Bag(), Cell(), Timer(), Timer())
         #: All packs written so far, according to the current state. A crash rolls it back too.
         self.written: set[bytes] = set()
@@ -77,7 +85,7 @@ class Flink:
     def write(self, pack: bytes) -> None:
         waiting, token, look, end = self.state
         self.written.add(pack)
-        self._take(self.step.process((KEY, pack), waiting, token, look, end))
+        self._take(self.step.process((KEY, SEAL.close("crenel.durable", pack)), waiting, token, look, end))
 
     def look(self) -> None:
         waiting, token, look, _ = self.state
@@ -94,7 +102,7 @@ class Flink:
             if isinstance(element, TaggedOutput):
                 Probe().process(element.value, self.bundle)
             else:
-                self.sent.append(element)
+                self.sent.append(SEAL.open("crenel.durable", element))
 
     def finish(self) -> None:
         self.over += self.bundle.callbacks
@@ -219,14 +227,16 @@ def test_on_the_local_runner_elements_pass() -> None:
 
 def test_packs_hold_all_elements_of_a_bundle() -> None:
     coder = IterableCoder(BytesCoder())
-    gather = Gather(coder, keys=3)
+    gather, opener = Gather(coder, keys=3), Open(coder)
+    gather.setup()
+    opener.setup()
     gather.start_bundle()
     given = [b"%d" % i for i in range(1_200)]
     packs = []
     for i, element in enumerate(given):
         packs += gather.process(element, windowed_value.create(element, i, (GlobalWindow(),))) or ()
     packs += gather.finish_bundle()
-    held = [coder.decode(pack.value[1]) for pack in packs]
+    held = [list(opener.process(pack.value[1])) for pack in packs]
     assert [sorted(map(int, elements)) for elements in held] == [
         [*range(500)],
         [*range(500, 1_000)],
@@ -237,6 +247,42 @@ def test_packs_hold_all_elements_of_a_bundle() -> None:
     assert {pack.value[0] for pack in packs} <= {0, 1, 2}
     assert [pack.timestamp.micros for pack in packs] == [499, 999, 1_199]
     assert list(gather.finish_bundle()) == []
+
+
+def gather_of(element_type: Any) -> Gather:
+    """Return the step that gathers elements of a type, in a pipeline that is built for a cluster."""
+    pipeline = beam.Pipeline()
+    elements = pipeline | beam.Create([1])
+    elements.element_type = element_type
+    found: list[Any] = []
+
+    class Visitor(PipelineVisitor):
+        def visit_transform(self, node: Any) -> None:
+            found.extend([node.transform.fn] if node.full_label == "Durable/Gather" else [])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(outbox, "is_local", lambda _: False)
+        _ = elements | Durable()
+    pipeline.visit(Visitor())
+    (gather,) = found
+    return gather  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("element_type", [Any, dict, typehints.Dict[str, Any], typehints.Tuple[str, Any], None])
+def test_elements_of_any_type_wait_without_a_pickle(element_type: Any) -> None:
+    gather = gather_of(element_type)
+    elements = [{"a": [1, None, 10**30], "b": (b"x", Decimal("1.5"))}, ("text", dt.date(2026, 1, 1))]
+    assert list(gather._coder.decode(gather._coder.encode(elements))) == elements
+    gather.setup()
+    gather.start_bundle()
+    gather.process(object(), windowed_value.create(None, 0, (GlobalWindow(),)))
+    with pytest.raises(TypeError, match="Durable: an element holds a type that cannot be stored"):
+        list(gather.finish_bundle())
+
+
+def test_elements_of_a_type_wait_by_its_own_coder() -> None:
+    expected = IterableCoder(TupleCoder([StrUtf8Coder(), BytesCoder()]))
+    assert gather_of(typehints.Tuple[str, bytes])._coder == expected
 
 
 # -- An attacker intersects the releases before and after a crash ----------------------------------

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from crenel.errors import INCURABLE
 from crenel.policy import Policy, PolicyError
 from crenel.transforms import Anonymize, AnonymizeBounded
 from crenel.transforms._pack.row_pack import Packer
@@ -110,14 +111,25 @@ def test_a_secret_that_is_not_there_is_told_when_the_pipeline_is_built(
         beam.Pipeline() | beam.Create(GIVEN) | transform(of)
 
 
-def test_workers_have_the_secret_and_not_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The secret is read when the pipeline is built, and is sent to the workers with it."""
+@pytest.mark.parametrize("now", [bytes(range(32)), bytes(range(1, 33)), None], ids=["same", "another", "none"])
+@pytest.mark.parametrize("transform", [Anonymize, AnonymizeBounded])
+def test_workers_read_the_secret_themselves(transform: Any, now: bytes | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pipeline takes the reference along, and a digest by which a worker recognizes another secret."""
     monkeypatch.setenv("CRENEL_TEST_SECRET", bytes(range(32)).hex())
     of = policy(seed=None, secret="env:CRENEL_TEST_SECRET")
     pipeline = beam.Pipeline()
-    _ = pipeline | beam.Create(GIVEN) | Anonymize(of)
-    monkeypatch.delenv("CRENEL_TEST_SECRET")
-    assert pipeline.run().wait_until_finish() == "DONE"
+    _ = pipeline | beam.Create(GIVEN) | transform(of)
+    if now is None:
+        monkeypatch.delenv("CRENEL_TEST_SECRET")
+    else:
+        monkeypatch.setenv("CRENEL_TEST_SECRET", now.hex())
+    if now == bytes(range(32)):
+        assert pipeline.run().wait_until_finish() == "DONE"
+        return
+    with pytest.raises(Exception, match=r"a worker finds another secret|is not set on a worker") as caught:
+        pipeline.run().wait_until_finish()
+    # Whoever follows a job on a cluster sees the text alone.
+    assert INCURABLE in str(caught.value)
 
 
 def test_an_event_that_took_place_before_1970() -> None:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from crenel.transforms._hold.shard_set import ShardSet
+from crenel.transforms._hold.stored_state import Chain
 
 #: The most keys that a process caches, since each keeps room for as many rows as it ever held. The least recently used
 #: are dropped first, and rebuilt when they are needed.
@@ -30,7 +31,9 @@ class CachedShards:
     key: Key
     shards: ShardSet
     #: The token that is stored beside the state of these very shards.
-    token: bytes
+    token: bytes = field(repr=False)
+    #: The digests of the state.
+    chain: Chain = field(repr=False)
     #: Operations and bytes in the log since the snapshot; bytes in the snapshot, 0 if there is none yet.
     ops: int = 0
     bytes: int = 0

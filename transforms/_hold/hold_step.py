@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
-import struct
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -21,21 +18,26 @@ from apache_beam.transforms.userstate import (
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
 
+from crenel.errors import SnapshotError
 from crenel.policy import Policy
+from crenel.policy.secret import Secret, as_secret
+from crenel.transforms._hold.ahead import Refusal
 from crenel.transforms._hold.engine_cache import CACHE, CachedShards, Key
-from crenel.transforms._hold.shard_holder import ShardHolder
+from crenel.transforms._hold.refused_rows import RefusedRows
+from crenel.transforms._hold.shard_holder import Departure, ShardHolder
 from crenel.transforms._hold.shard_set import Left, ShardSet
-from crenel.transforms._hold.sorted_runs import SortSpace, rows_in_order
+from crenel.transforms._hold.sorted_runs import Sealed, SortSpace, rows_in_order
+from crenel.transforms._hold.stored_state import PUSH, Cells, Chain, Stored
 from crenel.transforms._pack.fingerprints import policy_of, policy_text
 from crenel.transforms._pack.row_options import RowOptions
-from crenel.transforms._pack.row_pack import RowPack, handed_over
+from crenel.transforms._pack.row_pack import opened
+from crenel.transforms._pack.sharding import shard_name
 from crenel.transforms._publish.emitter import Emitter
-from crenel.transforms._publish.timestamps import rounded
+from crenel.transforms._publish.timestamps import clamped, rounded
 
-#: Operations. A shard begins with the generator's key and the policy, without which the rest of the log means nothing.
-_BEGIN, _PUSH, _WAKE, _FLUSH = b"b", b"p", b"w", b"f"
-#: The number of an operation in the log, so that sorting bytes sorts operations.
-_NUMBER = struct.Struct(">Q")
+#: Operations, beside that of a pack. A shard begins with the generator's key and the policy, without which the rest of
+#: the log means nothing.
+_BEGIN, _WAKE, _FLUSH = b"b", b"w", b"f"
 
 #: A snapshot replaces the log when the log has more bytes than this for each shard, and than twice the last snapshot.
 _SHORTEST_LOG = 1 << 20
@@ -46,8 +48,8 @@ class _Hold(beam.DoFn):
 
     Args:
         policy: The policy to enforce.
-        secret: Seeds the engines' generators, and the order of rows that are released at once. It travels with the
-            pipeline.
+        secret: Seeds the engines' generators, and the order of rows that are released at once; and keys the seals of
+            packs and of state.
         record: Makes records of releases: `dict`, or `beam.Row`.
         options: How rows are identified and ordered.
     """
@@ -55,18 +57,20 @@ class _Hold(beam.DoFn):
     def __init__(
         self,
         policy: Policy,
-        secret: bytes,
+        secret: bytes | Secret,
         record: Callable[..., Any] = dict,
         options: RowOptions = RowOptions(),
     ) -> None:
         self._policy = policy
-        self._secret = secret
+        self._secret = as_secret(secret, policy)
         self._record = record
         self._options = options
 
     def setup(self) -> None:
         """Prepare what does not travel."""
-        self._emitter = Emitter(self._policy, self._secret, self._record, self._options)
+        self._seal = self._secret.seal
+        self._emitter = Emitter(self._policy, self._secret.root, self._record, self._options)
+        self._refused = RefusedRows(self._policy, self._emitter, self._record, self._options)
 
     def start_bundle(self) -> None:
         """Forget the counts of a bundle that failed."""
@@ -76,14 +80,13 @@ class _Hold(beam.DoFn):
         """Emit the counts of the bundle."""
         return self._emitter.finish_bundle()
 
-
-@dataclass(frozen=True)
-class _Cells:
-    """The state of one key and window: all of it bytes, in few cells."""
-
-    log: Any
-    snapshot: Any
-    token: Any
+    def _emit(self, left: list[Departure | Refusal], shard: int, window: Any, earliest: int) -> Iterator[Any]:
+        """Emit what left a shard: released rows, and rows that were too far ahead."""
+        released = self._emitter.emit([one for one in left if isinstance(one, Departure)], shard, window, earliest)
+        refused = [one for one in left if isinstance(one, Refusal)]
+        if not refused:
+            return released
+        return chain(released, *(self._refused.emit(one, shard, window, earliest) for one in refused))
 
 
 class HoldRows(_Hold):
@@ -106,7 +109,7 @@ class HoldRows(_Hold):
     def __init__(
         self,
         policy: Policy,
-        secret: bytes,
+        secret: bytes | Secret,
         uid: str,
         record: Callable[..., Any] = dict,
         options: RowOptions = RowOptions(),
@@ -128,7 +131,7 @@ class HoldRows(_Hold):
         key, data = element
         # Rounded, because it is a row's event time, which no released row may carry.
         earliest = rounded(timestamp.micros, self._emitter.tick)
-        return self._take((self._uid, key, window), data, earliest, _Cells(log, snapshot, token), deadline)
+        return self._take((self._uid, key, window), data, earliest, Cells(log, snapshot, token), deadline)
 
     @on_timer(DEADLINE)
     def on_deadline(
@@ -145,18 +148,18 @@ class HoldRows(_Hold):
 
         The engine's own state decides what is due, so a timer that fires twice, late or out of order does no harm.
         """
-        return self._wake((self._uid, key, window), timestamp.micros, _Cells(log, snapshot, token), deadline)
+        return self._wake((self._uid, key, window), timestamp.micros, Cells(log, snapshot, token), deadline)
 
-    def _take(self, key: Key, data: bytes, earliest: int, cells: _Cells, deadline: Any) -> Iterator[Any]:
+    def _take(self, key: Key, data: bytes, earliest: int, cells: Cells, deadline: Any) -> Iterator[Any]:
         cached = self._cached(key, cells)
-        pack = handed_over(data) or RowPack.from_bytes(data)
+        pack = opened(data, self._seal, _place(key))
         begun = cached.shards.begin(pack)
         left = cached.shards.push(pack)
         if begun:
             _log(cached, _BEGIN + begun, cells)
-        return self._done(cached, _PUSH + data, left, earliest, cells, deadline)
+        return self._done(cached, PUSH + data, left, earliest, cells, deadline)
 
-    def _wake(self, key: Key, now: int, cells: _Cells, deadline: Any) -> Iterator[Any]:
+    def _wake(self, key: Key, now: int, cells: Cells, deadline: Any) -> Iterator[Any]:
         cached = self._cached(key, cells)
         # Timers are told in milliseconds, and a window ends a microsecond before one.
         over = now // 1000 >= key[-1].max_timestamp().micros // 1000
@@ -164,14 +167,14 @@ class HoldRows(_Hold):
         if not is_due:
             return self._idle(cached, over, cells, deadline)
         op = _FLUSH if over else _WAKE + str(now).encode()
-        return self._done(cached, op, _apply(cached.shards, op), now, cells, deadline)
+        return self._done(cached, op, self._apply(cached.shards, key, op), now, cells, deadline)
 
     def _done(
-        self, cached: CachedShards, op: bytes, left: Left, earliest: int, cells: _Cells, deadline: Any
+        self, cached: CachedShards, op: bytes, left: Left, earliest: int, cells: Cells, deadline: Any
     ) -> Iterator[Any]:
         """Store an operation, and emit what it released."""
         self._store(cached, op, cells)
-        if op[:1] != _PUSH:
+        if op[:1] != PUSH:
             cached.armed = None  # the timer has fired
         self._arm(cached, deadline)
         if op != _FLUSH:
@@ -179,10 +182,9 @@ class HoldRows(_Hold):
         window = cached.key[-1]
         for shard, _ in left:
             self._emitter.hold(cached.shards.held_by(shard), window)
-        emit = self._emitter.emit
-        return chain.from_iterable(emit(departures, shard, window, earliest) for shard, departures in left)
+        return chain.from_iterable(self._emit(gone, shard, window, earliest) for shard, gone in left)
 
-    def _idle(self, cached: CachedShards, over: bool, cells: _Cells, deadline: Any) -> Iterator[Any]:
+    def _idle(self, cached: CachedShards, over: bool, cells: Cells, deadline: Any) -> Iterator[Any]:
         """Answer a timer that no row waited for: nothing happened, so nothing is stored."""
         if over:
             _forget(cached, cells)
@@ -192,29 +194,27 @@ class HoldRows(_Hold):
             CACHE.put(cached.key, cached)
         return iter(())
 
-    def _cached(self, key: Key, cells: _Cells) -> CachedShards:
+    def _cached(self, key: Key, cells: Cells) -> CachedShards:
         cached = CACHE.take(key)
         stored = cells.token.read()
         if cached is not None and stored is not None and cached.token == stored:
             return cached
-        return self._rebuilt(key, stored or b"", cells)
+        return self._rebuilt(key, stored, cells)
 
-    def _rebuilt(self, key: Key, token: bytes, cells: _Cells) -> CachedShards:
+    def _rebuilt(self, key: Key, token: bytes | None, cells: Cells) -> CachedShards:
         """Rebuild the shards from their state: restore the snapshot, then replay the log."""
         # Beam weighs a cell whenever it is read, written or cleared, which costs as much as some hundred rows do.
-        if not token:
-            return CachedShards(key, self._shards(key, self._policy), token)
-        snapshot = cells.snapshot.read()
-        log = sorted(cells.log.read())  # a bag has no order; each operation begins with its number
-        ops = [op[_NUMBER.size :] for op in log]
-        written = ShardSet.written_under(ops[0][1:] if snapshot is None else snapshot)
+        if token is None:
+            return CachedShards(key, self._shards(key, self._policy), b"", Chain(self._seal, _place(key)))
+        stored = Stored.read(self._seal, _place(key), token, cells)
+        written = ShardSet.written_under(stored.ops[0][1:] if stored.snapshot is None else stored.snapshot)
         changed = written != policy_text(self._policy)
-        shards = self._shards(key, policy_of(written) if changed else self._policy)
-        if snapshot is not None:
-            shards.restore(snapshot)
-        for op in ops:
-            _apply(shards, op)  # the rows that it released were emitted then
-        cached = CachedShards(key, shards, token, len(log), sum(map(len, log)), len(snapshot or b""))
+        shards = self._shards(key, self._policy_of(written) if changed else self._policy)
+        if stored.snapshot is not None:
+            shards.restore(stored.snapshot)
+        for op in stored.ops:
+            self._apply(shards, key, op)  # the rows that it released were emitted then
+        cached = CachedShards(key, shards, token, stored.chain, len(stored.ops), stored.log_size, stored.snapshot_size)
         if changed:
             # The log was replayed under the policy of then; from here on today's holds.
             cached.shards = self._shards(key, self._policy)
@@ -222,23 +222,45 @@ class HoldRows(_Hold):
             cached.outdated = True
         return cached
 
+    def _policy_of(self, written: str) -> Policy:
+        """Read the policy that the state was written under; today's may differ from it, but not in everything."""
+        policy = policy_of(written)
+        if policy.method != self._policy.method:
+            message = (
+                f"The state was written by the method {policy.method!r}, and the policy now names "
+                f"{self._policy.method!r}, which cannot go on from it. Drain the pipeline before you change the method."
+            )
+            raise SnapshotError(message)
+        return policy
+
+    def _apply(self, shards: ShardSet, key: Key, op: bytes) -> Left:
+        kind, rest = op[:1], op[1:]
+        if kind == _BEGIN:
+            shards.restore(rest)
+            return []
+        if kind == PUSH:
+            return shards.push(opened(rest, self._seal, _place(key)))
+        if kind == _WAKE:
+            return shards.wake(int(rest))
+        return shards.flush()
+
     def _shards(self, key: Key, policy: Policy) -> ShardSet:
         window = key[-1]
         return ShardSet(policy, self._secret, lambda shard: shard_name(shard, window))
 
-    def _store(self, cached: CachedShards, op: bytes, cells: _Cells) -> None:
+    def _store(self, cached: CachedShards, op: bytes, cells: Cells) -> None:
         if op == _FLUSH and _forget(cached, cells):
             return
         enough = max(_SHORTEST_LOG * len(cached.shards), 2 * cached.snapshot)
         if op == _FLUSH or cached.outdated or cached.bytes + len(op) > enough:
-            data = cached.shards.snapshot()
+            data = cached.chain.snapshot(self._seal, cached.shards.snapshot())
             cells.snapshot.write(data)
             if cached.ops:
                 cells.log.clear()
             cached.snapshot, cached.ops, cached.bytes, cached.outdated = len(data), 0, 0, False
         else:
             _log(cached, op, cells)
-        cached.token = secrets.token_bytes(8)
+        cached.token = cached.chain.token()
         cells.token.write(cached.token)
 
     def _arm(self, cached: CachedShards, deadline: Any) -> None:
@@ -247,7 +269,7 @@ class HoldRows(_Hold):
             return
         end = cached.key[-1].max_timestamp().micros
         due = cached.shards.next_deadline()
-        at = end if due is None else min(-(-due // 1000) * 1000, end)
+        at = end if due is None else min(-(-clamped(due) // 1000) * 1000, end)
         if at != cached.armed:
             deadline.set(Timestamp(micros=at))
             cached.armed = at
@@ -267,7 +289,7 @@ class HoldGroupedRows(_Hold):
     def __init__(
         self,
         policy: Policy,
-        secret: bytes,
+        secret: bytes | Secret,
         record: Callable[..., Any] = dict,
         options: RowOptions = RowOptions(),
         space: SortSpace | None = None,
@@ -278,36 +300,30 @@ class HoldGroupedRows(_Hold):
     def process(self, element: tuple[int, Iterable[bytes]], window: Any = beam.DoFn.WindowParam) -> Iterator[Any]:
         """Anonymize the rows of a shard."""
         shard, packs = element
-        holder = ShardHolder(self._policy, self._secret, shard_name(shard, window))
-        for pack in rows_in_order(packs, self._options.tie_breaker, self._space):
+        place = shard_name(shard, window)
+        holder = ShardHolder(self._policy, self._secret, place)
+        for pack in rows_in_order(packs, Sealed(self._seal, place), self._options.tie_breaker, self._space):
             left = holder.push(pack)
             self._emitter.hold(holder.held, window)
             # All input is there, so nothing is late: a row is emitted with the moment of its release.
-            yield from self._emitter.emit(left, shard, window, MIN_TIMESTAMP.micros)
+            yield from self._emit(left, shard, window, MIN_TIMESTAMP.micros)
         left = holder.flush()
         self._emitter.hold(holder.held, window)
-        yield from self._emitter.emit(left, shard, window, MIN_TIMESTAMP.micros)
+        yield from self._emit(left, shard, window, MIN_TIMESTAMP.micros)
 
 
-def _apply(shards: ShardSet, op: bytes) -> Left:
-    kind, rest = op[:1], op[1:]
-    if kind == _BEGIN:
-        shards.restore(rest)
-        return []
-    if kind == _PUSH:
-        return shards.push(RowPack.from_bytes(rest))
-    if kind == _WAKE:
-        return shards.wake(int(rest))
-    return shards.flush()
+def _place(key: Key) -> bytes:
+    _, shard, window = key
+    return shard_name(shard, window)
 
 
-def _log(cached: CachedShards, op: bytes, cells: _Cells) -> None:
-    cells.log.add(_NUMBER.pack(cached.ops) + op)
+def _log(cached: CachedShards, op: bytes, cells: Cells) -> None:
+    cells.log.add(cached.chain.entry(cached.ops, op))
     cached.ops += 1
     cached.bytes += len(op)
 
 
-def _forget(cached: CachedShards, cells: _Cells) -> bool:
+def _forget(cached: CachedShards, cells: Cells) -> bool:
     """Clear the state of the global window at its end, which no runner does; return whether it was that."""
     if not isinstance(cached.key[-1], GlobalWindow):
         return False  # late rows may still come; the runner clears the state in time
@@ -318,10 +334,3 @@ def _forget(cached: CachedShards, cells: _Cells) -> bool:
     if cached.token:
         cells.token.clear()
     return True
-
-
-def shard_name(shard: int, window: Any) -> bytes:
-    """Name an engine: differently from all others of the pipeline, and in every process the same."""
-    if isinstance(window, GlobalWindow):
-        return f"{shard}".encode()
-    return f"{shard} {window.start.micros} {window.end.micros}".encode()

@@ -12,6 +12,8 @@ from crenel import avro, engine
 from crenel.engine import Kind, Releases
 from crenel.errors import SnapshotError
 from crenel.policy import OnSuppress, Policy
+from crenel.policy.secret import Secret
+from crenel.transforms._hold.ahead import AheadRows, Refusal
 from crenel.transforms._pack import payloads
 from crenel.transforms._pack.fingerprints import policy_text, space_mark
 from crenel.transforms._pack.payloads import Form, Payload
@@ -116,9 +118,10 @@ class ShardHolder:
         shard: Tells this engine from all others.
     """
 
-    def __init__(self, policy: Policy, secret: bytes, shard: bytes) -> None:
+    def __init__(self, policy: Policy, secret: bytes | Secret, shard: bytes) -> None:
         self._policy = policy
         self._engine = engine.create_engine(policy, secret=secret, shard=shard)
+        self._ahead = AheadRows(policy)
         self._persons = b""
         self._arrivals = 0
         self._releases = 0
@@ -130,44 +133,55 @@ class ShardHolder:
 
     @property
     def held(self) -> int:
-        """The number of rows that were not released yet."""
-        return self._engine.held
+        """The number of rows that were neither released nor refused yet."""
+        return self._engine.held + len(self._ahead)
 
-    def push(self, pack: RowPack) -> list[Departure]:
-        """Push rows in order of arrival; return what became due."""
+    def push(self, pack: RowPack) -> list[Departure | Refusal]:
+        """Push rows in order of arrival; return what became due, and what was refused."""
         if pack.space and pack.space != space_mark(self._policy):
             message = (
                 "Rows were encoded under other quasi-identifiers or sensitive columns than the policy has now. "
                 "Drain the pipeline before you change these."
             )
             raise SnapshotError(message)
-        departures = self._compare(pack.persons)
-        rows = pack.rows
-        number = np.arange(self._arrivals, self._arrivals + len(rows), dtype=np.int64)
-        self._arrivals += len(rows)
-        self._parts.append(_Part.of(number, rows.time, rows.qi, pack.form, pack.payload))
-        return departures + self._depart(self._engine.push(rows))
+        left = self._compare(pack.persons)
+        taken, refused = self._ahead.push(pack)
+        return left + self._take(taken) + refused
 
-    def _compare(self, persons: bytes) -> list[Departure]:
-        """Release the held rows if their persons cannot be compared with the new ones: one would count twice."""
-        departures = self.flush() if self.held and persons != self._persons else []
-        self._persons = persons
+    def _take(self, packs: list[RowPack]) -> list[Departure | Refusal]:
+        """Pass rows to the engine, in this order."""
+        departures: list[Departure | Refusal] = []
+        for pack in packs:
+            rows = pack.rows
+            number = np.arange(self._arrivals, self._arrivals + len(rows), dtype=np.int64)
+            self._arrivals += len(rows)
+            self._parts.append(_Part.of(number, rows.time, rows.qi, pack.form, pack.payload))
+            departures += self._depart(self._engine.push(rows))
         return departures
 
-    def advance(self, now: int) -> list[Departure]:
-        """Advance event time to `now`, in microseconds."""
-        return self._depart(self._engine.advance(now))
+    def _compare(self, persons: bytes) -> list[Departure | Refusal]:
+        """Release the held rows if their persons cannot be compared with the new ones: one would count twice."""
+        left = self.flush() if self.held and persons != self._persons else []
+        self._persons = persons
+        return left
 
-    def flush(self) -> list[Departure]:
+    def advance(self, now: int) -> list[Departure | Refusal]:
+        """Advance event time to `now`, in microseconds."""
+        taken, refused = self._ahead.advance(now)
+        return self._take(taken) + self._depart(self._engine.advance(now)) + refused
+
+    def flush(self) -> list[Departure | Refusal]:
         """Release everything: the stream is over."""
-        return self._depart(self._engine.flush())
+        taken, refused = self._ahead.flush()
+        return self._take(taken) + self._depart(self._engine.flush()) + refused
 
     def next_deadline(self) -> int | None:
         """The time at which `advance` is next needed."""
-        return self._engine.next_deadline()
+        times = (self._engine.next_deadline(), self._ahead.next_deadline())
+        return min((time for time in times if time is not None), default=None)
 
-    def _depart(self, releases: Releases) -> list[Departure]:
-        departures = []
+    def _depart(self, releases: Releases) -> list[Departure | Refusal]:
+        departures: list[Departure | Refusal] = []
         if len(releases):
             forms = {part.form for part in self._parts}
             alone = self._alone(releases)
@@ -176,7 +190,7 @@ class ShardHolder:
             if len(forms) == 1:
                 departures = [self._departure(releases, number, alone, forms.pop())]
             else:
-                departures = self._departures_by_form(releases, number, alone)
+                departures += self._departures_by_form(releases, number, alone)
         self._tidy()
         return departures
 
@@ -245,15 +259,16 @@ class ShardHolder:
         self._parts = joined
 
     def snapshot(self) -> bytes:
-        """Write everything, to be stored."""
+        """Write everything, for a caller that protects and stores it."""
         self._join_parts()
         return _SCHEMAS.encode(
             {
                 "policy": policy_text(self._policy),
-                "engine": self._engine.snapshot(),
+                "engine": self._engine.dump(),
                 "persons": self._persons,
                 "arrivals": self._arrivals,
                 "releases": self._releases,
+                "ahead": self._ahead.snapshot(),
                 "parts": [
                     {
                         "number": avro.packed(part.number),
@@ -273,17 +288,19 @@ class ShardHolder:
         return str(_SCHEMAS.decode(data)["policy"])
 
     def restore(self, data: bytes) -> None:
-        """Restore what `snapshot` wrote, under the policy of this holder.
+        """Restore what `snapshot` wrote, and nobody has changed, under the policy of this holder.
 
         Raises:
             SnapshotError: the policy has other quasi-identifiers, sensitive columns, or another method.
         """
         record = _SCHEMAS.decode(data)
-        self._engine.restore(record["engine"])
+        self._engine.load(record["engine"])
         self._persons = record["persons"]
         self._arrivals = record["arrivals"]
         self._releases = record["releases"]
-        self._parts = [_restored(part) for part in record["parts"]]
+        self._ahead.restore(record["ahead"])
+        dimensions = len(self._policy.quasi_identifiers)
+        self._parts = [_restored(part, dimensions) for part in record["parts"]]
 
 
 _COLUMNS = ("offsets", "kind", "lo", "hi", "loss", "persons", "moment", "arrivals", "group")
@@ -299,14 +316,10 @@ def _only(releases: Releases, chosen: NDArray[np.bool_]) -> tuple[Releases, NDAr
     return Releases(rows=releases.rows[chosen], offsets=offsets, **columns), left
 
 
-def _restored(part: dict[str, Any]) -> _Part:
+def _restored(part: dict[str, Any], dimensions: int) -> _Part:
     number = avro.unpacked(part["number"], "<i8")
-    qi = avro.unpacked(part["qi"])
-    form = Form(part["form"])
-    return _Part.of(
-        number,
-        avro.unpacked(part["time"], "<i8"),
-        qi.reshape(len(number), len(qi) // max(len(number), 1)),
-        form,
-        payloads.from_bytes(form, part["payload"]),
-    )
+    rows, form = len(number), Form(part["form"])
+    payload = payloads.from_bytes(form, part["payload"])
+    avro.expect(len(payload) == rows)
+    time = avro.unpacked(part["time"], "<i8", (rows,))
+    return _Part.of(number, time, avro.unpacked(part["qi"], shape=(rows, dimensions)), form, payload)

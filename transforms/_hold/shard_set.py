@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from crenel import avro
 from crenel.policy import Policy
+from crenel.policy.secret import Secret
+from crenel.transforms._hold.ahead import Refusal
 from crenel.transforms._hold.shard_holder import Departure, ShardHolder
 from crenel.transforms._pack.row_pack import RowPack
 
@@ -13,8 +15,8 @@ __all__ = ["Left", "ShardSet"]
 
 _SCHEMAS = avro.Schemas("crenel.transforms._hold", ("shards.1.avsc",))
 
-#: Released rows, by shard.
-Left = list[tuple[int, list[Departure]]]
+#: Released and refused rows, by shard.
+Left = list[tuple[int, list[Departure | Refusal]]]
 
 
 class ShardSet:
@@ -27,7 +29,7 @@ class ShardSet:
     """
 
     def __init__(
-        self, policy: Policy, secret: bytes, name: Callable[[int], bytes] = lambda shard: b"%d" % shard
+        self, policy: Policy, secret: bytes | Secret, name: Callable[[int], bytes] = lambda shard: b"%d" % shard
     ) -> None:
         self._policy = policy
         self._secret = secret
@@ -55,7 +57,7 @@ class ShardSet:
         return self._held.get(shard, 0)
 
     def begin(self, pack: RowPack) -> bytes:
-        """If the pack is the first of its shard, write the new holder before the pack, to be stored."""
+        """If the pack is the first of its shard, write the new holder before the pack, for a caller that stores it."""
         shard = pack.shard
         return b"" if shard in self._holders else _written({shard: self._holder(shard)})
 
@@ -81,11 +83,11 @@ class ShardSet:
         return min(self._due.values(), default=None)
 
     def snapshot(self) -> bytes:
-        """Write everything, to be stored."""
+        """Write everything, for a caller that protects and stores it."""
         return _written(self._holders)
 
     def restore(self, data: bytes) -> None:
-        """Restore the shards that `snapshot` or `begin` wrote, under the policy of this set.
+        """Restore the shards that `snapshot` or `begin` wrote, and nobody has changed, under the policy of this set.
 
         Raises:
             SnapshotError: the policy has other quasi-identifiers, sensitive columns, or another method.
@@ -105,7 +107,7 @@ class ShardSet:
             self._holders[shard] = ShardHolder(self._policy, self._secret, self._name(shard))
         return self._holders[shard]
 
-    def _left(self, shards: Iterable[int], step: Callable[[ShardHolder], list[Departure]]) -> Left:
+    def _left(self, shards: Iterable[int], step: Callable[[ShardHolder], list[Departure | Refusal]]) -> Left:
         left = []
         for shard in sorted(shards):
             left.append((shard, step(self._holder(shard))))

@@ -11,7 +11,7 @@ import json
 import struct
 import tempfile
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import IO, Any, TypeVar
 
@@ -19,17 +19,21 @@ import numpy as np
 import pyarrow as pa
 
 from crenel.encoding.rows import Rows
+from crenel.seal import Seal
 from crenel.transforms._hold.event_order import ROWS, in_order
-from crenel.transforms._pack.payloads import Batch, conformed, unified
-from crenel.transforms._pack.row_pack import RowPack, joined
+from crenel.transforms._pack.arrow_tables import conformed, unified
+from crenel.transforms._pack.payloads import Batch
+from crenel.transforms._pack.row_pack import KIND, RowPack, joined, opened
 
-__all__ = ["SortSpace", "rows_in_order", "spill"]
+__all__ = ["Sealed", "SortSpace", "rows_in_order", "spill"]
 
 #: The most runs that are merged at once.
 _MERGED = 64
 
 #: An element that begins with this refers to a run. All others are packs.
 _REFERENCE = b"run "
+#: What a reference is, for its seal.
+_RUN_KIND = "crenel.run"
 _LENGTH = struct.Struct("<Q")
 
 _Shard = TypeVar("_Shard", bound=Hashable)
@@ -55,20 +59,40 @@ class SortSpace:
 
 
 @dataclass(frozen=True)
+class Sealed:
+    """Opens and closes what belongs to one shard and window. Nobody without the secret can change it on its way."""
+
+    seal: Seal
+    #: The shard and the window.
+    place: bytes
+
+    def open_pack(self, data: bytes) -> RowPack:
+        """Read a pack."""
+        return opened(data, self.seal, self.place)
+
+    def close_pack(self, pack: RowPack) -> bytes:
+        """Write a pack."""
+        return self.seal.close(KIND, pack.to_bytes(), self.place)
+
+
+@dataclass(frozen=True)
 class _Run:
     """Sorted rows in a file: blocks from one place to another."""
 
+    sealed: Sealed
     path: str
     start: int
     stop: int
 
     def reference(self) -> bytes:
         """An element that stands for the rows of the run."""
-        return _REFERENCE + json.dumps(asdict(self)).encode()
+        told = json.dumps([self.path, self.start, self.stop]).encode()
+        return _REFERENCE + self.sealed.seal.close(_RUN_KIND, told, self.sealed.place)
 
     @classmethod
-    def of(cls, reference: bytes) -> _Run:
-        return cls(**json.loads(reference[len(_REFERENCE) :]))
+    def of(cls, reference: bytes, sealed: Sealed) -> _Run:
+        told = sealed.seal.open(_RUN_KIND, reference[len(_REFERENCE) :], sealed.place)
+        return cls(sealed, *json.loads(told))
 
     def pack(self, at: int) -> tuple[RowPack, int]:
         """Read the block at a place; return the place of the next one, too."""
@@ -76,16 +100,17 @@ class _Run:
         with open(self.path, "rb") as file:
             file.seek(at)
             (length,) = _LENGTH.unpack(file.read(_LENGTH.size))
-            return RowPack.from_bytes(file.read(length)), at + _LENGTH.size + length
+            return self.sealed.open_pack(file.read(length)), at + _LENGTH.size + length
 
 
 def rows_in_order(
-    elements: Iterable[bytes], row_number: str | None = None, space: SortSpace | None = None
+    elements: Iterable[bytes], sealed: Sealed, row_number: str | None = None, space: SortSpace | None = None
 ) -> Iterator[RowPack]:
     """Cut all rows of a shard into packs that are in the order of event times.
 
     Args:
         elements: All rows of the shard: packs, and references to runs that `spill` wrote.
+        sealed: Opens them.
         row_number: The column, if the packs carry one, that orders rows which are equal in everything else.
         space: Where to sort rows that do not fit into memory. There must be one if there are runs.
     """
@@ -94,44 +119,45 @@ def rows_in_order(
     size = 0
     for data in elements:
         if data.startswith(_REFERENCE):
-            runs.append(_Run.of(data))
+            runs.append(_Run.of(data, sealed))
             continue
         waiting.append(data)
         size += len(data)
         if space is not None and size > space.memory:
-            runs += _spilled(space, waiting, row_number)
+            runs += _spilled(space, waiting, sealed, row_number)
             waiting, size = [], 0
     if not runs:
-        return in_order([RowPack.from_bytes(data) for data in waiting], row_number)
+        return in_order([sealed.open_pack(data) for data in waiting], row_number)
     if space is None:
         message = "rows_in_order: there must be a space to merge runs in, not None."
         raise ValueError(message)
     if waiting:
-        runs += _spilled(space, waiting, row_number)
+        runs += _spilled(space, waiting, sealed, row_number)
     return _cut(_merged_in_passes(space, runs, row_number))
 
 
 def spill(
-    space: SortSpace, shards: Mapping[_Shard, Sequence[bytes]], row_number: str | None
+    space: SortSpace, shards: Mapping[tuple[_Shard, Sealed], Sequence[bytes]], row_number: str | None
 ) -> list[tuple[_Shard, bytes]]:
     """Sort the packs of each shard into a file; return references to the runs, which stand for the packs."""
     runs = []
     with space.file() as file:
-        for shard, packs in shards.items():
-            for alike in _of_one_kind(packs):
-                runs.append((shard, _written(file, in_order(alike, row_number), space.block).reference()))
+        for (shard, sealed), packs in shards.items():
+            for alike in _of_one_kind(packs, sealed):
+                run = _written(file, in_order(alike, row_number), sealed, space.block)
+                runs.append((shard, run.reference()))
     return runs
 
 
-def _spilled(space: SortSpace, packs: Sequence[bytes], row_number: str | None) -> list[_Run]:
-    return [_Run.of(reference) for _, reference in spill(space, {0: packs}, row_number)]
+def _spilled(space: SortSpace, packs: Sequence[bytes], sealed: Sealed, row_number: str | None) -> list[_Run]:
+    return [_Run.of(reference, sealed) for _, reference in spill(space, {(0, sealed): packs}, row_number)]
 
 
-def _of_one_kind(packs: Sequence[bytes]) -> list[list[RowPack]]:
+def _of_one_kind(packs: Sequence[bytes], sealed: Sealed) -> list[list[RowPack]]:
     """Group packs by form and types: to join others would change values before all types are known."""
     groups: dict[Any, list[RowPack]] = {}
     for data in packs:
-        pack = RowPack.from_bytes(data)
+        pack = sealed.open_pack(data)
         groups.setdefault((pack.form, _schema(pack)), []).append(pack)
     return list(groups.values())
 
@@ -140,23 +166,23 @@ def _schema(pack: RowPack) -> pa.Schema | None:
     return pack.payload.table.schema if isinstance(pack.payload, Batch) else None
 
 
-def _written(file: IO[bytes], packs: Iterable[RowPack], block: int) -> _Run:
+def _written(file: IO[bytes], packs: Iterable[RowPack], sealed: Sealed, block: int) -> _Run:
     start = file.tell()
     for pack in packs:
-        for data in _blocks(pack, block):
+        for data in _blocks(pack, sealed, block):
             file.write(_LENGTH.pack(len(data)))
             file.write(data)
-    return _Run(str(file.name), start, file.tell())
+    return _Run(sealed, str(file.name), start, file.tell())
 
 
-def _blocks(pack: RowPack, most: int) -> list[bytes]:
+def _blocks(pack: RowPack, sealed: Sealed, most: int) -> list[bytes]:
     """Write a pack as blocks of about so many bytes at most."""
-    data, rows = pack.to_bytes(), len(pack.rows)
+    data, rows = sealed.close_pack(pack), len(pack.rows)
     count = min(-(-len(data) // most), rows)
     if count <= 1:
         return [data]
     size = -(-rows // count)
-    return [pack.slice(start, min(start + size, rows)).to_bytes() for start in range(0, rows, size)]
+    return [sealed.close_pack(pack.slice(start, min(start + size, rows))) for start in range(0, rows, size)]
 
 
 def _merged_in_passes(space: SortSpace, runs: list[_Run], row_number: str | None) -> Iterator[RowPack]:
@@ -166,7 +192,8 @@ def _merged_in_passes(space: SortSpace, runs: list[_Run], row_number: str | None
     while len(runs) > _MERGED:
         with space.file() as file:
             parts = [runs[start : start + _MERGED] for start in range(0, len(runs), _MERGED)]
-            runs = [_written(file, _merged(part, schema, row_number), space.block) for part in parts]
+            sealed = runs[0].sealed
+            runs = [_written(file, _merged(part, schema, row_number), sealed, space.block) for part in parts]
     return _merged(runs, schema, row_number)
 
 

@@ -9,7 +9,9 @@ from typing import Any
 import apache_beam as beam
 from apache_beam.utils import windowed_value
 
-from crenel.transforms._hold.sorted_runs import SortSpace, spill
+from crenel.policy.secret import Secret
+from crenel.transforms._hold.sorted_runs import Sealed, SortSpace, spill
+from crenel.transforms._pack.sharding import shard_name
 
 __all__ = ["SpillRows"]
 
@@ -22,11 +24,17 @@ class SpillRows(beam.DoFn):
     Args:
         space: How much fits into memory, and the folder for the files.
         row_number: The column, if packs carry one, that orders rows which are equal in everything else.
+        secret: Keys the seals of packs and runs.
     """
 
-    def __init__(self, space: SortSpace, row_number: str | None) -> None:
+    def __init__(self, space: SortSpace, row_number: str | None, secret: Secret) -> None:
         self._space = space
         self._row_number = row_number
+        self._secret = secret
+
+    def setup(self) -> None:
+        """Prepare what does not travel."""
+        self._seal = self._secret.seal
 
     def start_bundle(self) -> None:
         """Begin without packs: a bundle that failed leaves none."""
@@ -52,7 +60,8 @@ class SpillRows(beam.DoFn):
 
     def _spill(self) -> Iterator[Any]:
         self._spilled = True
-        runs = spill(self._space, self._packs, self._row_number)
+        shards = {(key, Sealed(self._seal, shard_name(key[1], key[0]))): packs for key, packs in self._packs.items()}
+        runs = spill(self._space, shards, self._row_number)
         self._packs.clear()
         self._bytes = 0
         for (window, shard), reference in runs:

@@ -18,8 +18,10 @@ from apache_beam.utils.timestamp import MAX_TIMESTAMP
 from numpy.typing import NDArray
 
 from crenel.policy import Policy
+from crenel.policy.secret import Secret, as_secret
 from crenel.transforms._pack.row_options import RowOptions
 from crenel.transforms._pack.row_pack import Packed, Packer, deal, hand_over
+from crenel.transforms._pack.sharding import shard_name
 from crenel.transforms._publish.counts import Counts
 from crenel.transforms._publish.emitter import NAMESPACE, REJECTED, counted
 from crenel.transforms._publish.timestamps import clamped
@@ -98,12 +100,12 @@ class _Buffer:
 class PackRows(beam.DoFn):
     """Packs rows of any form.
 
-    A row that cannot be encoded goes to the output `rejected`. A pack has the windows of its rows, and the earliest of
-    their timestamps.
+    A row that cannot be encoded goes to the output `rejected`. There is a pack for each window of its rows, with the
+    earliest of their timestamps.
 
     Args:
         policy: Which columns, and how.
-        secret: Keys the hashes of persons. It travels with the pipeline.
+        secret: Keys the hashes of persons, and the seal of packs.
         record: Makes records of rejected rows: `dict`, or `beam.Row`.
         options: How rows are read and identified.
         one_key: Whether all shards share a key; otherwise each has its own.
@@ -113,7 +115,7 @@ class PackRows(beam.DoFn):
     def __init__(
         self,
         policy: Policy,
-        secret: bytes,
+        secret: bytes | Secret,
         record: Callable[..., Any] = dict,
         options: RowOptions = RowOptions(),  # noqa: B008 - frozen
         *,
@@ -124,7 +126,7 @@ class PackRows(beam.DoFn):
         self._options = options
         self._one_key = one_key
         self._overlapping = overlapping
-        self._secret = secret
+        self._secret = as_secret(secret, policy)
         self._record = record
 
     def setup(self) -> None:
@@ -226,9 +228,11 @@ class PackRows(beam.DoFn):
             return
         buffer.encoded, buffer.since = [], _NEVER
         for pack in deal(encoded):
-            with hand_over(pack) as data:
-                key = _ONE_KEY if self._one_key else pack.shard
-                yield windowed_value.create((key, data), since, buffer.windows)
+            key = _ONE_KEY if self._one_key else pack.shard
+            # Each window has its own, sealed for it.
+            for window in buffer.windows:
+                with hand_over(pack, self._packer.seal, shard_name(key, window)) as data:
+                    yield windowed_value.create((key, data), since, (window,))
 
     def _given(self, times: Any) -> NDArray[np.int64] | None:
         """The rows' timestamps, as Beam knows them."""

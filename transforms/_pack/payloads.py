@@ -6,25 +6,26 @@ is published as a Decimal.
 
 from __future__ import annotations
 
-import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-#: Types whose values are immutable.
-_FROZEN = frozenset({type(None), bool, int, float, str, bytes})
-
+from crenel.transforms._pack import carried_values
+from crenel.transforms._pack.arrow_tables import concat
+from crenel.transforms._pack.carried_values import PLAIN
 
 #: The size of the sample that tells whether a column has few different values.
 _SAMPLE = 100
+#: The most different values that the numbers of a byte can name.
+_BYTE = 256
 
 
 class Form(Enum):
@@ -134,19 +135,24 @@ class Objects(Payload):
         return Objects((*self.columns[:place], values, *self.columns[place + 1 :]), self.names, self.count)
 
     def to_bytes(self) -> bytes:
-        """Pickle the columns."""
-        return pickle.dumps((self.names, self.columns, self.count), protocol=5)
+        """Write the columns as values, and a column of few different texts as numbers of these."""
+        return carried_values.pack([list(self.names), self.count, list(map(_written, self.columns, self._kinds))])
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Objects:
         """Read what `to_bytes` wrote."""
-        names, columns, count = pickle.loads(data)
-        return cls(columns, names, count)
+        names, count, columns = carried_values.unpack(data)
+        return cls(tuple(map(_read, columns)), tuple(names), count)
 
     @property
     def can_be_kept(self) -> bool:
         """Whether all values are immutable."""
-        return all(_FROZEN.issuperset(set(map(type, column))) for column in self.columns)
+        return all(kinds <= PLAIN for kinds in self._kinds)
+
+    @cached_property
+    def _kinds(self) -> list[set[type]]:
+        """The types of each column's values."""
+        return [set(map(type, column)) for column in self.columns]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -196,121 +202,42 @@ class Batch(Payload):
         return False
 
 
-def shared(column: Sequence[Any]) -> Sequence[Any]:
-    """Use one object for all equal texts of a column, if a sample shows that it has few different ones.
+def _written(column: Sequence[Any], kinds: set[type]) -> list[Any]:
+    """A column as it is written: its values; or its different texts, and the number of each row's text."""
+    if _has_few_texts(column, kinds):
+        # Mostly all texts are among the first ones, and the rest need not be searched.
+        for some in (column[: 10 * _SAMPLE], column):
+            texts = dict.fromkeys(some)
+            if len(texts) > _BYTE:
+                break
+            numbers = dict(zip(texts, range(_BYTE), strict=False))
+            try:
+                return [list(texts), bytes(map(numbers.__getitem__, column))]
+            except KeyError:
+                continue
+    return [list(column)]
+
+
+def _read(written: list[Any]) -> list[Any]:
+    values, *numbers = written
+    return list(map(values.__getitem__, *numbers)) if numbers else values
+
+
+def shared(column: Sequence[Any], kinds: set[type]) -> Sequence[Any]:
+    """Use one object for all equal texts of a column, if it seems to have few different ones.
 
     Choosing, copying and writing rows touches their values, and few values stay in the processor's cache.
     """
-    sample = column[:_SAMPLE]
-    if set(map(type, column)) != {str} or 2 * len(set(sample)) > len(sample):
+    if not _has_few_texts(column, kinds):
         return column
     known: dict[str, str] = {}
     return list(map(known.setdefault, column, column))
 
 
-def concat(tables: Sequence[pa.Table]) -> pa.Table:
-    """Join tables under one schema: files of one input need not agree on their types.
-
-    Integers and floats become floats; types that have nothing in common become text. A column that a table lacks is
-    null there.
-    """
-    if all(table.schema.equals(tables[0].schema) for table in tables):
-        return pa.concat_tables(tables)
-    schema = unified([table.schema for table in tables])
-    return pa.concat_tables([conformed(table, schema) for table in tables])
-
-
-def unified(schemas: Sequence[pa.Schema]) -> pa.Schema:
-    """Unify schemas; columns are in the order in which they first appear."""
-    types: dict[str, pa.DataType] = {}
-    for schema in dict.fromkeys(schema.remove_metadata() for schema in schemas):
-        for field in schema:
-            types[field.name] = _wider(types.get(field.name, pa.null()), _plain(field.type))
-    return pa.schema(list(types.items()))
-
-
-def conformed(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Cast a table to a schema that `unified` made."""
-    there = set(table.schema.names)
-    columns = [
-        _cast(table.column(field.name), field.type) if field.name in there else pa.nulls(table.num_rows, field.type)
-        for field in schema
-    ]
-    return pa.table(columns, schema=schema)
-
-
-def _plain(kind: pa.DataType) -> pa.DataType:
-    """Replace dictionaries in a type by their values, inside lists and structs too."""
-    if pa.types.is_dictionary(kind):
-        return _plain(kind.value_type)
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_plain(field.type)) for field in kind])
-    if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_plain(kind.value_type)))
-    if pa.types.is_large_list(kind):
-        return pa.large_list(kind.value_field.with_type(_plain(kind.value_type)))
-    return kind
-
-
-def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    try:
-        return column.cast(kind)
-    except pa.ArrowNotImplementedError:  # nested values as text
-        return pa.chunked_array([[None if value is None else str(value) for value in column.to_pylist()]], kind)
-
-
-def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    if one.equals(other):
-        return one
-    pair = [pa.schema([("", kind)]) for kind in (one, other)]
-    try:
-        return pa.unify_schemas(pair, promote_options="permissive").field(0).type
-    except pa.ArrowException:
-        return pa.string()
-
-
-def alone(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Copy a batch into memory of its own: a slice would take the rows beside it along."""
-    copied = batch.take(pa.array(np.arange(batch.num_rows)))
-    return pa.RecordBatch.from_arrays([own(column) for column in copied.columns], schema=copied.schema)
-
-
-def own(column: pa.Array) -> pa.Array:
-    """Reduce every dictionary of a column, nested ones too, to the values that its rows have.
-
-    Arrow keeps a dictionary whole when it chooses rows, and would publish values of other rows with it. The values are
-    put in the order in which rows have them; those of an ordered dictionary, whose order means something, stay in it.
-    """
-    kind = column.type
-    if not _has_dictionary(kind):
-        return column
-    if pa.types.is_dictionary(kind):
-        return _own_dictionary(column)
-    if pa.types.is_struct(kind):
-        inner = [own(field) for field in column.flatten()]
-        return pa.StructArray.from_arrays(inner, fields=list(kind), mask=column.is_null())
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        lengths = np.asarray(pc.fill_null(column.value_lengths(), 0))
-        offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32() if pa.types.is_list(kind) else None)
-        made = pa.ListArray if pa.types.is_list(kind) else pa.LargeListArray
-        return made.from_arrays(offsets, own(column.flatten()), type=kind, mask=column.is_null())
-    # Rarer types, one value at a time.
-    return pa.array(column.to_pylist(), kind)
-
-
-def _own_dictionary(column: pa.DictionaryArray) -> pa.DictionaryArray:
-    used = column.indices.unique().drop_null()
-    if column.type.ordered:
-        used = used.take(pc.sort_indices(used))
-    places = pc.index_in(column.indices, value_set=used).cast(column.type.index_type)
-    return pa.DictionaryArray.from_arrays(places, own(column.dictionary.take(used)), ordered=column.type.ordered)
-
-
-def _has_dictionary(kind: pa.DataType) -> bool:
-    if isinstance(kind, pa.BaseExtensionType):
-        return _has_dictionary(kind.storage_type)
-    inner = [kind.field(i).type for i in range(kind.num_fields)]
-    return bool(pa.types.is_dictionary(kind)) or any(map(_has_dictionary, inner))
+def _has_few_texts(column: Sequence[Any], kinds: set[type]) -> bool:
+    """Whether a column of these types has nothing but texts, and a sample of it few different ones."""
+    sample = column[:_SAMPLE]
+    return kinds == {str} and 2 * len(set(sample)) <= len(sample)
 
 
 def from_bytes(form: Form, data: bytes) -> Payload:

@@ -16,11 +16,14 @@ from apache_beam.utils.timestamp import Timestamp
 from numpy.typing import NDArray
 
 from crenel import avro
-from crenel.encoding.encoder import Encoded, Encoder
+from crenel.encoding.encoder import Encoded, Encoder, Rejection
 from crenel.encoding.rows import Rows
 from crenel.policy import Policy
 from crenel.policy.quasi_identifiers import Datetime
+from crenel.policy.secret import Secret, as_secret
+from crenel.seal import Seal
 from crenel.transforms._pack import payloads
+from crenel.transforms._pack.carried_values import PLAIN, refusal
 from crenel.transforms._pack.fingerprints import persons_mark, space_mark
 from crenel.transforms._pack.payloads import Batch, Form, Objects, Payload, shared
 from crenel.transforms._pack.perturb import Perturber
@@ -28,6 +31,8 @@ from crenel.transforms._pack.row_options import RowOptions
 from crenel.transforms._pack.sharding import ShardRouter
 from crenel.transforms._pack.text_columns import TextColumns, named_columns
 
+#: What a pack is, to its seal.
+KIND = "crenel.pack"
 _SCHEMAS = avro.Schemas("crenel.transforms._pack", ("pack.1.avsc",))
 
 
@@ -85,27 +90,36 @@ class RowPack:
         return cls(rows, form, payload, record["persons"], record["space"], record["shard"])
 
 
+def opened(data: bytes, seal: Seal, place: bytes) -> RowPack:
+    """Read a pack that was sent to a place: a shard, and a window.
+
+    Raises:
+        SnapshotError: it was damaged or changed on its way, or was sent to another place or under another secret.
+    """
+    handed, pack = getattr(_HANDED, "now", _NOTHING)
+    if handed is not data:
+        return RowPack.from_bytes(seal.open(KIND, data, place))
+    # These very bytes were made by this thread, and have not been anywhere.
+    return pack or RowPack.from_bytes(data[seal.size :])
+
+
 _HANDED = threading.local()
+_NOTHING = (None, None)
 
 
 @contextmanager
-def hand_over(pack: RowPack) -> Iterator[bytes]:
-    """Write the pack as bytes; a step that is given these very bytes meanwhile need not read them: see `handed_over`.
+def hand_over(pack: RowPack, seal: Seal, place: bytes) -> Iterator[bytes]:
+    """Write the pack as sealed bytes, which only `opened` reads.
 
-    Where there is no coder between two steps, the second takes an element while the first emits it.
+    Where there is no coder between two steps, the second takes an element while the first emits it. So a step that is
+    given these very bytes meanwhile need not check them, and if nobody can change the rows, it is given the pack.
     """
-    data = pack.to_bytes()
-    _HANDED.now = (data, pack) if pack.payload.can_be_kept else None
+    data = seal.close(KIND, pack.to_bytes(), place)
+    _HANDED.now = (data, pack if pack.payload.can_be_kept else None)
     try:
         yield data
     finally:
-        _HANDED.now = None
-
-
-def handed_over(data: bytes) -> RowPack | None:
-    """Return the pack of these bytes if it was handed over, and not sent."""
-    now = getattr(_HANDED, "now", None)
-    return now[1] if now is not None and now[0] is data else None
+        _HANDED.now = _NOTHING
 
 
 def _matrix(flat: NDArray[Any], rows: int) -> NDArray[Any]:
@@ -155,21 +169,24 @@ class Packer:
 
     Args:
         policy: Which columns, and how.
-        secret: Keys the hashes of persons and of shards, and the noise on sensitive columns.
+        secret: Keys the hashes of persons and of shards, the noise on sensitive columns, and the seal of packs.
         options: How rows are read and identified.
     """
 
     def __init__(
         self,
         policy: Policy,
-        secret: bytes,
+        secret: bytes | Secret,
         options: RowOptions = RowOptions(),  # noqa: B008 - frozen
     ) -> None:
-        self._encoder = Encoder(policy, secret=secret)
-        self._persons = persons_mark(policy, secret)
+        secret = as_secret(secret, policy)
+        self.seal = secret.seal
+        root = secret.root
+        self._encoder = Encoder(policy, secret=root)
+        self._persons = persons_mark(policy, root)
         self._space = space_mark(policy)
-        self._perturber = Perturber(policy, secret, by_time=policy.event_time is not None)
-        self._router = ShardRouter(policy, secret)
+        self._perturber = Perturber(policy, root, by_time=policy.event_time is not None)
+        self._router = ShardRouter(policy, root)
         self._text = TextColumns(policy) if options.parse_text else None
         self._clock = options.row_number if options.by_number else None
         #: The columns that are published unchanged, in the order of a payload's tuples.
@@ -219,7 +236,13 @@ class Packer:
     def _pack(self, columns: dict[str, Any], time: NDArray[np.int64] | None, form: Form) -> Packed:
         encoded = self._encoder.encode(columns, self._time(columns, time))
         count = len(encoded.kept) + len(encoded.rejected)
-        kept = tuple(shared(columns[name]) for name in self._kept)
+        kinds = {name: set(map(type, columns[name])) for name in self._kept}
+        # The first column that is refused counts.
+        odd = [name for name in reversed(self._kept) if not kinds[name] <= PLAIN]
+        refused = [rejection for name in odd for rejection in _refused(name, columns[name])]
+        if refused:
+            encoded = encoded.without(refused)
+        kept = tuple(shared(columns[name], kinds[name]) for name in self._kept)
         return self._deal(encoded, columns, form, Objects(kept, self._kept, count))
 
     def _time(self, columns: Mapping[str, Any], time: NDArray[np.int64] | None) -> NDArray[np.int64] | None:
@@ -254,6 +277,14 @@ class Packer:
         whole = RowPack(rows, form, payload, self._persons, self._space, shard=0)
         shard = self._router.shards(encoded.rows, columns, encoded.kept)
         return Packed(whole, shard, encoded.rejected)
+
+
+def _refused(name: str, column: Sequence[Any]) -> Iterator[Rejection]:
+    """Reject the rows whose values in a column cannot be carried."""
+    for place, value in enumerate(column):
+        reason = None if type(value) in PLAIN else refusal(value)
+        if reason is not None:
+            yield Rejection(place, name, reason)
 
 
 def _by_shard(pack: RowPack, shard: NDArray[np.int64]) -> Iterator[RowPack]:

@@ -7,6 +7,7 @@ from hashlib import blake2b
 from typing import Any
 
 import numpy as np
+from apache_beam.transforms.window import GlobalWindow
 from numpy.typing import NDArray
 
 from crenel.encoding.keyed_hash import siphash
@@ -17,6 +18,13 @@ from crenel.policy.sensitive import Sensitive
 #: How often locality halves the domain of each quasi-identifier.
 _LEVELS = 8
 _UNDECLARED = Sensitive()
+
+
+def shard_name(shard: int, window: Any) -> bytes:
+    """Name an engine and its place in state: differently from all others, and in every process the same."""
+    if isinstance(window, GlobalWindow):
+        return f"{shard}".encode()
+    return f"{shard} {window.start.micros} {window.end.micros}".encode()
 
 
 class ShardRouter:

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from crenel.engine import Kind, Releases
 from crenel.policy import Policy
 from crenel.transforms._hold.shard_holder import Departure
-from crenel.transforms._pack.payloads import Form, alone
+from crenel.transforms._pack.arrow_tables import alone
+from crenel.transforms._pack.payloads import Form
 from crenel.transforms._pack.row_options import RowOptions
 from crenel.transforms._publish.counts import Counts
 from crenel.transforms._publish.owner_records import OwnerRecords
@@ -101,6 +102,19 @@ class Emitter:
         """Note how many rows a shard holds after a step."""
         self._held.update(rows)
         self._counts[window].hold(rows)
+
+    def refuse(self, rows: int, field: str, reason: str, window: Any) -> None:
+        """Count rows that were refused after they had been packed."""
+        self._counts[window].rejected[field, reason] += rows
+
+    def stamp(self, moment: int, earliest: int, window: Any) -> int:
+        """The timestamp of what is not released, but told to the owner."""
+        latest = window.max_timestamp().micros
+        return latest if self._at_end else stamps(np.array([moment]), earliest, latest, self.tick)[0]
+
+    def place(self, shard: int, number: NDArray[np.int64], window: Any) -> NDArray[np.uint64]:
+        """Hash rows of a shard by their numbers, for a writer that orders them."""
+        return self._order.hashes(shard, number, window)
 
     def emit(self, departures: Iterable[Departure], shard: int, window: Any, earliest: int) -> Iterator[Any]:
         """Emit departures as elements of `window`, none before `earliest`, which is no row's event time."""

@@ -17,7 +17,7 @@ from crenel.engine import Kind
 from crenel.transforms._hold.shard_holder import Departure
 from crenel.transforms._pack.payloads import Batch, Objects
 
-__all__ = ["RELEASES_SCHEMA", "RELEASE_FIELDS", "TRACE_SCHEMA", "OwnerRecords"]
+__all__ = ["REFUSED", "RELEASES_SCHEMA", "RELEASE_FIELDS", "TRACE_SCHEMA", "OwnerRecords"]
 
 #: The record of a release.
 RELEASE_FIELDS = (
@@ -58,6 +58,8 @@ TRACE_SCHEMA = pa.schema(
 )
 #: The kinds by their numbers, as records call them.
 _KINDS = tuple(kind.name.lower() for kind in Kind)
+#: What the trace calls a row that was refused because it was too far ahead of the clock.
+REFUSED = "ahead"
 #: Beam's timestamp of elements that were given none.
 _NO_TIME = MIN_TIMESTAMP.micros
 
@@ -146,6 +148,17 @@ class OwnerRecords:
         columns["row"] = payload.column(str(self._row_number)).combine_chunks().take(places)
         columns["arrival"] = pa.array(departure.number).take(places)
         return _batch(columns, TRACE_SCHEMA)
+
+    def refused(self, row: int, moment: int, shard: int) -> dict[str, Any]:
+        """Make the record of a row that was too far ahead of the clock, and belongs to no release."""
+        nowhere = {"release": -1, "arrival": -1, "arrivals": -1, "group": -1}
+        return {"shard": shard, "kind": REFUSED, "row": row, "moment": self._timestamp(moment), **nowhere}
+
+    def refused_batch(self, records: list[dict[str, Any]]) -> pa.RecordBatch:
+        """Make records of `refused` a batch."""
+        columns = {name: [record[name] for record in records] for name in TRACE_SCHEMA.names}
+        columns["moment"] = [None if moment is None else moment.micros for moment in columns["moment"]]
+        return _batch({name: pa.array(column) for name, column in columns.items()}, TRACE_SCHEMA)
 
     def _timestamp(self, moment: int) -> Timestamp | None:
         # Microseconds by position: by name they cost a quarter more.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from itertools import chain, islice
 from typing import Any
@@ -16,7 +16,8 @@ from crenel.engine import Kind, Releases
 from crenel.policy import OnSuppress, Policy
 from crenel.policy.quasi_identifiers import Numeric, QuasiIdentifier, Range
 from crenel.transforms._hold.shard_holder import Departure
-from crenel.transforms._pack.payloads import Batch, Objects, own
+from crenel.transforms._pack.arrow_tables import own
+from crenel.transforms._pack.payloads import Batch, Objects
 from crenel.transforms._pack.perturb import published_as_floats
 
 #: Published values that are cached, per quasi-identifier.
@@ -57,14 +58,19 @@ class Publisher:
     def suppressed(self, departure: Departure) -> list[dict[str, Any]]:
         """Make the rows that no group was found for, with their exact values: for the owner alone."""
         hidden = _rows_of(departure.releases, departure.releases.kind == Kind.SUPPRESSED)
-        suppressed = []
-        for point, kept in zip(
-            departure.qi[hidden], _objects(departure).take(hidden).under(self._kept).rows(), strict=True
-        ):
+        return list(self.exact(departure.qi[hidden], _objects(departure).take(hidden).under(self._kept).rows()))
+
+    def exact(self, qi: NDArray[np.float64], kept: Iterable[Sequence[Any]]) -> Iterator[dict[str, Any]]:
+        """Make rows with their exact values: for the owner alone.
+
+        Args:
+            qi: Their coordinates.
+            kept: For each row the values of the sensitive columns, and of those that are published as they are.
+        """
+        for point, values in zip(qi, kept, strict=True):
             row = {n: c.value(x, x) for n, c, x in zip(self._names, self._columns, point.tolist(), strict=True)}
-            row.update(zip(self._kept, kept, strict=True))
-            suppressed.append(row)
-        return suppressed
+            row.update(zip(self._kept, values, strict=True))
+            yield row
 
     def published_batch(self, departure: Departure) -> pa.RecordBatch:
         """Make the published rows, as Arrow."""

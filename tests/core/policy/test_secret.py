@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import base64
 import pickle
+import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import ModuleType, SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
 from crenel.encoding.rows import Rows
 from crenel.engine import create_engine
-from crenel.errors import PolicyError
+from crenel.errors import INCURABLE, PolicyError, SecretError
 from crenel.policy import Policy
-from crenel.policy.secret import secret_of
+from crenel.policy.secret import Secret, _secret_manager, as_secret, secret_of, without_secret
 
 SECRET = bytes(range(100, 132))
 OTHER = bytes(range(50, 82))
@@ -97,9 +100,10 @@ def test_a_missing_secret_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     )
     absent = tmp_path / "absent"
     assert problem(policy(secret=f"file:{absent}")) == (
-        f"policy.secret names the file {absent}, which cannot be read: no such file or directory."
+        f"policy.secret names the file {absent}, which cannot be read where the pipeline is built: no such file or "
+        "directory."
     )
-    assert "cannot be read: is a directory" in problem(policy(secret=f"file:{tmp_path}"))
+    assert "cannot be read: is a directory (where the pipeline is built)." in problem(policy(secret=f"file:{tmp_path}"))
 
 
 @pytest.mark.parametrize("mode", [0o604, 0o644, 0o602, 0o666])
@@ -151,7 +155,7 @@ def test_two_engines_with_one_secret_publish_the_same(monkeypatch: pytest.Monkey
 
 
 def test_a_given_secret_is_used_without_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker is given the pipeline's secret, but does not have the environment variable."""
+    """A caller that has the secret need not have the environment variable."""
     monkeypatch.delenv(NAME, raising=False)
     assert releases(policy(secret=f"env:{NAME}"), secret=SECRET) == releases(policy(), secret=SECRET)
     with pytest.raises(PolicyError, match="is not set"):
@@ -160,3 +164,136 @@ def test_a_given_secret_is_used_without_the_reference(monkeypatch: pytest.Monkey
 
 def test_a_seed_wins_over_a_secret() -> None:
     assert releases(policy(seed=7), secret=SECRET) == releases(policy(seed=7))
+
+
+# --- On the way to workers ---
+
+
+def sent(secret: Secret) -> Secret:
+    """Send a secret to a worker."""
+    return pickle.loads(pickle.dumps(secret))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("kind", ["env", "file"])
+def test_a_named_secret_travels_as_its_reference(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(NAME, SECRET.hex())
+    of = policy(secret=f"env:{NAME}" if kind == "env" else file_of(tmp_path / "key", SECRET.hex().encode()))
+    secret = Secret.of(of)
+    assert sent(secret).root == Secret.given(SECRET).root
+    assert not secret.is_drawn
+    for shown in (pickle.dumps(secret), repr(secret).encode()):
+        assert SECRET not in shown and SECRET.hex().encode() not in shown and secret.root not in shown
+
+
+def test_a_worker_with_another_secret_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(NAME, SECRET.hex())
+    secret = sent(Secret.of(policy(secret=f"env:{NAME}")))
+    monkeypatch.setenv(NAME, OTHER.hex())
+    with pytest.raises(SecretError) as caught:
+        _ = secret.root
+    assert str(caught.value) == (
+        f"policy.secret: a worker finds another secret under env:{NAME} than there was where the pipeline was built. "
+        f"Give all of them the same one. {INCURABLE}"
+    )
+
+
+def test_a_worker_without_the_secret_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(NAME, SECRET.hex())
+    secret = sent(Secret.of(policy(secret=f"env:{NAME}")))
+    monkeypatch.delenv(NAME)
+    with pytest.raises(SecretError, match=f"names the environment variable {NAME}, which is not set on a worker"):
+        _ = secret.root
+
+
+def test_a_secret_that_only_workers_have_need_not_be_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(NAME, raising=False)
+    of = policy(secret=f"env:{NAME}")
+    with pytest.raises(PolicyError, match="is not set where the pipeline is built"):
+        Secret.of(of)
+    secret = Secret.of(of, is_here=False)
+    monkeypatch.setenv(NAME, SECRET.hex())
+    assert sent(secret).root == Secret.given(SECRET).root
+
+
+def test_a_drawn_secret_travels_itself() -> None:
+    secret = Secret.of(policy())
+    assert secret.is_drawn and sent(secret).root == secret.root
+    assert sent(secret).is_drawn
+    assert secret.root.hex() not in repr(secret)
+
+
+def test_a_seed_does_not_travel_but_what_follows_from_it() -> None:
+    of = policy(seed=987654321987)
+    secret = Secret.of(of)
+    assert not secret.is_drawn and sent(secret).root == Secret.of(of).root
+    for shown in (pickle.dumps(secret), repr(secret).encode(), pickle.dumps(without_secret(of))):
+        assert b"987654321987" not in shown and (987654321987).to_bytes(5, "little") not in shown
+    assert without_secret(of) == policy() == without_secret(policy(secret=f"env:{NAME}"))
+    assert releases(without_secret(of), secret=secret) == releases(of)
+
+
+def test_bytes_are_drawn_unless_the_policy_names_a_secret() -> None:
+    assert as_secret(SECRET, policy()).is_drawn
+    assert not as_secret(SECRET, policy(secret=f"env:{NAME}")).is_drawn
+    assert not as_secret(SECRET, policy(seed=7)).is_drawn
+    given = Secret.given(SECRET)
+    assert as_secret(given, policy()) is given
+
+
+def test_keys_of_different_purposes_differ() -> None:
+    secret = Secret.given(SECRET)
+    assert len({secret.key(b"one"), secret.key(b"two"), Secret.given(OTHER).key(b"one"), secret.root}) == 4
+
+
+VERSION = "projects/p/secrets/s/versions/3"
+
+
+class SecretManager:
+    """Stands for Google's Secret Manager, which tests cannot reach."""
+
+    asked: ClassVar[list[str]] = []
+
+    def access_secret_version(self, *, name: str) -> Any:
+        self.asked.append(name)
+        if name != VERSION:
+            raise PermissionError(f"what is behind {name} is private")
+        return SimpleNamespace(payload=SimpleNamespace(data=SECRET.hex().encode()))
+
+
+@pytest.fixture
+def secret_manager(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[SecretManager]]:
+    cloud = ModuleType("google.cloud")
+    cloud.secretmanager = SimpleNamespace(SecretManagerServiceClient=SecretManager)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "google.cloud", cloud)
+    _secret_manager.cache_clear()
+    SecretManager.asked.clear()
+    yield SecretManager
+    _secret_manager.cache_clear()
+
+
+def test_a_secret_is_read_from_the_secret_manager(secret_manager: type[SecretManager]) -> None:
+    secret = Secret.of(policy(secret=f"gcp:{VERSION}"))
+    assert sent(secret).root == sent(secret).root == Secret.given(SECRET).root
+    assert secret_manager.asked == [VERSION] * 2  # once where the pipeline is built, and once on a worker
+
+
+def test_a_secret_that_the_manager_does_not_give_is_named(secret_manager: type[SecretManager]) -> None:
+    other = VERSION.replace("/3", "/4")
+    assert problem(policy(secret=f"gcp:{other}")) == (
+        f"policy.secret names {other} in Google's Secret Manager, which cannot be read where the pipeline is built "
+        "(PermissionError)."
+    )
+
+
+def test_without_the_library_of_the_manager_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    _secret_manager.cache_clear()
+    monkeypatch.setitem(sys.modules, "google.cloud", ModuleType("google.cloud"))
+    assert "whose library is missing where the pipeline is built: pip install 'crenel[dataflow]'" in problem(
+        policy(secret=f"gcp:{VERSION}")
+    )
+
+
+@pytest.mark.parametrize("reference", ["gcp:projects/p/secrets/s/versions/latest", "gcp:s", "gcp:projects/p/secrets/s"])
+def test_a_version_that_changes_is_refused(reference: str) -> None:
+    with pytest.raises(PolicyError, match="gcp:projects/P/secrets/S/versions/N"):
+        policy(secret=reference)

@@ -215,6 +215,7 @@ FAULTS: dict[str, tuple[Any, Check]] = {
     "a snapshot lacks something": (CountsPushes, engine_checks.check_snapshots),
     "restore does nothing": (Forgets, engine_checks.check_snapshots),
     "a replay differs": (Forgets, engine_checks.check_replay),
+    "damage is not noticed": (Forgets, engine_checks.check_damage),
     "all share one key": (one_key, engine_checks.check_key),
     "the order of a release is no secret": (SortsItsRows, engine_checks.check_secret_order),
     "arrays are kept": (KeepsTheArrays, engine_checks.check_no_aliasing),

@@ -16,6 +16,9 @@ from tests.pipelines.kafka import rows as made
 from tests.pipelines.kafka.broker import Broker
 from tests.runners.harness import PATIENCE, Flink, Running
 
+#: A client tells soon, and not after half a minute, that a topic is not there.
+OUT = {"topic__metadata__propagation__max__ms": "1000"}
+
 
 class FlinkRun:
     """A run in the background. As a context manager it is terminated at the end.
@@ -45,7 +48,7 @@ class FlinkRun:
         self._name = name
         self._before = self._rest.jobs(name)
         command = [sys.executable, "-m", "crenel.pipelines.cli", "run", str(folder / "policy.yaml")]
-        command += ["--input", kafka.url(f"{name}-in", idle="3s"), "--output", kafka.url(f"{name}-out")]
+        command += ["--input", kafka.url(f"{name}-in", idle="3s"), "--output", kafka.url(f"{name}-out", **OUT)]
         command += ["--runner", "flink", "--workers", "2", "--flink-master", self._rest.master]
         command += ["--checkpointing_interval=1500", f"--job_name={name}", *flags]
         with self._log.open("wb") as log:

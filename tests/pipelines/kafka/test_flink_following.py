@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,11 +18,53 @@ from tests.runners.harness import PATIENCE, Flink, need_flink
 pytestmark = [pytest.mark.kafka, pytest.mark.flink]
 
 
-@pytest.fixture
-def flink(tmp_path: Path) -> Iterator[Flink]:
+@pytest.fixture(scope="module")
+def flink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flink]:
     need_flink()
-    with Flink(tmp_path / "flink") as running:
+    with Flink(tmp_path_factory.mktemp("flink")) as running:
         yield running
+
+
+def wait(run: FlinkRun, met: Callable[[], bool]) -> None:
+    """Wait while the run goes on."""
+
+    def check() -> None:
+        assert run.process.poll() is None, run.said
+
+    until(met, PATIENCE, check)
+
+
+def test_a_deleted_output_topic_is_named_and_waited_for(kafka: Broker, flink: Flink, tmp_path: Path) -> None:
+    kafka.create("sink-in", "sink-out")
+    rows = made.make(1_000)
+    with FlinkRun(kafka, flink, tmp_path, "sink") as run:
+        run.job()
+        feed(kafka, "sink-in", rows[:500])
+        wait(run, lambda: len(told(kafka, "sink-out")) > 0)
+        kafka.delete("sink-out")
+        feed(kafka, "sink-in", rows[500:])
+        wait(run, lambda: "the job failed: " in run.said)
+        said = next(line for line in run.said.splitlines() if "the job failed: " in line)
+        assert "records could not be written. " in said
+        assert f"kafka://{kafka.address}/sink-out: " in said
+        assert "The topic does not exist, or was deleted: create it." in said
+        assert "Flink restarts it from checkpoint " in said
+        kafka.create("sink-out")
+        wait(run, lambda: set(told(kafka, "sink-out")) >= set(range(500, 1_000)))
+        assert "SECRET" not in run.said
+
+
+def test_workers_that_cannot_be_started_end_the_run(kafka: Broker, flink: Flink, tmp_path: Path) -> None:
+    """However often Flink tries it."""
+    kafka.create("boot-in", "boot-out")
+    missing = ('--environment_config={"command": "/nowhere/crenel-boot"}',)
+    with FlinkRun(kafka, flink, tmp_path, "boot", flags=missing) as run:
+        job = run.job()
+        assert run.end() == 70
+        last = run.said.splitlines()[-1]
+        assert "A TaskManager cannot start workers: install crenel on its machine, in the same folder." in last
+        assert "This came 10 times, and no checkpoint was completed in between. The job was cancelled." in last
+        until(lambda: job.state == "CANCELED", PATIENCE)
 
 
 def test_a_savepoint_of_another_method_ends_the_run_with_a_sentence(
@@ -73,6 +115,12 @@ def test_a_lost_job_manager_is_told_and_the_run_goes_on_from_its_checkpoint(
         job = run.job()
         feed(kafka, "manager-in", rows[1_000:])
         job.wait(lambda: len(told(kafka, "manager-out")) == len(rows), "all rows are sent")
+        kafka.delete("manager-in")
+        kafka.create("manager-in")
+        assert run.end() == 70
+        last = run.said.splitlines()[-1]
+        assert "/manager-in: the topic was deleted and created again" in last
+        assert f"{INCURABLE} The job was cancelled." in last
     assert all(len(forms) == 1 for forms in told(kafka, "manager-out").values()), "a row under two generalizations"
 
 
@@ -90,6 +138,8 @@ def test_with_high_availability_a_lost_job_manager_is_survived(kafka: Broker, tm
         assert flink.cluster.job_manager is not None
         flink.cluster.job_manager.kill()
         flink.cluster.start_job_manager()
+        # Half of the rest goes to partitions that were not there at the start.
+        kafka.grow("available-in", 4)
         feed(kafka, "available-in", rows[1_000:])
         until(lambda: len(told(kafka, "available-out")) == len(rows), PATIENCE)
         assert run.process.poll() is None, run.said

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from crenel.errors import INCURABLE, SecretError
 from crenel.pipelines.cli import main
 from crenel.pipelines.command_errors import CommandError
 from crenel.pipelines.files.file_job import Outcome
@@ -127,3 +128,46 @@ def test_on_flink_it_is_a_stream_on_the_cluster_that_is_named(tmp_path: Path, mo
     command = ["run", str(tmp_path / "policy.yaml"), "--input", "kafka://a:1/a", "--output", "kafka://a:1/b"]
     assert main([*command, "--runner", "flink", "--flink-master", "h:8081"]) == 0
     assert {"--flink_master=h:8081", "--streaming"} <= set(flags)
+
+
+# --- Options that say where their value is ---
+
+
+def test_an_option_may_say_where_its_value_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CRENEL_TEST_PASSWORD", "of the variable")
+    kept = tmp_path / "password"
+    kept.write_text("of the file\n")
+    kept.chmod(0o600)
+    config = tmp_path / "client.properties"
+    config.write_text(f"sasl.password=env:CRENEL_TEST_PASSWORD\nssl.key.password=file:{kept}\nsasl.username=me\n")
+    topic = Topic.of(f"kafka://b:1/t?config={config}")
+    assert topic.client_options() == {
+        "sasl.password": "of the variable",
+        "ssl.key.password": "of the file",
+        "sasl.username": "me",
+    }
+    assert "of the" not in str(topic.settings) + repr(topic)
+    monkeypatch.delenv("CRENEL_TEST_PASSWORD")
+    with pytest.raises(SecretError, match=r"sasl\.password names the environment variable CRENEL_TEST_PASSWORD"):
+        topic.client_options()
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("env:CRENEL_ABSENT", "names the environment variable CRENEL_ABSENT, which is not set on this machine."),
+        ("file:/no/such/file", "names the file /no/such/file, which cannot be read on this machine: no such file or"),
+    ],
+)
+def test_a_value_that_is_not_there_is_an_error_before_anything_begins(value: str, said: str) -> None:
+    with pytest.raises(CommandError) as caught:
+        Topic.of(f"kafka://b:1/t?sasl.password={value}")
+    assert str(caught.value).startswith(f"kafka://b:1/t: sasl.password {said}")
+    assert INCURABLE not in str(caught.value)
+
+
+def test_a_file_that_all_users_may_read_is_no_place_for_a_password(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("secret")
+    (tmp_path / "password").chmod(0o644)
+    with pytest.raises(CommandError, match="which every user of the machine may read or write: run chmod o-rw on it"):
+        Topic.of(f"kafka://b:1/t?sasl.password=file:{tmp_path / 'password'}")

@@ -67,8 +67,21 @@ def test_any_trace_has_a_cause(trace: str) -> None:
             "o.a.f.AsynchronousException: x\nCaused by: java.lang.RuntimeException: SDK Harness connection lost.",
             "A worker process was lost.",
         ),
+        (
+            "org.apache.flink.runtime.rpc.exceptions.RecipientUnreachableException: Could not send message",
+            "A TaskManager was lost.",
+        ),
         ("java.io.IOException: No space left on device", "A disk is full."),
         ("java.lang.IllegalArgumentException: 53703, flu", "Flink reports IllegalArgumentException."),
+        (
+            "java.lang.Exception: Exception.\n\tat y\nCaused by: java.io.IOException: 53703\nCaused by: no.Name: z",
+            "Flink reports IOException.",
+        ),
+        (
+            "java.lang.Exception: Exception while creating StreamOperatorStateContext.\n"
+            "Caused by: org.apache.flink.util.FlinkException: Could not restore keyed state backend for x from y.",
+            "The state of a task could not be restored from its checkpoint.",
+        ),
         ("", "Flink does not say why."),
     ],
 )
@@ -84,3 +97,22 @@ def test_a_savepoint_that_does_not_fit_is_permanent() -> None:
     )
     assert found.is_permanent
     assert "--savepoint_path" in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("trace", "is_a_mistake"),
+    [
+        (told(KeyError("x")), True),
+        (told(ImportError("x")), True),
+        (told(UnicodeDecodeError("utf-8", b"x", 0, 1, "x")), True),
+        (told(OSError(28, "no space")), False),
+        (told(MemoryError()), False),
+        (told(RuntimeError("x")), False),
+        (told(JobFailed("the broker does not answer.")), False),
+        ('java.io.IOException: Cannot run program "/x/crenel-boot": error=2, No such file or directory', True),
+        ("java.lang.IllegalStateException: Process died with exit code 1", True),
+        ("java.io.IOException: No space left on device", False),
+    ],
+)
+def test_mistakes_are_told_from_what_may_be_cured_elsewhere(trace: str, is_a_mistake: bool) -> None:
+    assert cause(trace).is_a_mistake == is_a_mistake

@@ -204,6 +204,37 @@ def test_a_cause_among_those_of_other_tasks_counts(manager: Manager) -> None:
     assert Story(manager, (4, fail)).ends_with().startswith("damaged. A restart does not cure this.")
 
 
+def again_and_again(manager: Manager, trace: str, times: int) -> list[tuple[float, Any]]:
+    """A job that fails, is restarted, and fails again."""
+    return [step for _ in range(times) for step in ((4, lambda: manager.fail(trace)), (4, manager.run))]
+
+
+def test_a_mistake_that_comes_again_and_again_ends_the_job(manager: Manager) -> None:
+    """A row that a step cannot work on comes again after each restart."""
+    manager.complete(3)
+    said = Story(manager, *again_and_again(manager, told(KeyError("flu")), 20)).ends_with()
+    assert said == (
+        "A step failed (KeyError). This came 10 times, and no checkpoint was completed in between. The job was "
+        "cancelled. Its last checkpoint is s3://b/chk-3"
+    )
+    assert manager.cancelled
+
+
+def test_a_mistake_between_checkpoints_does_not(manager: Manager) -> None:
+    steps: list[tuple[float, Any]] = []
+    for number in range(3):
+        steps += [*again_and_again(manager, told(KeyError("flu")), 6), (4, lambda n=number: manager.complete(4 + n))]
+    story = Story(manager, *steps, (4, lambda: finish(manager)))
+    assert len([line for line in story.play() if "a step failed (KeyError)" in line]) == 18
+    assert not manager.cancelled
+
+
+def test_what_can_be_cured_elsewhere_is_waited_for(manager: Manager) -> None:
+    full = again_and_again(manager, "java.io.IOException: No space left on device", 30)
+    Story(manager, *full, (4, lambda: finish(manager))).play()
+    assert not manager.cancelled
+
+
 def test_a_job_that_flink_gives_up(manager: Manager) -> None:
     def give_up() -> None:
         lost(manager)

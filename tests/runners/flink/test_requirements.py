@@ -121,10 +121,14 @@ def test_all_defaults_are_known_options() -> None:
     assert set(options.STREAMING) <= options.KNOWN | beams
 
 
-def test_a_worker_is_told_what_the_task_manager_says(tmp_path: Path) -> None:
+def beam_provision_info() -> Any:
     from apache_beam.portability.api import beam_provision_api_pb2
 
-    info = beam_provision_api_pb2.ProvisionInfo(runner_capabilities=["a", "b"])
+    return beam_provision_api_pb2.ProvisionInfo(runner_capabilities=["a", "b"])
+
+
+def test_a_worker_is_told_what_the_task_manager_says(tmp_path: Path) -> None:
+    info = beam_provision_info()
     info.control_endpoint.url = "localhost:1"
     info.pipeline_options.update({"beam:option:job_name:v1": "x"})
     told = boot.environment("1-1", info)
@@ -133,3 +137,33 @@ def test_a_worker_is_told_what_the_task_manager_says(tmp_path: Path) -> None:
     assert "LOGGING_API_SERVICE_DESCRIPTOR" not in told
     assert told["RUNNER_CAPABILITIES"] == "a b"
     assert "job_name" in told["PIPELINE_OPTIONS"]
+
+
+def test_the_workers_of_a_stream_compile_before_they_take_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled in the middle of a bundle, kernels would hold up a checkpoint for a minute."""
+    from apache_beam.runners.worker import sdk_worker_main
+
+    from crenel.engine import precompile
+
+    done: list[Any] = []
+    monkeypatch.setenv(boot.COMPILED, "castle")
+    monkeypatch.setattr(boot, "_log_to", lambda path: None)
+    monkeypatch.setenv(boot.LOGS, str(tmp_path))
+    monkeypatch.setattr(precompile, "compile_family", done.append)
+    monkeypatch.setattr(boot, "provision", lambda *_: beam_provision_info())
+    monkeypatch.setattr(sdk_worker_main, "main", lambda _: done.append("worker"))
+    monkeypatch.setattr(boot.os, "environ", dict(boot.os.environ))
+    boot.main(["--id=1-1", "--provision_endpoint=localhost:1"])
+    assert done == [["castle"], "worker"]
+
+
+def test_a_method_that_does_not_compile_is_left_to_the_step_that_uses_it() -> None:
+    boot.compile_kernels("no such method")
+
+
+@pytest.mark.parametrize(("streaming", "is_told"), [(True, True), (False, False)])
+def test_only_streams_are_told_what_to_compile(streaming: bool, is_told: bool) -> None:
+    """A batch has no checkpoints, and may be too small for the compiler to pay."""
+    made = options.flags("localhost:1", parallelism=2, logs=None, streaming=streaming, method="castle")
+    (config,) = (flag for flag in made if flag.startswith("--environment_config="))
+    assert ('"CRENEL_COMPILED_METHOD": "castle"' in config) == is_told

@@ -15,16 +15,19 @@ from apache_beam.transforms.window import FixedWindows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from crenel.errors import SnapshotError
+from crenel.seal import Seal
 from crenel.transforms import AnonymizeBounded
 from crenel.transforms._hold import event_order, sorted_runs
 from crenel.transforms._hold.event_order import in_order
-from crenel.transforms._hold.sorted_runs import SortSpace, rows_in_order, spill
+from crenel.transforms._hold.sorted_runs import Sealed, SortSpace, rows_in_order, spill
 from crenel.transforms._pack.payloads import Batch, Objects
 from crenel.transforms._pack.row_options import RowOptions
 from crenel.transforms._pack.row_pack import Packer, RowPack
 from tests.transforms.streams import Outcome, Stamped, as_dict, policy, rows, run
 
 NUMBER = "place"
+SEALED = Sealed(Seal(b"k" * 32, carried=False), b"3")
 #: The published values of rows that come as Arrow, by the type of their column, and of rows that come one by one.
 VALUES: dict[Any, list[Any]] = {
     "int64": [1, 2, None],
@@ -52,7 +55,7 @@ def elements(draw: st.DrawFn) -> list[bytes]:
             packed = packer.pack_dicts(given, None)
         else:
             packed = packer.pack_arrow(pa.Table.from_pylist(given), None)
-        packs += [pack.to_bytes() for pack in packed.packs]
+        packs += [SEALED.close_pack(pack) for pack in packed.packs]
     return packs
 
 
@@ -77,12 +80,12 @@ def test_runs_lead_to_the_same_packs(
     monkeypatch.setattr(event_order, "ROWS", 7)
     monkeypatch.setattr(sorted_runs, "ROWS", 7)
     monkeypatch.setattr(sorted_runs, "_MERGED", 2)  # several passes
-    known = contents(list(in_order([RowPack.from_bytes(data) for data in given], number)))
+    known = contents(list(in_order([SEALED.open_pack(data) for data in given], number)))
     space = SortSpace(str(tmp_path), memory)
-    assert contents(list(rows_in_order(given, number, space))) == known
-    before = [reference for _, reference in spill(space, {0: given[:2]}, number)]
-    assert contents(list(rows_in_order([*before, *given[2:]], number, space))) == known
-    assert contents(list(rows_in_order(given, number))) == known
+    assert contents(list(rows_in_order(given, SEALED, number, space))) == known
+    before = [reference for _, reference in spill(space, {(0, SEALED): given[:2]}, number)]
+    assert contents(list(rows_in_order([*before, *given[2:]], SEALED, number, space))) == known
+    assert contents(list(rows_in_order(given, SEALED, number))) == known
 
 
 def test_few_rows_are_in_memory_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,10 +94,10 @@ def test_few_rows_are_in_memory_at_once(tmp_path: Path, monkeypatch: pytest.Monk
     packer = Packer(of, b"secret")
     given = rows(3_000)
     parts = [packer.pack_dicts(given[start::10], None) for start in range(10)]
-    packs = [pack.to_bytes() for part in parts for pack in part.packs]
+    packs = [SEALED.close_pack(pack) for part in parts for pack in part.packs]
     space = SortSpace(str(tmp_path), memory=100_000)
     monkeypatch.setattr(sorted_runs, "ROWS", 50)
-    runs = [reference for data in packs for _, reference in spill(space, {0: [data]}, None)]
+    runs = [reference for data in packs for _, reference in spill(space, {(0, SEALED): [data]}, None)]
     held = 0
     sizes: list[int] = []
     read, take = sorted_runs._Cursor.load, sorted_runs._Cursor.take
@@ -113,7 +116,7 @@ def test_few_rows_are_in_memory_at_once(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(sorted_runs._Cursor, "load", reading)
     monkeypatch.setattr(sorted_runs._Cursor, "take", taking)
-    times = np.concatenate([pack.rows.time for pack in rows_in_order(runs, None, space)])
+    times = np.concatenate([pack.rows.time for pack in rows_in_order(runs, SEALED, None, space)])
     assert len(times) == 3_000
     assert np.all(np.diff(times) > 0)
     assert max(sizes) < 1_000
@@ -121,7 +124,7 @@ def test_few_rows_are_in_memory_at_once(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
     packs = Packer(policy(), b"secret").pack_dicts(rows(50), None).packs
-    assert spill(SortSpace(str(tmp_path), 10), {0: [pack.to_bytes() for pack in packs]}, None)
+    assert spill(SortSpace(str(tmp_path), 10), {(0, SEALED): [SEALED.close_pack(pack) for pack in packs]}, None)
     (file,) = tmp_path.iterdir()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
@@ -172,3 +175,23 @@ def test_the_step_that_sorts_on_disk_has_a_label_of_its_own(tmp_path: Path) -> N
 
     pipeline.visit(Visitor())
     assert "AnonymizeBounded/Spill" in labels
+
+
+@pytest.mark.parametrize("what", ["reference", "file", "another shard"])
+def test_a_run_that_was_changed_is_not_read(what: str, tmp_path: Path) -> None:
+    packer = Packer(policy(), b"secret", RowOptions())
+    packs = [SEALED.close_pack(pack) for pack in packer.pack_dicts(rows(30), None).packs]
+    space = SortSpace(str(tmp_path), 10)
+    ((_, reference),) = spill(space, {(0, SEALED): packs}, None)
+    sealed = SEALED
+    if what == "reference":
+        reference = reference.replace(b"rows-", b"rovs-")
+    elif what == "file":
+        (file,) = tmp_path.iterdir()
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2] ^= 1
+        file.write_bytes(data)
+    else:
+        sealed = Sealed(SEALED.seal, b"4")
+    with pytest.raises(SnapshotError):
+        list(rows_in_order([reference], sealed, None, space))

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from apache_beam.transforms.window import GlobalWindow, IntervalWindow
 
-from crenel.errors import SnapshotError
+from crenel.errors import INCURABLE, SnapshotError
+from crenel.seal import Seal
 from crenel.transforms._hold import engine_cache, hold_step
 from crenel.transforms._hold.engine_cache import CACHE, CachedShards, EngineCache
 from crenel.transforms._hold.shard_set import ShardSet
+from crenel.transforms._hold.stored_state import Chain
 from crenel.transforms._pack.row_pack import RowPack
 from tests.transforms.cells import State, Worker, forget, packs, published, rolled_back, tagged
 from tests.transforms.streams import SECOND, policy, rows
@@ -21,6 +23,7 @@ POLICY = policy()
 GIVEN = rows(400)
 PACKS = packs(POLICY, GIVEN, 25)
 END = GlobalWindow().max_timestamp().micros
+SEAL = Seal(bytes(32), carried=False)
 
 
 @pytest.fixture(autouse=True)
@@ -99,7 +102,8 @@ def test_an_engine_that_fails_leaves_nothing_behind(expected: list[Any], monkeyp
 def test_the_state_is_written_before_the_output_is_read(expected: list[Any]) -> None:
     """Output is produced lazily, as the runner reads it. The state must not wait for that."""
     state, worker = State(), Worker(POLICY)
-    left = worker.step.process((0, PACKS[0]), _zero(), GlobalWindow(), state.log, state.snapshot, state.token, state)
+    pack = (0, worker.sealed(PACKS[0]))
+    left = worker.step.process(pack, _zero(), GlobalWindow(), state.log, state.snapshot, state.token, state)
     out = through(state, [worker], PACKS[1:])
     assert published([*left, *out]) == expected
 
@@ -188,7 +192,7 @@ def test_the_cache_forgets_the_least_used(monkeypatch: pytest.MonkeyPatch) -> No
     memory = EngineCache()
     first, second, third = [("uid", key, GlobalWindow()) for key in range(3)]
     for key in (first, second, third):
-        memory.put(key, CachedShards(key, ShardSet(POLICY, b"secret"), b"token"))
+        memory.put(key, CachedShards(key, ShardSet(POLICY, b"secret"), b"token", Chain(SEAL, b"0")))
     assert memory.take(first) is None
     found = memory.take(second)
     assert found is not None
@@ -349,11 +353,11 @@ def test_a_timer_that_nothing_waits_for_stores_nothing() -> None:
 def test_a_late_row_sets_a_timer_that_has_fired_in_vain() -> None:
     """All rows were released by count, so the timer found nothing to do. Then a row with the same deadline arrives."""
     pair = policy(k=2, delay_rows=2, parameters={"beta": 1})
-    given = [{**row, "seen": 1_000_000.0, "patient": f"patient-{i}"} for i, row in enumerate(rows(4))]
-    first, second, third, late = packs(pair, given, 1)
+    given = [{**row, "seen": 1_000_000.0, "patient": f"patient-{i}"} for i, row in enumerate(rows(7))]
+    *before, late = packs(pair, given, 1)
     state, worker = State(), Worker(pair)
-    out = [element for pack in (first, second, third) for element in worker.push(state, pack)]
-    assert len(published(out)) == 3
+    out = [element for pack in before for element in worker.push(state, pack)]
+    assert len(published(out)) == 6
     fired, state.timer = state.timer, None
     assert worker.fire(state, at=fired) == []
     worker.push(state, late)
@@ -444,5 +448,17 @@ def test_state_of_no_known_form_is_refused() -> None:
     through(state, [Worker(POLICY)], PACKS[:3], end=False)
     state.snapshot.value = b"\xc3\x01 something else"
     forget()
-    with pytest.raises(SnapshotError, match=r"was not written with the schema shards\.1\.avsc"):
+    with pytest.raises(SnapshotError, match="does not match its digest"):
         Worker(POLICY).push(state, PACKS[3])
+
+
+def test_another_method_is_refused_with_a_sentence() -> None:
+    other = policy(method="mondrian", on_suppress="drop", parameters=None)
+    state = State()
+    through(state, [Worker(POLICY)], PACKS[:3], end=False)
+    with pytest.raises(SnapshotError) as caught:
+        Worker(other, uid="new").push(state, PACKS[3])
+    assert str(caught.value) == (
+        "The state was written by the method 'castle', and the policy now names 'mondrian', which cannot go on from "
+        f"it. Drain the pipeline before you change the method. {INCURABLE}"
+    )

@@ -28,7 +28,7 @@ from crenel.engine.methods.bastion.bastion_losses import in_lanes
 from crenel.engine.methods.mondrian import mondrian_engine
 from crenel.engine.output_buffer import empty_output, take_releases
 from crenel.engine.reusable import count_stored, empty_boxes, grown_boxes, is_weaker, restore_boxes, stored_boxes
-from crenel.engine.space import own, set_domains
+from crenel.engine.space import own, restore_domains
 from crenel.policy import Policy, Reuse
 from crenel.policy.geometry import Tree
 
@@ -141,7 +141,7 @@ class Bastion(Compiled):
 
     # --- Snapshots ---
 
-    def snapshot(self) -> bytes:
+    def dump(self) -> bytes:
         """Return the complete state of the engine, including its random generator."""
         s, n = self._state, self._state.numbers[0]
         there = self._places()
@@ -168,8 +168,8 @@ class Bastion(Compiled):
         }
         return _SCHEMAS.encode(record)
 
-    def restore(self, data: bytes) -> None:
-        """Take over the state of the engine that `snapshot` was called on.
+    def load(self, data: bytes) -> None:
+        """Take over the state of the engine that `dump` was called on.
 
         Reusable boxes are forgotten if the policy now asks for a stronger guarantee.
         """
@@ -183,11 +183,11 @@ class Bastion(Compiled):
             capacity=len(number) + self.chunk,
             closeness=self._codes.closeness(record["histogram"]),
         )
-        set_domains(s.terrain.space, unpacked(record["domain_lo"]), unpacked(record["domain_hi"]))
+        restore_domains(s.terrain.space, record)
         self._restore_held(record["held"], number)
         self._resume(record, (*_COUNTS, *_AVERAGES))
         known = min(record["sampled"], _SAMPLE)
-        s.sample[:, :known] = unpacked(record["sample"]).reshape(self._dimensions, known)
+        s.sample[:, :known] = unpacked(record["sample"], shape=(self._dimensions, known))
         if not is_weaker(record, self._policy):
             self._reserve_boxes(count_stored(record["reusable"]))
             restore_boxes(self._state.reusable, s.numbers, record["reusable"])
@@ -195,12 +195,12 @@ class Bastion(Compiled):
     def _restore_held(self, held: dict[str, bytes], number: NDArray[np.int64]) -> None:
         s, count = self._state, len(number)
         s.held.number[:count] = number
-        s.held.person[:count] = unpacked(held["person"], "<i8")
-        s.held.lonely[:count] = unpacked(held["lonely"])
-        s.held.sensitive[:count] = unpacked(held["sensitive"], "<i8").reshape(count, len(self._policy.sensitive))
-        s.held.columns[:, :count] = unpacked(held["qi"]).reshape(self._dimensions, count)
+        s.held.person[:count] = unpacked(held["person"], "<i8", (count,))
+        s.held.lonely[:count] = unpacked(held["lonely"], shape=(count,))
+        s.held.sensitive[:count] = unpacked(held["sensitive"], "<i8", (count, len(self._policy.sensitive)))
+        s.held.columns[:, :count] = unpacked(held["qi"], shape=(self._dimensions, count))
         if self._policy.delay is not None:
-            s.held.deadline[:count] = unpacked(held["deadline"], "<i8")
+            s.held.deadline[:count] = unpacked(held["deadline"], "<i8", (count,))
         s.numbers["held"] = s.numbers["places"] = count
         bastion_rows.close_gaps(s.numbers, s.held, s.tree)
 

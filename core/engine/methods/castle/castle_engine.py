@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crenel.avro import Schemas, packed, unpacked
+from crenel.avro import Schemas, expect, packed, unpacked
 from crenel.encoding.rows import Rows
 from crenel.engine.codes import Codes
 from crenel.engine.compiled import Compiled, numbers_of
@@ -28,7 +28,7 @@ from crenel.engine.methods.castle import CastleParameters, castle_kernel
 from crenel.engine.methods.castle.castle_state import CLUSTERS, NUMBERS, SLOT, Buffer, Clusters, State
 from crenel.engine.output_buffer import empty_output, take_releases
 from crenel.engine.reusable import empty_boxes, is_weaker, restore_boxes, stored_boxes
-from crenel.engine.space import own, set_domains
+from crenel.engine.space import own, restore_domains
 from crenel.policy import Policy
 from crenel.policy.parameters import Reuse
 
@@ -83,7 +83,7 @@ class Castle(Compiled):
 
     # --- Snapshots ---
 
-    def snapshot(self) -> bytes:
+    def dump(self) -> bytes:
         """Return the complete state of the engine, including its random generator."""
         s, n = self._state, self._state.numbers[0]
         count = min(int(n["recent"]), int(n["mu"]))
@@ -108,8 +108,8 @@ class Castle(Compiled):
         }
         return _SCHEMAS.encode(record)
 
-    def restore(self, data: bytes) -> None:
-        """Take over the state of the engine that `snapshot` was called on.
+    def load(self, data: bytes) -> None:
+        """Take over the state of the engine that `dump` was called on.
 
         Reusable boxes are forgotten if the policy now asks for a stronger guarantee.
         """
@@ -124,7 +124,7 @@ class Castle(Compiled):
             clusters=int(held["cluster"].max(initial=-1)) + 1,
             closeness=self._codes.closeness(record["histogram"]),
         )
-        set_domains(s.space, unpacked(record["domain_lo"]), unpacked(record["domain_hi"]))
+        restore_domains(s.space, record)
         castle_kernel.rebuild(s, **held)
         self._resume(record, ("draws", "arrivals", "released", "clock"))
         self._restore_recent(unpacked(record["recent"]))
@@ -150,12 +150,9 @@ class Castle(Compiled):
         }
 
     def _unpacked_held(self, held: dict[str, bytes]) -> dict[str, NDArray[Any]]:
-        columns: dict[str, NDArray[Any]] = {
-            name: unpacked(held[name], "<i8") for name in ("number", "person", "sensitive", "deadline", "cluster")
-        }
-        rows = len(columns["number"])
-        columns["sensitive"] = columns["sensitive"].reshape(rows, len(self._policy.sensitive))
-        columns["qi"] = unpacked(held["qi"]).reshape(rows, self._dimensions)
+        columns = self._unpacked_rows(held, ("number", "person", "deadline", "cluster"))
+        # Clusters are numbered from 0, and none is empty.
+        expect(columns["cluster"].min(initial=0) >= 0 and columns["cluster"].max(initial=0) <= len(columns["number"]))
         return columns
 
     def _restore_recent(self, losses: NDArray[np.float64]) -> None:

@@ -72,18 +72,18 @@ class CastleGuard(Castle):
         moved[:, self._whole] = np.rint(moved[:, self._whole])
         return np.clip(moved, self._clamp_lo, self._clamp_hi)
 
-    def snapshot(self) -> bytes:
+    def dump(self) -> bytes:
         """Return the complete state of the engine, including its random generators."""
         record = {
-            "castle": super().snapshot(),
+            "castle": super().dump(),
             "noise": self._sensitive_noise,
             "seen_lo": packed(self._seen_lo),
             "seen_hi": packed(self._seen_hi),
         }
         return _SCHEMAS.encode(record)
 
-    def restore(self, data: bytes) -> None:
-        """Take over the state of the engine that `snapshot` was called on."""
+    def load(self, data: bytes) -> None:
+        """Take over the state of the engine that `dump` was called on."""
         record = _SCHEMAS.decode(data)
         if record["noise"] != self._sensitive_noise:
             message = (
@@ -91,8 +91,9 @@ class CastleGuard(Castle):
                 "policy.parameters.perturb_sensitive has changed."
             )
             raise SnapshotError(message)
-        super().restore(record["castle"])
-        self._seen_lo, self._seen_hi = unpacked(record["seen_lo"]), unpacked(record["seen_hi"])
+        super().load(record["castle"])
+        seen = (unpacked(record[end], shape=(self._dimensions,)) for end in ("seen_lo", "seen_hi"))
+        self._seen_lo, self._seen_hi = seen
         self._draws = Draws(self.key, 1 + self._dimensions)
 
 

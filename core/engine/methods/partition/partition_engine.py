@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crenel.avro import Schemas, packed, unpacked
+from crenel.avro import Schemas, packed
 from crenel.encoding.rows import Rows
 from crenel.engine.compiled import Compiled, numbers_of
 from crenel.engine.contract import Releases
@@ -23,7 +23,7 @@ from crenel.engine.kernels.held_rows import empty_slots, first_deadline, held_sl
 from crenel.engine.methods.partition import PartitionParameters, partition_kernel, partition_state
 from crenel.engine.output_buffer import empty_output, take_releases
 from crenel.engine.reusable import empty_boxes, is_weaker, restore_boxes, stored_boxes
-from crenel.engine.space import own, set_domains
+from crenel.engine.space import own, restore_domains
 from crenel.policy import Policy
 from crenel.policy.durations import parse_duration
 from crenel.policy.parameters import Reuse
@@ -67,7 +67,7 @@ class Partition(Compiled):
 
     # --- Snapshots ---
 
-    def snapshot(self) -> bytes:
+    def dump(self) -> bytes:
         """Return the complete state of the engine, including its random generator."""
         s, n = self._state, self._state.numbers[0]
         record = {
@@ -81,17 +81,17 @@ class Partition(Compiled):
         }
         return _SCHEMAS.encode(record)
 
-    def restore(self, data: bytes) -> None:
-        """Take over the state of the engine that `snapshot` was called on.
+    def load(self, data: bytes) -> None:
+        """Take over the state of the engine that `dump` was called on.
 
         Reusable boxes are forgotten if the policy now asks for a stronger guarantee, or for no reuse.
         """
         record = _SCHEMAS.decode(data)
         self._check_space(record["space"])
-        held = self._unpacked_held(record["held"])
+        held = self._unpacked_rows(record["held"], ("number", "person", "deadline"))
         capacity = len(held["number"]) + self.chunk
         self._state = s = self._empty_state(record["key"], draws=record["draws"], capacity=capacity)
-        set_domains(s.space, unpacked(record["domain_lo"]), unpacked(record["domain_hi"]))
+        restore_domains(s.space, record)
         partition_kernel.rebuild(s, **held)
         self._resume(record, ("draws", "arrivals", "released", "clock"))
         if not is_weaker(record, self._policy) and s.numbers["reuse"][0] != partition_state.OFF:
@@ -111,15 +111,6 @@ class Partition(Compiled):
             "sensitive": buffer.sensitive[at],
             "deadline": slots["deadline"].copy(),
         }
-
-    def _unpacked_held(self, held: dict[str, bytes]) -> dict[str, NDArray[Any]]:
-        columns: dict[str, NDArray[Any]] = {
-            name: unpacked(held[name], "<i8") for name in ("number", "person", "sensitive", "deadline")
-        }
-        rows = len(columns["number"])
-        columns["sensitive"] = columns["sensitive"].reshape(rows, len(self._policy.sensitive))
-        columns["qi"] = unpacked(held["qi"]).reshape(rows, self._dimensions)
-        return columns
 
     # --- State ---
 

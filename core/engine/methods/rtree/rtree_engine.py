@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crenel.avro import Schemas, packed, unpacked
+from crenel.avro import Schemas, expect, packed, unpacked
 from crenel.encoding.rows import Rows
 from crenel.engine.compiled import Compiled, numbers_of
 from crenel.engine.contract import Releases, SnapshotError
@@ -30,7 +30,7 @@ from crenel.engine.methods.rtree import (
 )
 from crenel.engine.methods.rtree.rtree_index import empty_tree
 from crenel.engine.output_buffer import empty_output, take_releases
-from crenel.engine.space import own, set_domains
+from crenel.engine.space import own, restore_domains
 from crenel.policy import Policy
 from crenel.policy.durations import parse_duration
 
@@ -74,7 +74,7 @@ class Continuous(Compiled):
 
     # --- Snapshots ---
 
-    def snapshot(self) -> bytes:
+    def dump(self) -> bytes:
         """Return the complete state of the engine, including its random generator."""
         s, n = self._state, self._state.numbers[0]
         record = {
@@ -92,8 +92,8 @@ class Continuous(Compiled):
         }
         return _SCHEMAS.encode(record)
 
-    def restore(self, data: bytes) -> None:
-        """Take over the state of the engine that `snapshot` was called on.
+    def load(self, data: bytes) -> None:
+        """Take over the state of the engine that `dump` was called on.
 
         The sample keeps its size, even if the policy has another one now.
         """
@@ -111,22 +111,24 @@ class Continuous(Compiled):
             )
             raise SnapshotError(message)
         rows, chains = record["rows"], record["chains"]
-        held = {name: unpacked(rows[name], "<i8") for name in ("number", "person", "sensitive", "deadline", "patience")}
+        held = self._unpacked_rows(rows, ("number", "person", "deadline", "patience"))
         count = len(held["number"])
-        held["sensitive"] = held["sensitive"].reshape(count, len(self._policy.sensitive))
         stored = {name: unpacked(chains[name], "<i8") for name in ("length", "successor", "number")}
+        expect(len(stored["length"]) == len(stored["successor"]))
+        expect(stored["length"].min(initial=0) >= 0 and stored["length"].sum() == len(stored["number"]))
         self._state = s = self._empty_state(
             record["key"],
             draws=record["draws"],
             capacity=count + 2 * self.chunk,
             chains=empty_chains(len(stored["length"]), record["window"], self._dimensions),
         )
-        set_domains(s.space, unpacked(record["domain_lo"]), unpacked(record["domain_hi"]))
-        points = unpacked(chains["qi"]).reshape(-1, self._dimensions)
+        restore_domains(s.space, record)
+        points = unpacked(chains["qi"], shape=(len(stored["number"]), self._dimensions))
         chain_sampling.restore_chains(s.chains, stored["length"], stored["successor"], stored["number"], points)
-        qi = unpacked(rows["qi"]).reshape(count, self._dimensions)
         leaves = {name: unpacked(column, "<i8") for name, column in record["leaves"].items()}
-        self._rebuild({**held, "qi": qi}, leaves)
+        expect(len({len(column) for column in leaves.values()}) == 1)
+        expect(leaves["size"].min(initial=0) >= 0 and leaves["size"].sum() == count)
+        self._rebuild(held, leaves)
         self._resume(record, _NUMBERS)
 
     def _rebuild(self, rows: dict[str, NDArray[Any]], leaves: dict[str, NDArray[np.int64]]) -> None:

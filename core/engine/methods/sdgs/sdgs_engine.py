@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crenel.avro import Schemas, packed, unpacked
+from crenel.avro import Schemas, expect, packed, unpacked
 from crenel.encoding import noise
 from crenel.encoding.keyed_hash import siphash
 from crenel.encoding.rows import Rows
@@ -75,8 +75,13 @@ class Sdgs(Engine):
         #: The open windows, by the moments at which they end.
         self._windows: dict[int, _Window] = {}
 
+    @property
+    def key(self) -> bytes:
+        """The key that all draws follow from. Keep it secret."""
+        return self._key
+
     def _set_key(self, key: bytes) -> None:
-        self.key = key
+        self._key = key
         self._sampling = np.frombuffer(derived(key, b"crenel.sampling"), dtype="<u8").astype(np.uint64)[:2]
         self._order = np.frombuffer(derived(key, b"crenel.order"), dtype="<u8").astype(np.uint64)[:2]
 
@@ -198,7 +203,7 @@ class Sdgs(Engine):
 
     # --- Snapshots ---
 
-    def snapshot(self) -> bytes:
+    def dump(self) -> bytes:
         """Return the complete state of the engine."""
         ends = sorted(self._windows)
         windows = [self._windows[end] for end in ends]
@@ -218,8 +223,8 @@ class Sdgs(Engine):
         }
         return _SCHEMAS.encode(record)
 
-    def restore(self, data: bytes) -> None:
-        """Take over the state of the engine that `snapshot` was called on."""
+    def load(self, data: bytes) -> None:
+        """Take over the state of the engine that `dump` was called on."""
         record = _SCHEMAS.decode(data)
         if record["space"] != self._fingerprint:
             message = (
@@ -227,13 +232,15 @@ class Sdgs(Engine):
                 "it was taken under: policy.quasi_identifiers or policy.sensitive has changed."
             )
             raise SnapshotError(message)
+        expect(len(record["key"]) == len(self.key))
         self._set_key(record["key"])
         self._arrivals, self._released = record["arrivals"], record["released"]
         self._flushes, self._clock = record["flushes"], record["clock"]
         numbers = unpacked(record["number"], "<i8").tolist()
-        qi = unpacked(record["qi"]).reshape(len(numbers), len(self._policy.quasi_identifiers))
-        sensitive = unpacked(record["sensitive"], "<i8").reshape(len(numbers), len(self._policy.sensitive))
-        columns = (unpacked(record[name], "<i8").tolist() for name in ("end", "person"))
+        rows = len(numbers)
+        qi = unpacked(record["qi"], shape=(rows, len(self._policy.quasi_identifiers)))
+        sensitive = unpacked(record["sensitive"], "<i8", (rows, len(self._policy.sensitive)))
+        columns = (unpacked(record[name], "<i8", (rows,)).tolist() for name in ("end", "person"))
         self._windows = {}
         for end, person, number, point, codes in zip(*columns, numbers, qi, sensitive, strict=True):
             self._window(end).add(number, point, person, codes)

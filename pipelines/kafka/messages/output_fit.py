@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from crenel.pipelines.kafka.messages.values import UNFIT, JsonValues, values
 from crenel.pipelines.kafka.topics import Topic
-from crenel.pipelines.kafka.values import UNFIT, JsonValues, values
 from crenel.policy import Policy
 
 __all__ = ["OutputFit"]

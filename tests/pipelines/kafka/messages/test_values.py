@@ -13,9 +13,9 @@ import fastavro
 import pytest
 
 from crenel.pipelines.command_errors import CommandError
+from crenel.pipelines.kafka.messages.values import Unreadable, Values, values
 from crenel.pipelines.kafka.topic_job import Request
 from crenel.pipelines.kafka.topics import Topic
-from crenel.pipelines.kafka.values import Unreadable, Values, values
 from crenel.policy import Policy
 
 #: The reader's schema, which has the columns of the policy.

@@ -7,8 +7,8 @@ import hashlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crenel.pipelines.kafka.owner_text import MOST, shortened, value_as_text
-from crenel.pipelines.kafka.values import JsonValues
+from crenel.pipelines.kafka.messages.owner_text import MOST, shortened, value_as_text
+from crenel.pipelines.kafka.messages.values import JsonValues
 
 #: What a client of Kafka sends at most, by default.
 LARGEST = 1_000_000

@@ -1,0 +1,45 @@
+"""The latest event time of a partition: one row with a wrong date does not move it, and a night does."""
+
+from __future__ import annotations
+
+import pytest
+
+from crenel.pipelines.kafka.steady_time import SteadyTime
+
+SECOND = 1_000_000
+NOW = 2_000_000_000
+DELAY = 600
+
+
+def seen(*times: float, most: int | None = DELAY) -> float | None:
+    time = SteadyTime(None if most is None else most * SECOND, lambda: float(NOW))
+    for at in times:
+        time.see(int(at * SECOND))
+    return None if time.latest is None else time.latest / SECOND
+
+
+def test_it_follows_rows_and_never_goes_back() -> None:
+    assert seen() is None
+    assert seen(1000) == 1000
+    assert seen(1000, 1020, 1010) == 1020
+    assert seen(1000, 1000 + DELAY) == 1000 + DELAY
+
+
+@pytest.mark.parametrize("wrong", [NOW + 2 * DELAY, 3 * NOW])
+def test_a_row_of_the_future_is_not_believed(wrong: float) -> None:
+    assert seen(wrong) is None
+    assert seen(wrong, NOW, NOW + 1) == NOW + 1
+    assert seen(NOW, wrong, NOW + 1, wrong, NOW + 2) == NOW + 2
+
+
+def test_one_row_far_ahead_is_not_believed_and_some_are() -> None:
+    ahead = [5000.0 + i for i in range(9)]
+    assert seen(1000, *ahead) == 1000
+    assert seen(1000, *ahead, 5100) == 5100
+    assert seen(1000, *ahead, 1001, 5100) == 1001  # contradicted
+    assert seen(1000, *ahead, 1000 - DELAY - 1, 5100) == 5100  # by a row from long ago, which says nothing
+    assert seen(1000, *(5000.0 + i * (DELAY + 1) for i in range(50))) == 1000  # none agrees with another
+
+
+def test_without_a_limit_every_row_is_believed() -> None:
+    assert seen(3 * NOW, 1000, most=None) == 3 * NOW
