@@ -8,6 +8,7 @@ import numpy as np
 
 from crenel.engine.kernels.arrays import NONE, Array
 from crenel.engine.kernels.compiler import bare, inner
+from crenel.engine.kernels.interpreter import instead_of, without_compiler
 
 #: Kinds of quasi-identifiers: numbers and times; categories, in a tree; prefixes, in blocks of digits.
 INTERVAL, TREE, RADIX = 0, 1, 2
@@ -208,6 +209,44 @@ def enlargements_by(space: Space, boxes: Boxes, at: int, columns: Array, rows: A
                 x = column[rows[i]]
                 if x < lo or x > hi:
                     new_lo, new_hi, _ = widen(space, d, lo, hi, node, x, x)
+                    enlargement[i] += scale * ((new_hi - new_lo) - width)
+
+
+@instead_of(enlargements_by)
+def _enlargements_by_in_numpy(
+    space: Space, boxes: Boxes, at: int, columns: Array, rows: Array, enlargement: Array
+) -> None:
+    widened = without_compiler(getattr(widen, "py_func", widen))
+    enlargement[:] = 0.0
+    for d in range(columns.shape[0]):
+        x, scale = columns[d][rows[: enlargement.size]], space.dimensions[d].scale
+        lo, hi, node = boxes.lo[d, at], boxes.hi[d, at], boxes.node[d, at]
+        if space.dimensions[d].kind == INTERVAL:
+            enlargement += scale * ((np.maximum(hi, x) - np.minimum(lo, x)) - (hi - lo))
+            continue
+        for i in np.flatnonzero((x < lo) | (x > hi)):
+            new_lo, new_hi, _ = widened(space, d, lo, hi, node, x[i], x[i])
+            enlargement[i] += scale * ((new_hi - new_lo) - (hi - lo))
+
+
+@bare
+def enlargements_of(space: Space, boxes: Boxes, at: int, columns: Array, enlargement: Array) -> None:
+    """Do the same for the first `enlargement.size` rows of `columns`, which lie side by side."""
+    n = enlargement.size
+    for i in range(n):
+        enlargement[i] = 0.0
+    for d in range(columns.shape[0]):
+        column = columns[d]
+        scale = space.dimensions[d].scale
+        lo, hi, node = boxes.lo[d, at], boxes.hi[d, at], boxes.node[d, at]
+        width = hi - lo
+        if space.dimensions[d].kind == INTERVAL:
+            for i in range(n):
+                enlargement[i] += scale * ((max(hi, column[i]) - min(lo, column[i])) - width)
+        else:
+            for i in range(n):
+                if column[i] < lo or column[i] > hi:
+                    new_lo, new_hi, _ = widen(space, d, lo, hi, node, column[i], column[i])
                     enlargement[i] += scale * ((new_hi - new_lo) - width)
 
 

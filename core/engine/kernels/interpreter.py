@@ -7,19 +7,22 @@ Compiled and interpreted kernels give the same results bit by bit, provided that
 - Functions such as the logarithm come from `math`: numpy has its own.
 - Sums and sorts are loops: numpy adds and sorts in another order.
 - No field of a record has the name of an attribute of `numpy.void`, such as `base` or `fill`.
+
+A loop over thousands of numbers is slow as plain Python. `instead_of` names a function of numpy that does the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from types import FunctionType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-__all__ = ["interpret"]
+__all__ = ["instead_of", "interpret", "without_compiler"]
 
 _uncompiled: dict[FunctionType, FunctionType] = {}
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class _Record(np.void):  # type: ignore[misc, unused-ignore]
@@ -32,14 +35,24 @@ class _Record(np.void):  # type: ignore[misc, unused-ignore]
         self[name] = value
 
 
+def instead_of(compiled: Any) -> Callable[[_Function], _Function]:
+    """Let a function of numpy, which does the same bit by bit, run where a compiled function would be interpreted."""
+
+    def register(function: _Function) -> _Function:
+        _uncompiled[getattr(compiled, "py_func", compiled)] = function
+        return function
+
+    return register
+
+
 def interpret(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
     """Call a function that is written for numba without compiling it, nor any function that it calls."""
     given = [_as_kernels_see(argument) for argument in arguments]
     with np.errstate(all="ignore"):  # compiled code says nothing of integers that wrap around either
-        return _without_compiler(function)(*given, **{name: _as_kernels_see(named[name]) for name in named})
+        return without_compiler(function)(*given, **{name: _as_kernels_see(named[name]) for name in named})
 
 
-def _without_compiler(function: Any) -> FunctionType:
+def without_compiler(function: Any) -> FunctionType:
     """Return a copy of a function that calls copies, too, where the function calls compiled functions."""
     copy = _uncompiled.get(function)
     if copy is None:
@@ -48,7 +61,7 @@ def _without_compiler(function: Any) -> FunctionType:
         for name in function.__code__.co_names:
             original = getattr(names.get(name), "py_func", None)
             if original is not None:
-                names[name] = _without_compiler(original)
+                names[name] = without_compiler(original)
     return copy
 
 

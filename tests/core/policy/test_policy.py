@@ -7,7 +7,6 @@ import pickle
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -163,10 +162,8 @@ def test_a_large_hierarchy_travels_light():
     )
     policy = Policy(person="p", quasi_identifiers={"z": Categorical(hierarchy=hierarchy)}, k=2, delay=1)
     policy.quasi_identifiers["z"].coordinate("00000")
-    start = time.perf_counter()
     data = pickle.dumps(policy)
     assert pickle.loads(data) == policy
-    assert time.perf_counter() - start < 5
     assert len(data) < 2_000_000
     assert len(repr(policy)) < 1000
 

@@ -22,6 +22,7 @@ from crenel.engine.kernels.arrays import NONE
 from crenel.engine.kernels.closeness import Closeness
 from crenel.engine.kernels.deadlines import EARLIEST, LATEST
 from crenel.engine.kernels.output import Output
+from crenel.engine.kernels.row_tree import LEAF, RowTree, most_nodes, resized_tree
 from crenel.engine.methods.bastion import BastionParameters, bastion_kernel, bastion_plan, bastion_rows, bastion_state
 from crenel.engine.methods.bastion.bastion_losses import in_lanes
 from crenel.engine.methods.mondrian import mondrian_engine
@@ -37,6 +38,8 @@ _RELEASES = 128
 _PART = 4096
 #: Rows in the sample that the loneliness of a row is estimated with.
 _SAMPLE = 192
+#: Held rows per k, and per k * k, from which a tree finds candidates faster than a scan.
+_INDEXED, _INDEXED_SQUARE = 512, 100
 _SCHEMAS = Schemas("crenel.engine.methods.bastion", ("bastion.1.avsc",))
 #: Numbers that change from row to row, and that a snapshot has.
 _COUNTS = ("draws", "arrivals", "released", "clock", "sampled", "until_sample")
@@ -109,7 +112,8 @@ class Bastion(Compiled):
         They are cut into parts as Mondrian does, and groups form within each part. Several sizes of parts are tried,
         and the one with the least loss is kept: with small parts more is decided by a view of all rows.
         """
-        bastion_rows.close_gaps(s.numbers, s.held)
+        s.numbers["indexed"] = 0  # rows will change their places
+        bastion_rows.close_gaps(s.numbers, s.held, s.tree)
         bastion_rows.estimate_again(s)
         best: _Division | None = None
         for least in _least_parts(self._policy.k, self.held):
@@ -198,6 +202,7 @@ class Bastion(Compiled):
         if self._policy.delay is not None:
             s.held.deadline[:count] = unpacked(held["deadline"], "<i8", (count,))
         s.numbers["held"] = s.numbers["places"] = count
+        bastion_rows.close_gaps(s.numbers, s.held, s.tree)
 
     # --- State ---
 
@@ -212,12 +217,20 @@ class Bastion(Compiled):
         needed = rows + rows // 16
         if needed <= capacity:
             return
-        bastion_rows.close_gaps(s.numbers, s.held)
+        bastion_rows.close_gaps(s.numbers, s.held, s.tree)
         grown = _held(self._policy, needed)
         for name in _HELD:
             getattr(grown, name)[:held] = getattr(s.held, name)[:held]
+        grown.earliest[: len(s.held.earliest)] = s.held.earliest
         grown.columns[:, :held] = s.held.columns[:, :held]
-        self._state = s._replace(held=grown)
+        self._state = s._replace(held=grown, tree=self._tree(grown, s.tree))
+
+    def _tree(self, held: bastion_state.Held, before: RowTree | None = None) -> RowTree:
+        """Return a tree of held rows, with space for them if it may be used, and with the rows of the one before."""
+        rows = len(held.number)
+        if rows < int(_index_from(self._policy, self._parameters)):
+            rows = 0
+        return resized_tree(before, held.columns.T, held.number, held.lonely, rows)
 
     def _reserve_boxes(self, wanted: int) -> None:
         """Reserve space for reusable boxes."""
@@ -235,21 +248,24 @@ class Bastion(Compiled):
             closeness: The histograms of the stream.
             draws: Words of the keystream that were used.
         """
+        held = _held(self._policy, capacity)
         return bastion_state.Kept(
             numbers=_numbers(self._policy, self._parameters),
             terrain=self._terrain._replace(space=self._space._replace(dimensions=self._space.dimensions.copy())),
-            held=_held(self._policy, capacity),
+            held=held,
             sample=np.empty((self._dimensions, _SAMPLE)),
             box=np.zeros((3, self._dimensions)),
             scratch=bastion_state.Scratch(
                 row=np.empty(self._dimensions),
                 box=np.empty((3, self._dimensions)),
+                replay=np.empty((3, self._dimensions)),
                 values=np.empty(max(self._policy.l or 0, 1), dtype=np.int64),
             ),
             reusable=empty_boxes(0, self._dimensions, closeness.stream.shape),
             index=_index(0, self._dimensions),
             closeness=closeness,
             random=generator(key, draws),
+            tree=self._tree(held),
         )
 
 
@@ -336,6 +352,11 @@ def _search(dimensions: int, places: int) -> bastion_state.Search:
         least=np.empty(bastion_state.LANES, dtype=np.float32),
         members=np.empty(places + 1, dtype=np.int64),
         company=np.empty(places, dtype=np.int64),
+        begun=np.empty(places, dtype=np.float32),
+        node=np.empty(most_nodes(places), dtype=np.int64),
+        key=np.empty(most_nodes(places)),
+        taken=np.empty(most_nodes(places), dtype=np.int64),
+        leaf=np.empty(LEAF, dtype=np.float32),
     )
 
 
@@ -355,11 +376,20 @@ def _numbers(policy: Policy, parameters: BastionParameters) -> NDArray[Any]:
     numbers["eta"] = parameters.eta if parameters.reuse is Reuse.WEIGHTED else 0.0
     numbers["lonely"] = parameters.lonely
     numbers["search"] = parameters.search
+    numbers["index_from"] = _index_from(policy, parameters)
     numbers["soonest"] = EARLIEST
     numbers["average"] = -1.0
     numbers["ratio"] = numbers["guess"] = 1.0
     numbers["caution"] = bastion_kernel.LEAST_CAUTION
     return numbers
+
+
+def _index_from(policy: Policy, parameters: BastionParameters) -> int:
+    """Return how many rows must be held for the tree to be used. With reuse, all rows are looked at anyway."""
+    k = policy.k
+    if parameters.reuse is not Reuse.OFF or parameters.search < k:
+        return LATEST
+    return max(_INDEXED * k, _INDEXED_SQUARE * k * k)
 
 
 def _most_leaves(policy: Policy) -> int:
@@ -375,6 +405,7 @@ def _held(policy: Policy, capacity: int) -> bastion_state.Held:
         lonely=np.empty(capacity, dtype=np.float32),
         columns=np.empty((len(policy.quasi_identifiers), capacity)),
         sensitive=np.empty((capacity, len(policy.sensitive)), dtype=np.int64),
+        earliest=np.empty(0 if policy.delay is None else -(-capacity // bastion_state.SPAN), dtype=np.int64),
     )
 
 

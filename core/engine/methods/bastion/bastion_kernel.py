@@ -24,9 +24,12 @@ from crenel.engine.methods.bastion.bastion_plan import (
 )
 from crenel.engine.methods.bastion.bastion_reuse import draw_box
 from crenel.engine.methods.bastion.bastion_rows import (
+    close_gaps,
     due_end,
     estimate_again,
+    has_many_gaps,
     hold,
+    index_last,
     loneliness,
     must_leave,
     next_due,
@@ -176,7 +179,11 @@ def _arrive(s: State, qi: Array, person: int, sensitive: Array, time: int) -> No
         n.soonest = min(n.soonest, deadline) if n.held > 0 else deadline
     lonely = loneliness(s.numbers, s.terrain, s.sample, qi, s.search.cost)
     take_sample(s.numbers, s.sample, qi)
+    if has_many_gaps(s.numbers, s.held):
+        close_gaps(s.numbers, s.held, s.tree)
     hold(s.numbers, s.held, qi, person, sensitive, deadline, lonely)
+    if n.indexed != 0 or n.held >= n.index_from:
+        index_last(s)
 
 
 @bare

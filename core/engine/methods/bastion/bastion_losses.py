@@ -7,6 +7,7 @@ import numpy as np
 from crenel.engine.kernels.arrays import Array, copy_into
 from crenel.engine.kernels.box_geometry import INTERVAL, TREE, Space, widen
 from crenel.engine.kernels.compiler import bare, kernel, vectorized
+from crenel.engine.methods.bastion.bastion_box import leaf_of
 from crenel.engine.methods.bastion.bastion_state import LANES, Terrain
 
 #: The range of values is halved until at most this number of values is left.
@@ -85,10 +86,10 @@ def add_growth(
 
 
 @bare
-def write_values(column: Array, place: Array, value: Array) -> None:
-    """Write the values at some places. Mostly these lie side by side, and nothing has to be looked up."""
+def write_values(column: Array, place: Array, value: Array, in_order: bool) -> None:
+    """Write the values at some places. If these are in order they mostly lie side by side: nothing is looked up."""
     count = value.size
-    if place[count - 1] - place[0] == count - 1:
+    if in_order and place[count - 1] - place[0] == count - 1:
         copy_into(column[place[0] : place[0] + count], value)
         return
     for j in range(count):
@@ -118,13 +119,6 @@ def add_regrowth(
             wide_lo, wide_hi, _ = widen(space, d, new_lo, new_hi, new_node, x, x)
             old_growth = scale * ((old_hi - old_lo) - (hi - lo))
             total[i] += scale * ((wide_hi - wide_lo) - (new_hi - new_lo)) - old_growth
-
-
-@bare
-def leaf_of(space: Space, d: int, x: float) -> int:
-    """Return the tree node of a value; 0 if the quasi-identifier has no tree."""
-    dimension = space.dimensions[d]
-    return space.leaf[dimension.leaf_offset + np.int64(x)] if dimension.kind == TREE else 0
 
 
 @bare
@@ -169,21 +163,21 @@ def in_lanes(count: int) -> int:
 
 
 @vectorized
-def _count_up_to(cost: Array, most: float) -> int:
-    """Return how many values are at most `most`."""
-    count = 0
-    for i in range(cost.size):
-        count += cost[i] <= most
-    return count
-
-
-@vectorized
 def least_of(cost: Array) -> float:
     """Return the smallest value."""
     least = np.inf
     for i in range(cost.size):
         least = min(least, cost[i])
     return least
+
+
+@vectorized
+def _count_up_to(cost: Array, most: float) -> int:
+    """Return how many values are at most `most`."""
+    count = 0
+    for i in range(cost.size):
+        count += cost[i] <= most
+    return count
 
 
 @bare

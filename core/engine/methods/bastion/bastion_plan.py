@@ -10,9 +10,10 @@ from crenel.engine.kernels.closeness import count_values
 from crenel.engine.kernels.compiler import bare, kernel
 from crenel.engine.kernels.generator import shuffle
 from crenel.engine.kernels.output import CLUSTER, REUSE, SUPPRESSED, write_release, write_row
+from crenel.engine.methods.bastion.bastion_box import box_loss, grow_box
 from crenel.engine.methods.bastion.bastion_reuse import keep_box
-from crenel.engine.methods.bastion.bastion_rows import must_leave
-from crenel.engine.methods.bastion.bastion_search import box_loss, count_members, form_group, grow_box, has_values
+from crenel.engine.methods.bastion.bastion_rows import let_go, must_leave
+from crenel.engine.methods.bastion.bastion_search import count_members, form_group, has_values
 from crenel.engine.methods.bastion.bastion_state import State
 
 # --- Planning ---
@@ -26,8 +27,7 @@ def _plan_row(s: State, place: int, group: int) -> None:
     plan.number[n.planned_rows] = s.held.number[place]
     plan.group[n.planned_rows] = group
     n.planned_rows += 1
-    s.held.number[place] = NONE
-    n.held -= 1
+    let_go(s, place)
 
 
 @bare
@@ -158,8 +158,7 @@ def begin_writing(s: State) -> None:
 def _write_leaving(s: State, place: int) -> None:
     """Write a held row that leaves alone."""
     write_row(s.out, s.numbers, s.held.number[place])
-    s.held.number[place] = NONE
-    s.numbers[0].held -= 1
+    let_go(s, place)
 
 
 @bare

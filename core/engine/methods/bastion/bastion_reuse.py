@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from crenel.engine.kernels.arrays import NONE, Array
@@ -12,7 +10,7 @@ from crenel.engine.kernels.closeness import stays_within_t
 from crenel.engine.kernels.compiler import bare
 from crenel.engine.kernels.generator import unit
 from crenel.engine.kernels.reusable_boxes import ReusableBoxes, new_place, same_box, write_box, write_histogram
-from crenel.engine.methods.bastion.bastion_search import copy_row
+from crenel.engine.methods.bastion.bastion_box import copy_row
 from crenel.engine.methods.bastion.bastion_state import BINS, BoxIndex, State
 
 #: A box whose loss exceeds the best one's by this share of the average is no more likely to be drawn than the widest.
@@ -134,11 +132,11 @@ def draw_box(s: State, place: int) -> int:
             found += 1
     if found == 0:
         return NONE
-    total, much_more, least_weight = 0.0, _MUCH_MORE * n.average, math.exp(-n.eta)
+    total, much_more, least_weight = 0.0, _MUCH_MORE * n.average, np.exp(-n.eta)
     for i in range(found):
         more = table[candidates[i]].loss - least
         # Most boxes lose much more than the best; this avoids the expensive weight.
-        total += 1.0 if more == 0.0 else least_weight if more >= much_more else math.exp(-n.eta * (more / much_more))
+        total += 1.0 if more == 0.0 else least_weight if more >= much_more else np.exp(-n.eta * (more / much_more))
         weight[i] = total
     point = unit(s.random, s.numbers) * total
     chosen = 0

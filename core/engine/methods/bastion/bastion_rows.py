@@ -6,10 +6,11 @@ import numpy as np
 
 from crenel.engine.kernels.arrays import NONE, Array, copy_into
 from crenel.engine.kernels.compiler import bare, kernel
-from crenel.engine.kernels.deadlines import EARLIEST
+from crenel.engine.kernels.deadlines import EARLIEST, LATEST
+from crenel.engine.kernels.row_tree import RowTree, add_row, clear_tree, insert_all, move_row, remove_row
+from crenel.engine.methods.bastion.bastion_box import copy_row
 from crenel.engine.methods.bastion.bastion_losses import least_of, pair_losses
-from crenel.engine.methods.bastion.bastion_search import copy_row
-from crenel.engine.methods.bastion.bastion_state import Held, State, Terrain
+from crenel.engine.methods.bastion.bastion_state import SPAN, Held, State, Terrain
 
 
 @bare
@@ -62,6 +63,20 @@ def _sample_held(s: State) -> None:
     n.sampled, n.until_sample = known, n.held // size
 
 
+@bare
+def _index_rows(s: State) -> None:
+    """Put all held rows into the tree."""
+    n, rows, count = s.numbers[0], s.plan.order, 0
+    for i in range(n.first, n.places):
+        if s.held.number[i] != NONE:
+            rows[count] = i
+            count += 1
+    clear_tree(s.tree)
+    copy_row(s.held.columns, rows[0], s.tree.origin)
+    insert_all(s.terrain.space, s.tree, 0, rows[:count])
+    n.indexed = 1
+
+
 @kernel
 def estimate_again(s: State) -> None:
     """Estimate the loneliness of all held rows again: on arrival, a row of a burst is compared with too few rows."""
@@ -70,10 +85,12 @@ def estimate_again(s: State) -> None:
         if s.held.number[i] != NONE:
             copy_row(s.held.columns, i, s.scratch.row)
             s.held.lonely[i] = loneliness(s.numbers, s.terrain, s.sample, s.scratch.row, s.search.cost)
+    if s.numbers[0].indexed != 0:
+        _index_rows(s)
 
 
 @kernel
-def close_gaps(numbers: Array, held: Held) -> None:
+def close_gaps(numbers: Array, held: Held, tree: RowTree) -> None:
     """Move the rows together, in their order."""
     n = numbers[0]
     at = 0
@@ -89,22 +106,47 @@ def close_gaps(numbers: Array, held: Held) -> None:
             for d in range(held.columns.shape[0]):
                 held.columns[d, at] = held.columns[d, i]
             copy_into(held.sensitive[i], held.sensitive[at])
+            if n.indexed != 0:
+                move_row(tree, i, at)
         at += 1
     n.places = at
     n.first = 0
+    _note_deadlines(held, at)
+
+
+@bare
+def _note_deadlines(held: Held, places: int) -> None:
+    """Write `earliest` anew, for rows without gaps."""
+    if held.deadline.size > 0:
+        for i in range(places):
+            note_deadline(held, i)
+
+
+@bare
+def note_deadline(held: Held, place: int) -> None:
+    """Update `earliest` with the deadline of a row that was added behind all others."""
+    span = place // SPAN
+    before = LATEST if place % SPAN == 0 else held.earliest[span]
+    held.earliest[span] = min(before, held.deadline[place])
+
+
+@bare
+def has_many_gaps(numbers: Array, held: Held) -> bool:
+    """Return whether there is no place for a row, or gaps make searches slow."""
+    n = numbers[0]
+    return n.places == held.number.size or 8 * (n.places - n.held) > n.places + 512
 
 
 @bare
 def hold(numbers: Array, held: Held, qi: Array, person: int, sensitive: Array, deadline: int, lonely: float) -> None:
     """Add a row behind the last one."""
     n = numbers[0]
-    if n.places == held.number.size or 8 * (n.places - n.held) > n.places + 512:
-        close_gaps(numbers, held)
     at = n.places
     held.number[at] = n.arrivals
     held.person[at] = person
     if held.deadline.size > 0:
         held.deadline[at] = deadline
+        note_deadline(held, at)
     held.lonely[at] = lonely
     for d in range(qi.size):
         held.columns[d, at] = qi[d]
@@ -112,6 +154,27 @@ def hold(numbers: Array, held: Held, qi: Array, person: int, sensitive: Array, d
     n.places += 1
     n.held += 1
     n.arrivals += 1
+
+
+@bare
+def index_last(s: State) -> None:
+    """Put the row that was added last into the tree; begin to use the tree, or end it if few rows are held now."""
+    n = s.numbers[0]
+    if n.indexed == 0:
+        _index_rows(s)
+    elif 2 * n.held < n.index_from:
+        n.indexed = 0
+    else:
+        add_row(s.terrain.space, s.tree, n.places - 1, s.plan.order)
+
+
+@bare
+def let_go(s: State, place: int) -> None:
+    """Hold a row no longer. Its columns stay in their place until the gaps are closed."""
+    s.held.number[place] = NONE
+    s.numbers[0].held -= 1
+    if s.numbers[0].indexed != 0:
+        remove_row(s.tree, place)
 
 
 @bare
@@ -126,12 +189,21 @@ def first_place(numbers: Array, held: Held) -> int:
 @bare
 def soonest_place(numbers: Array, held: Held) -> int:
     """Return the place of the oldest row of those with the first deadline. There must be a row."""
-    n = numbers[0]
-    best = first_place(numbers, held)
-    for i in range(best + 1, n.places):
-        if held.number[i] != NONE and held.deadline[i] < held.deadline[best]:
-            best = i
-    return best
+    n, earliest = numbers[0], held.earliest
+    spans = (n.places + SPAN - 1) // SPAN
+    while True:
+        span = n.first // SPAN
+        for i in range(span + 1, spans):
+            if earliest[i] < earliest[span]:
+                span = i
+        # Rows may have left since the entry was written.
+        best, found = LATEST, NONE
+        for i in range(span * SPAN, min((span + 1) * SPAN, n.places)):
+            if held.number[i] != NONE and (found == NONE or held.deadline[i] < best):
+                best, found = held.deadline[i], i
+        if found != NONE and best == earliest[span]:
+            return found
+        earliest[span] = best
 
 
 @bare

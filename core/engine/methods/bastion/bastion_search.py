@@ -5,21 +5,21 @@ from __future__ import annotations
 import numpy as np
 
 from crenel.engine.kernels.arrays import NONE, Array, copy_into
-from crenel.engine.kernels.box_geometry import INTERVAL, Space, loss_of, widen
 from crenel.engine.kernels.closeness import clear_scratch, count_values, within_t
-from crenel.engine.kernels.compiler import bare, vectorized
-from crenel.engine.methods.bastion.bastion_losses import (
-    add_growth,
-    add_regrowth,
-    come_nearer,
-    in_lanes,
-    leaf_of,
-    pair_losses,
-    value_of_rank,
-    write_lane_minima,
-    write_values,
+from crenel.engine.kernels.compiler import bare
+from crenel.engine.methods.bastion.bastion_box import box_loss, copy_row, start_box
+from crenel.engine.methods.bastion.bastion_candidates import (
+    all_allowed,
+    begin_nearby,
+    best_candidate,
+    choose,
+    exclude,
+    is_among,
+    look_further,
+    widen_span,
 )
-from crenel.engine.methods.bastion.bastion_state import LANES, Search, State, Terrain
+from crenel.engine.methods.bastion.bastion_losses import in_lanes, pair_losses, value_of_rank, write_lane_minima
+from crenel.engine.methods.bastion.bastion_state import State
 
 #: How much the loss of each group changes the recent averages.
 _FOLLOW = 0.05
@@ -69,276 +69,63 @@ def has_values(s: State, size: int, skip: int, until: int) -> bool:
     return within_t(s.numbers, s.closeness, s.closeness.scratch, size - (until - skip))
 
 
-# --- The box ---
-
-
-@bare
-def box_loss(space: Space, box: Array) -> float:
-    """Return the loss of a box."""
-    return loss_of(space, box[0], box[1])
-
-
-@bare
-def _start_box(space: Space, box: Array, row: Array) -> None:
-    """Make the box that of one row."""
-    for d in range(row.size):
-        box[0, d] = box[1, d] = row[d]
-        box[2, d] = leaf_of(space, d, row[d])
-
-
-@bare
-def grow_box(space: Space, box: Array, d: int, x: float) -> None:
-    """Grow the box until it contains a value of quasi-identifier `d`."""
-    box[0, d], box[1, d], box[2, d] = widen(space, d, box[0, d], box[1, d], np.int64(box[2, d]), x, x)
-
-
-@bare
-def copy_row(columns: Array, place: int, row: Array) -> None:
-    """Copy the quasi-identifiers of a held row."""
-    for d in range(row.size):
-        row[d] = columns[d, place]
-
-
-# --- Candidates ---
-
-
-@bare
-def _is_among(found: Array, values: int, value: int) -> bool:
-    """Return whether a value is among the first `values` ones."""
-    for v in range(values):
-        if found[v] == value:
-            return True
-    return False
-
-
-@vectorized
-def _age_in_rows(number: Array, arrivals: int, share: float, age: Array) -> None:
-    """Write how much of its time each row has waited, from 0 to 1, in arrivals; an arrival is a `share` of that."""
-    for j in range(age.size):
-        age[j] = min((arrivals - number[j]) * share, 1.0)
-
-
-@vectorized
-def _age_in_time(deadline: Array, clock: int, share: float, age: Array) -> None:
-    """Do the same in event time, where a microsecond is a `share`. The greater age counts."""
-    for j in range(age.size):
-        age[j] = max(age[j], min(1.0 - (np.float64(deadline[j]) - np.float64(clock)) * share, 1.0))
-
-
-@vectorized
-def _credit(lonely: Array, age: Array, weight: float, score: Array) -> None:
-    """Start the scores with what favours each row: its loneliness, the more the longer it has waited."""
-    for j in range(score.size):
-        score[j] = -weight * lonely[j] * age[j]
-
-
-@vectorized
-def _add_offsets(column: Array, x: float, scale: float, lo: float, hi: float, offset: Array, total: Array) -> None:
-    """Write how far each value is from the anchor's, and add how far that is outside an interval."""
-    for j in range(total.size):
-        away = np.float32(scale * (column[j] - x))
-        offset[j] = away
-        total[j] += max(away - hi, np.float32(0.0)) + max(lo - away, np.float32(0.0))
-
-
-@bare
-def _score(s: State, first: int, count: int) -> None:
-    """Write the scores of the rows from place `first` on: how much the box grows with each, less its credit."""
-    n, search, held = s.numbers[0], s.search, s.held
-    age, score, until = search.order[:count], search.score[:count], first + count
-    for j in range(count):
-        age[j] = 0.0 if n.over == 0 else 1.0
-    if n.over == 0 and n.delay_rows > 0:
-        _age_in_rows(held.number[first:until], n.arrivals, 1.0 / n.delay_rows, age)
-    if n.over == 0 and n.delay >= 0:
-        _age_in_time(held.deadline[first:until], n.clock, 1.0 / n.delay, age)
-    _credit(held.lonely[first:until], age, n.lonely, score)
-    for d in range(s.box.shape[1]):
-        dimension, column = s.terrain.space.dimensions[d], held.columns[d, first:until]
-        if dimension.kind == INTERVAL:
-            x, scale = held.columns[d, search.members[0]], dimension.scale
-            lo, hi = np.float32(scale * (s.box[0, d] - x)), np.float32(scale * (s.box[1, d] - x))
-            _add_offsets(column, x, scale, lo, hi, search.offset[d], score)
-        else:
-            add_growth(s.terrain, d, s.box[0, d], s.box[1, d], np.int64(s.box[2, d]), dimension.scale, column, score)
-
-
-@vectorized
-def _exclude_ineligible(number: Array, person: Array, of: int, score: Array) -> int:
-    """Give gaps and the rows of one person infinite scores, and return how many other rows there are."""
-    count = 0
-    for j in range(score.size):
-        able = (number[j] != NONE) & (person[j] != of)
-        score[j] = score[j] if able else np.float32(np.inf)
-        count += able
-    return count
-
-
-@bare
-def _exclude_more(s: State, first: int, size: int, most: float, score: Array) -> int:
-    """Do the same for persons who are in the group, and for rows that are too far from the anchor."""
-    count = 0
-    for j in range(score.size):
-        if score[j] == np.inf:
-            continue
-        far = most < np.inf and s.search.cost[first + j] > most
-        if far or _is_among(s.search.company, size, s.held.person[first + j]):
-            score[j] = np.inf
-        else:
-            count += 1
-    return count
-
-
-@bare
-def _keep_least(search: Search, first: int, count: int, wanted: int) -> None:
-    """Keep the `wanted` candidates with the smallest scores, in their order; of equal scores, the first."""
-    score = search.score
-    for j in range(count):
-        search.order[j] = score[j]
-    limit = value_of_rank(search.order[:count], wanted)
-    ties, kept = wanted, 0
-    for j in range(count):
-        ties -= score[j] < limit
-    for j in range(count):
-        tied = (score[j] == limit) & (ties > 0)
-        ties -= tied
-        if tied | (score[j] < limit):
-            score[kept] = score[j]
-            search.place[kept] = first + j
-            for d in range(search.offset.shape[0]):
-                search.offset[d, kept] = search.offset[d, j]
-            kept += 1
-
-
-@bare
-def _choose(s: State, first: int, last: int, size: int, most: float) -> int:
-    """Make the held rows from `first` to `last` that may join candidates, at most `search` of them.
-
-    Returns how many there are, including excluded ones.
-    """
-    n, search, count = s.numbers[0], s.search, last + 1 - first
-    _score(s, first, count)
-    score = search.score[:count]
-    number, person = s.held.number[first : last + 1], s.held.person[first : last + 1]
-    eligible = _exclude_ineligible(number, person, search.company[0], score)
-    if size > 1 or most < np.inf:
-        eligible = _exclude_more(s, first, size, most, score)
-    if eligible == 0 or eligible < n.k - size:
-        return 0
-    if eligible > n.search:
-        _keep_least(search, first, count, n.search)
-        count = n.search
-    else:
-        for j in range(count):
-            search.place[j] = first + j
-    for j in range(count, in_lanes(count)):
-        search.score[j] = np.inf
-    write_lane_minima(search.score[: in_lanes(count)], search.least)
-    return count
-
-
-@bare
-def _exclude(j: int, score: Array, least: Array) -> None:
-    """Exclude a candidate."""
-    score[j] = np.inf
-    lane = j % LANES
-    least[lane] = np.inf
-    for i in range(lane, score.size, LANES):
-        least[lane] = min(least[lane], score[i])
-
-
-@bare
-def _best_candidate(score: Array, least: Array) -> int:
-    """Return the first candidate with the smallest score, or NONE if all are excluded."""
-    lowest = np.float32(np.inf)
-    for lane in range(LANES):
-        lowest = min(lowest, least[lane])
-    if lowest == np.inf:
-        return NONE
-    best = score.size
-    for lane in range(LANES):
-        if least[lane] == lowest:
-            j = lane
-            while score[j] != lowest:
-                j += LANES
-            best = min(best, j)
-    return best
-
-
 # --- Joining ---
 
 
 @bare
-def _widen_span(
-    terrain: Terrain, box: Array, d: int, columns: Array, search: Search, chosen: int, score: Array
-) -> None:
-    """Grow the box to contain a candidate's value, and update the scores: values nearby enlarge it less now."""
-    dimension, x = terrain.space.dimensions[d], columns[d, search.place[chosen]]
-    if dimension.kind != INTERVAL:
-        value = search.order[: score.size]
-        write_values(columns[d], search.place, value)
-        lo, hi, node = box[0, d], box[1, d], np.int64(box[2, d])
-        grow_box(terrain.space, box, d, x)
-        add_regrowth(terrain, d, lo, hi, node, box, value, score)
-        return
-    offset, anchor = search.offset[d], columns[d, search.members[0]]
-    end, sign = (box[1, d], np.float32(1.0)) if x > box[1, d] else (box[0, d], np.float32(-1.0))
-    old = np.float32(dimension.scale * (end - anchor))
-    come_nearer(offset, sign, sign * old, sign * offset[chosen], score)
-    grow_box(terrain.space, box, d, x)
-
-
-@bare
-def _join(
-    terrain: Terrain, box: Array, columns: Array, search: Search, count: int, size: int, chosen: int, person: int
-) -> None:
-    """Add a candidate to the group, and update the box and the scores."""
-    place, score = search.place[chosen], search.score[:count]
-    search.members[size] = place
-    search.company[size] = person
-    grown = False
+def _join(s: State, size: int, place: int) -> None:
+    """Add a row to the group, and update the box and the scores."""
+    search, box, columns = s.search, s.box, s.held.columns
+    search.members[size], search.company[size] = place, s.held.person[place]
+    grown, count = False, s.numbers[0].candidates
     for d in range(box.shape[1]):
-        if columns[d, place] < box[0, d] or columns[d, place] > box[1, d]:
-            _widen_span(terrain, box, d, columns, search, chosen, score)
+        x = columns[d, place]
+        if x < box[0, d] or x > box[1, d]:
+            widen_span(s.terrain, box, d, x, columns, search, 0, count, s.numbers[0].nearby != 0)
             grown = True
     if grown:
         write_lane_minima(search.score[: in_lanes(count)], search.least)
 
 
 @bare
-def _gather(s: State, count: int, size: int, wanted: int, most: float) -> int:
+def _gather(s: State, size: int, wanted: int, most: float) -> int:
     """Add candidates, best first, until the group has the wanted size. Return its size; -1 if k rows lose too much."""
-    search, score = s.search, s.search.score[: in_lanes(count)]
+    n, search = s.numbers[0], s.search
     while size < wanted:
-        chosen = _best_candidate(score, search.least)
+        score = search.score[: in_lanes(n.candidates)]
+        chosen = best_candidate(score, search.least, search.place, n.nearby == 0)
+        if n.waiting > 0 and look_further(s, size, np.inf if chosen == NONE else np.float64(score[chosen])):
+            continue
         if chosen == NONE:
             break
-        _exclude(chosen, score, search.least)
-        person = s.held.person[search.place[chosen]]
-        if _is_among(search.company, size, person):
+        exclude(chosen, score, search.least)
+        place = search.place[chosen]
+        if is_among(search.company, size, s.held.person[place]):
             continue
-        _join(s.terrain, s.box, s.held.columns, search, count, size, chosen, person)
+        if n.nearby != 0:
+            n.farthest = max(n.farthest, search.begun[chosen])
+        _join(s, size, place)
         size += 1
-        if size <= s.numbers[0].k and most < np.inf and box_loss(s.terrain.space, s.box) > most:
+        if size <= n.k and most < np.inf and box_loss(s.terrain.space, s.box) > most:
             return -1
     return size
 
 
 @bare
-def _grow(s: State, first: int, last: int, size: int, wanted: int, most: float, count: int) -> tuple[int, int]:
-    """Add rows until the group has the wanted size or no row is left; return its size and the number of candidates.
+def _grow(s: State, first: int, last: int, size: int, wanted: int, most: float) -> int:
+    """Add rows until the group has the wanted size or no row is left, and return its size.
 
     The size is -1 if the group loses too much before it has k rows, or with k rows.
     """
+    n = s.numbers[0]
     while size < wanted:
-        if count > 0:
-            size = _gather(s, count, size, wanted, most)
-            if size < 0 or size == wanted or count < s.numbers[0].search:  # all rows were candidates
+        if n.nearby != 0 or n.candidates > 0:
+            size = _gather(s, size, wanted, most)
+            if size < 0 or size == wanted or n.nearby != 0 or n.candidates < n.search:  # all rows were candidates
                 break
-        count = _choose(s, first, last, size, most)
-        if count == 0:
+        if not choose(s, first, last, size, most):
             break
-    return size, count
+    return size
 
 
 # --- The group ---
@@ -372,7 +159,7 @@ def _note_ratios(s: State, anchor: int, nearest: float) -> None:
 
 
 @bare
-def _with_values(s: State, first: int, last: int, size: int, most: float, count: int) -> int:
+def _with_values(s: State, first: int, last: int, size: int, most: float) -> int:
     """Enlarge the group by half its size until it has the sensitive values; return its size, or 0 if it never has them.
 
     A ring of half as many rows as the group joins as a whole, or not at all. Group and ring are three parts of one
@@ -384,7 +171,7 @@ def _with_values(s: State, first: int, last: int, size: int, most: float, count:
         for j in range(3):
             copy_into(s.box[j], s.scratch.box[j])
         half, wanted = size // 2, size + size // 2
-        all_three, count = _grow(s, first, last, size, wanted, most, count)
+        all_three = _grow(s, first, last, size, wanted, most)
         if all_three < wanted:
             return all_three if has_values(s, all_three, 0, 0) else 0
         if has_values(s, wanted, size, wanted) and has_values(s, wanted, 0, half) and has_values(s, wanted, half, size):
@@ -392,6 +179,33 @@ def _with_values(s: State, first: int, last: int, size: int, most: float, count:
                 copy_into(s.scratch.box[j], s.box[j])
             return size
         size = wanted
+
+
+@bare
+def _form(s: State, anchor: int, first: int, last: int, most: float, nearby: bool) -> int:
+    """Do what `form_group` does, with candidates from the tree if `nearby`, else from a scan of all rows."""
+    n, search, row = s.numbers[0], s.search, s.scratch.row
+    copy_row(s.held.columns, anchor, row)
+    start_box(s.terrain.space, s.box, row)
+    search.members[0], search.company[0] = anchor, s.held.person[anchor]
+    n.nearby, n.candidates, n.waiting = nearby, 0, 0
+    nearest = 0.0
+    if nearby:
+        begin_nearby(s)
+    elif n.max_reusable > 0:
+        nearest = _pair_costs(s, row, most)
+        if nearest == np.inf:
+            return 0
+    size = _grow(s, first, last, 1, n.k, most)
+    if size < n.k:
+        return 0
+    if n.l > 0 or n.t >= 0.0:
+        size = _with_values(s, first, last, size, most)
+    if size > 0 and box_loss(s.terrain.space, s.box) > most:
+        size = 0
+    if size > 0 and n.max_reusable > 0:
+        _note_ratios(s, anchor, nearest)
+    return size
 
 
 @bare
@@ -404,22 +218,8 @@ def form_group(s: State, anchor: int, first: int, last: int, most: float) -> int
     n = s.numbers[0]
     if n.held < n.k:
         return 0
-    search, row = s.search, s.scratch.row
-    copy_row(s.held.columns, anchor, row)
-    _start_box(s.terrain.space, s.box, row)
-    search.members[0], search.company[0] = anchor, s.held.person[anchor]
-    nearest = 0.0
-    if n.max_reusable > 0:
-        nearest = _pair_costs(s, row, most)
-        if nearest == np.inf:
-            return 0
-    size, count = _grow(s, first, last, 1, n.k, most, 0)
-    if size < n.k:
-        return 0
-    if n.l > 0 or n.t >= 0.0:
-        size = _with_values(s, first, last, size, most, count)
-    if size > 0 and box_loss(s.terrain.space, s.box) > most:
-        size = 0
-    if size > 0 and n.max_reusable > 0:
-        _note_ratios(s, anchor, nearest)
-    return size
+    if n.indexed != 0:
+        size = _form(s, anchor, first, last, most, True)
+        if all_allowed(s):
+            return size
+    return _form(s, anchor, first, last, most, False)

@@ -15,9 +15,12 @@ from crenel.engine.kernels.closeness import Closeness
 from crenel.engine.kernels.generator import Random
 from crenel.engine.kernels.output import Output
 from crenel.engine.kernels.reusable_boxes import ReusableBoxes
+from crenel.engine.kernels.row_tree import RowTree
 
 #: Candidates are striped over LANES; caching each lane's minimum avoids a full scan.
 LANES = 128
+#: Places that share an entry of `Held.earliest`.
+SPAN = 256
 #: Bins that the domain of a quasi-identifier is divided into, to find the reusable boxes that contain a value.
 BINS = 32
 
@@ -36,6 +39,7 @@ NUMBERS = np.dtype(
         ("eta", "f8"),
         ("lonely", "f8"),
         ("search", "i8"),
+        ("index_from", "i8"),  # rows that must be held for the tree to be used
         ("arrivals", "i8"),
         ("clock", "i8"),
         ("held", "i8"),
@@ -46,6 +50,11 @@ NUMBERS = np.dtype(
         ("over", "i8"),  # whether the stream is over and all rows are due
         ("writing", "i8"),  # whether there is a plan that is not completely written
         ("dividing", "i8"),  # whether all held rows are due, and Python must divide them
+        ("indexed", "i8"),  # whether all held rows are in the tree
+        ("nearby", "i8"),  # whether candidates come from the tree
+        ("candidates", "i8"),
+        ("waiting", "i8"),  # nodes of the tree with rows that are no candidates yet
+        ("farthest", "f8"),  # the greatest score that a member had when the group began
         ("planned", "i8"),  # groups of the plan
         ("planned_rows", "i8"),
         ("written", "i8"),  # groups of the plan that are written
@@ -75,6 +84,7 @@ class Held(NamedTuple):
     lonely: Any  # estimate of the loss of a group around the row
     columns: Any  # [quasi-identifier, place]
     sensitive: Any
+    earliest: Any  # of each SPAN places: no deadline is earlier; empty if the policy has no delay
 
 
 class Search(NamedTuple):
@@ -88,6 +98,11 @@ class Search(NamedTuple):
     least: Any  # minimum of the scores in each lane
     members: Any  # places of the group's rows
     company: Any  # their persons
+    begun: Any  # of each candidate from the tree: its score when the group began
+    node: Any  # nodes of the tree that wait, as a heap by key
+    key: Any  # of each: the least score that its rows could have when it was looked at, plus what the box had grown
+    taken: Any  # of each: a bit for each row of a leaf that is a candidate already
+    leaf: Any  # the least scores that the rows of a leaf can have
 
 
 class Plan(NamedTuple):
@@ -107,6 +122,7 @@ class Scratch(NamedTuple):
 
     row: Any  # the quasi-identifiers of a row
     box: Any  # as `State.box`
+    replay: Any  # a box that grows once more as that of the group did
     values: Any  # l values of a sensitive column
 
 
@@ -138,6 +154,7 @@ class Kept(NamedTuple):
     index: BoxIndex
     closeness: Closeness
     random: Random
+    tree: RowTree  # of the held rows, by place; used if many rows are held for one group
 
 
 class State(NamedTuple):
@@ -153,6 +170,7 @@ class State(NamedTuple):
     index: BoxIndex
     closeness: Closeness
     random: Random
+    tree: RowTree
     search: Search
     plan: Plan
     out: Output

@@ -116,9 +116,11 @@ def _update_tau(recent: Array, numbers: Array, loss: float) -> None:
     recent[n.recent % n.mu] = loss
     n.recent += 1
     count = min(n.recent, n.mu)
-    total = 0.0
-    for i in range(n.recent - count, n.recent):  # from oldest to newest
-        total += recent[i % n.mu]
+    total, newest = 0.0, (n.recent - 1) % n.mu
+    for i in range(newest + 1, count):  # from oldest to newest
+        total += recent[i]
+    for i in range(newest + 1):
+        total += recent[i]
     n.tau = total / count
 
 
@@ -140,21 +142,33 @@ def _release_part(s: State, slots: Array, lo: Array, hi: Array, persons: int) ->
 
 
 @bare
-def _gather(persons: Persons, members: Array, part: Array, p: int, slots: Array, seen: Array) -> tuple[int, int]:
-    """Write the slots of sub-cluster p; return how many rows and how many persons it has.
+def _sort_by_part(part: Array, order: Array, end: Array) -> None:
+    """Write the members by sub-cluster, each in order of arrival, and where each sub-cluster ends."""
+    for p in range(end.size):
+        end[p] = 0
+    for i in range(part.size):
+        end[part[i]] += 1
+    start = 0
+    for p in range(end.size):
+        start, end[p] = start + end[p], start
+    for i in range(part.size):
+        order[end[part[i]]] = i
+        end[part[i]] += 1
+
+
+@bare
+def _gather(persons: Persons, members: Array, part: Array, p: int, slots: Array, seen: Array) -> int:
+    """Write the slots of sub-cluster p, whose members are `part`; return how many persons it has.
 
     `seen` has the last sub-cluster in which each person was seen.
     """
-    rows = 0
     different = 0
-    for i in range(members.size):
-        if part[i] == p:
-            slots[rows] = members[i]
-            rows += 1
-            if seen[persons.of[i]] != p:
-                seen[persons.of[i]] = p
-                different += 1
-    return rows, different
+    for i in range(part.size):
+        slots[i] = members[part[i]]
+        if seen[persons.of[part[i]]] != p:
+            seen[persons.of[part[i]]] = p
+            different += 1
+    return different
 
 
 @bare
@@ -204,13 +218,18 @@ def _output_cluster(s: State, cluster: int) -> None:
         copy_into(s.clusters.boxes.hi[:, s.clusters.table[cluster].place], boxes.hi[:, 0])
     elif n.tracked > 2 or n.t >= 0.0:
         parts = repair(s, members, part, boxes, parts)
+    order, end = np.empty(members.size, dtype=np.int64), np.empty(parts, dtype=np.int64)
+    _sort_by_part(part, order, end)
     seen = np.full(persons.count, NONE, dtype=np.int64)
     lo, hi = np.empty(shape[0]), np.empty(shape[0])
+    start = 0
     for p in range(parts):
-        size, different = _gather(persons, members, part, p, slots, seen)
+        size = end[p] - start
+        different = _gather(persons, members, order[start : end[p]], p, slots, seen)
         copy_into(boxes.lo[:, p], lo)
         copy_into(boxes.hi[:, p], hi)
         _release_part(s, slots[:size], lo, hi, different)
+        start = end[p]
     _remove(s, cluster, members)
 
 

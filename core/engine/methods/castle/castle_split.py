@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from crenel.engine.kernels.arrays import NONE, Array
+from crenel.engine.kernels.arrays import NONE, Array, copy_into
 from crenel.engine.kernels.box_geometry import (
     Boxes,
     Space,
     enlargement_by_box,
     enlargements,
     enlargements_by,
+    enlargements_of,
     grow_box,
     join_boxes,
     move_box,
@@ -26,7 +27,20 @@ from crenel.engine.kernels.compiler import bare, inner
 from crenel.engine.kernels.deadlines import LATEST
 from crenel.engine.kernels.distinct_counts import count_down, count_up, erase_entry, find_entry, put_entry
 from crenel.engine.kernels.generator import below
-from crenel.engine.methods.castle.castle_state import Persons, State
+from crenel.engine.kernels.row_tree import (
+    BLOCK,
+    FIRST,
+    LEAF,
+    LEFT,
+    ROWS,
+    RowTree,
+    add_row,
+    insert_all,
+    least_growth,
+    new_tree,
+    remove_row,
+)
+from crenel.engine.methods.castle.castle_state import Nearest, Persons, State
 
 
 @bare
@@ -64,14 +78,6 @@ def _nearest(space: Space, boxes: Boxes, row: Array, enlargement: Array) -> int:
         if enlargement[p] < enlargement[best]:
             best = p
     return best
-
-
-@bare
-def _write_columns(qi: Array, members: Array, columns: Array) -> None:
-    """Write the members' coordinates, one quasi-identifier per line."""
-    for i in range(members.size):
-        for d in range(qi.shape[1]):
-            columns[d, i] = qi[members[i], d]
 
 
 @bare
@@ -113,62 +119,148 @@ def _neighbours(enlargement: Array, chosen: int, distance: Array, place: Array) 
             _sink(distance, place, 0)
 
 
+@bare
+def _search_leaf(space: Space, tree: RowTree, node: int, boxes: Boxes, at: int, nearest: Nearest, found: int) -> int:
+    """Replace persons that were found by nearer ones of a leaf, and return how many there are."""
+    distance, person = nearest.distance, nearest.person
+    block, count = tree.links[node, BLOCK], tree.links[node, ROWS]
+    rows, enlargement = tree.rows[block * LEAF : block * LEAF + count], nearest.enlargement[:count]
+    enlargements_of(space, boxes, at, tree.columns[block], enlargement)
+    for i in range(count):
+        if found == person.size and enlargement[i] > distance[0]:
+            continue
+        of = tree.order[rows[i]]
+        if found < person.size:
+            distance[found], person[found] = enlargement[i], of
+            found += 1
+            if found == person.size:
+                for j in range(found // 2 - 1, -1, -1):
+                    _sink(distance, person, j)
+        elif (enlargement[i], of) < (distance[0], person[0]):
+            distance[0], person[0] = enlargement[i], of
+            _sink(distance, person, 0)
+    return found
+
+
+@bare
+def _find_nearest(space: Space, tree: RowTree, boxes: Boxes, at: int, nearest: Nearest) -> None:
+    """Write the persons whose rows in the tree enlarge box `at` the least; of equal enlargements the first persons."""
+    lo, hi, leaf = boxes.lo[:, at], boxes.hi[:, at], boxes.node[:, at]
+    distance, person, first = nearest.distance, nearest.person, tree.marks[:, FIRST]
+    nearest.node[0], nearest.bound[0] = 0, 0.0
+    found, waiting = 0, 1
+    while waiting > 0:
+        waiting -= 1
+        node, bound = nearest.node[waiting], nearest.bound[waiting]
+        while found < person.size or (bound, first[node]) < (distance[0], person[0]):
+            near = tree.links[node, LEFT]
+            if near == NONE:
+                found = _search_leaf(space, tree, node, boxes, at, nearest, found)
+                break
+            far, bound = near + 1, least_growth(space, tree.boxes, near, lo, hi, leaf)
+            farther = least_growth(space, tree.boxes, far, lo, hi, leaf)
+            if (farther, first[far]) < (bound, first[near]):
+                near, far, bound, farther = far, near, farther, bound
+            nearest.node[waiting], nearest.bound[waiting] = far, farther
+            waiting += 1
+            node = near
+
+
+@bare
+def _person_of_rank(left: Array, rank: int) -> int:
+    """Return the person of a rank, from 0, among those who are left: `left` counts them as a Fenwick tree does."""
+    step, at = 1, 0
+    while 2 * step < left.size:
+        step *= 2
+    while step > 0:
+        if at + step < left.size and left[at + step] <= rank:
+            at += step
+            rank -= left[at]
+        step //= 2
+    return at
+
+
+@bare
+def _take_out(left: Array, person: int) -> None:
+    """Let a person not be left."""
+    at = person + 1
+    while at < left.size:
+        left[at] -= 1
+        at += at & -at
+
+
 @inner
 def split(s: State, persons: Persons, members: Array, part: Array, boxes: Boxes) -> int:
     """Split a cluster into sub-clusters of k nearest neighbours, one row per person, as the paper's `split` does.
 
     Returns the number of sub-clusters.
     """
-    k = s.numbers[0].k
-    front = np.empty(persons.count, dtype=np.int64)
-    columns = np.empty((boxes.lo.shape[0], members.size))
-    enlargement = np.empty(members.size)  # a person may have several rows: there can be more sub-clusters than persons
-    distance = np.empty(k - 1)
-    place = np.empty(k - 1, dtype=np.int64)
-    _write_columns(s.buffer.qi, members, columns)
-    return _split_into(s, persons, members, part, boxes, front, columns, enlargement, distance, place)
+    k, rows, parts = s.numbers[0].k, members.size, boxes.lo.shape[1]
+    points = np.empty((rows, boxes.lo.shape[0]))
+    for i in range(rows):
+        copy_into(s.buffer.qi[members[i]], points[i])
+    tree = new_tree(points, persons.of, np.empty(0), rows)
+    nodes = tree.links.shape[0]
+    nearest = Nearest(
+        np.empty(k - 1),
+        np.empty(k - 1, dtype=np.int64),
+        np.empty(nodes, dtype=np.int64),
+        np.empty(nodes),
+        np.empty(max(parts, LEAF)),
+    )
+    front, left = np.empty(persons.count, dtype=np.int64), np.empty(persons.count + 1, dtype=np.int64)
+    return _split_into(s, persons, tree, nearest, part, boxes, front, left, np.empty(rows, dtype=np.int64))
 
 
 @bare
 def _split_into(
     s: State,
     persons: Persons,
-    members: Array,
+    tree: RowTree,
+    nearest: Nearest,
     part: Array,
     boxes: Boxes,
     front: Array,
-    columns: Array,
-    enlargement: Array,
-    distance: Array,
-    place: Array,
+    left: Array,
+    scratch: Array,
 ) -> int:
-    """Do the work of `split`, in scratch space; `front` has the oldest row that is left in each bucket."""
-    qi, following = s.buffer.qi, persons.following
-    buckets = persons.count
-    for i in range(members.size - 1, -1, -1):
+    """Do the work of `split`, in scratch space.
+
+    `front` has the oldest row that is left in each bucket, and the tree has these rows. `left` counts the buckets that
+    have rows, as a Fenwick tree.
+    """
+    points, following = tree.points, persons.following
+    for i in range(points.shape[0] - 1, -1, -1):
         front[persons.of[i]] = i
-    parts = 0
+    for i in range(1, left.size):
+        left[i] = i & -i
+    copy_into(front, scratch[: front.size])
+    insert_all(s.space, tree, 0, scratch[: front.size])
+    buckets, parts = persons.count, 0
     while buckets >= s.numbers[0].k:
-        chosen = below(s.random, s.numbers, buckets)
-        seed = front[chosen]
-        point_box(s.space, qi[members[seed]], boxes, parts)
-        enlargements_by(s.space, boxes, parts, columns, front[:buckets], enlargement[:buckets])
-        _neighbours(enlargement[:buckets], chosen, distance, place)
-        part[seed] = parts
-        front[chosen] = following[seed]
-        for j in range(place.size):
-            i = front[place[j]]
+        chosen = _person_of_rank(left, below(s.random, s.numbers, buckets))
+        point_box(s.space, points[front[chosen]], boxes, parts)
+        remove_row(tree, front[chosen])
+        _find_nearest(s.space, tree, boxes, parts, nearest)
+        for j in range(-1, nearest.person.size):
+            person = nearest.person[j] if j >= 0 else chosen
+            i = front[person]
             part[i] = parts
-            grow_box(s.space, qi[members[i]], boxes, parts)
-            front[place[j]] = following[i]
-        buckets = _remove_none(front, buckets)
+            grow_box(s.space, points[i], boxes, parts)
+            if j >= 0:
+                remove_row(tree, i)
+            front[person] = following[i]
+            if front[person] != NONE:
+                add_row(s.space, tree, front[person], scratch)
+            else:
+                buckets -= 1
+                _take_out(left, person)
         parts += 1
-    for b in range(buckets):
-        i = front[b]
+    for person in range(front.size):
+        i = front[person]
         while i != NONE:
-            row = qi[members[i]]
-            part[i] = _nearest(s.space, boxes, row, enlargement[:parts])
-            grow_box(s.space, row, boxes, part[i])
+            part[i] = _nearest(s.space, boxes, points[i], nearest.enlargement[:parts])
+            grow_box(s.space, points[i], boxes, part[i])
             i = following[i]
     return parts
 
@@ -266,7 +358,8 @@ def split_l(s: State, persons: Persons, cluster: int, members: Array, part: Arra
         size[b] += 1
     alive = np.arange(opened)
     columns = np.empty((qi.shape[1], members.size))
-    _write_columns(qi, members, columns)
+    for i in range(members.size):
+        copy_into(qi[members[i]], columns[:, i])
     enlargement = np.empty(persons.count)
     distance = np.empty(persons.count)
     place = np.empty(persons.count, dtype=np.int64)

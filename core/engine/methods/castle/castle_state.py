@@ -95,6 +95,16 @@ class Persons(NamedTuple):
     following: Any  # each member's next row of the same person
 
 
+class Nearest(NamedTuple):
+    """Scratch space to find the persons nearest to a box."""
+
+    distance: Any  # of each person that was found, as a heap: the farthest comes first
+    person: Any
+    node: Any  # nodes of the tree that may have nearer ones
+    bound: Any  # how near
+    enlargement: Any
+
+
 class State(NamedTuple):
     """The complete state of a CASTLE engine."""
 

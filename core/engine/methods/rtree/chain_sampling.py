@@ -17,6 +17,7 @@ import numpy as np
 from crenel.engine.kernels.arrays import NONE, Array, copy_into
 from crenel.engine.kernels.compiler import inner, kernel
 from crenel.engine.kernels.generator import Random, below
+from crenel.engine.kernels.interpreter import instead_of
 
 META = np.dtype([("free", "i8"), ("changes", "i8")])
 
@@ -212,6 +213,13 @@ def samples_inside(chains: Chains, lo: Array, hi: Array, inside: Array) -> int:
     for i in range(size):
         total += np.int64(inside[i])
     return total
+
+
+@instead_of(samples_inside)
+def _samples_inside_in_numpy(chains: Chains, lo: Array, hi: Array, inside: Array) -> int:
+    heads = chains.heads[:, : inside.size]
+    inside[:] = ((heads >= lo[:, None]) & (heads <= hi[:, None])).all(axis=0)
+    return int(inside.sum())
 
 
 # --- Snapshots ---

@@ -29,6 +29,7 @@ from crenel.engine.kernels.compiler import inlined, inner, kernel
 from crenel.engine.kernels.deadlines import LATEST, clock_after, deadline_after
 from crenel.engine.kernels.distinct_counts import count_down, count_up
 from crenel.engine.kernels.generator import shuffle
+from crenel.engine.kernels.interpreter import instead_of
 from crenel.engine.kernels.output import CLUSTER, SUPPRESSED, write_release, write_row
 from crenel.engine.methods.rtree.chain_sampling import samples_inside
 from crenel.engine.methods.rtree.rtree_index_kernel import (
@@ -159,6 +160,20 @@ def _is_due(numbers: Array, row: Any) -> bool:
 
 
 @inner
+def _first_least(values: Array) -> int:
+    best = 0
+    for i in range(1, values.size):
+        if values[i] < values[best]:
+            best = i
+    return best
+
+
+@instead_of(_first_least)
+def _first_least_in_numpy(values: Array) -> int:
+    return int(np.argmin(values))
+
+
+@inner
 def _minimal_loss(space: Space, boxes: Boxes, columns: Array, near: Array, needed: int, enlargement: Array) -> float:
     """Return the loss of a small box that contains `needed` of the samples near a row: the greedy SC(t).
 
@@ -169,10 +184,7 @@ def _minimal_loss(space: Space, boxes: Boxes, columns: Array, near: Array, neede
     loss = box_loss(space, boxes, at)
     for _ in range(needed):
         enlargements_by(space, boxes, at, columns, near, enlargement[:left])
-        best = 0
-        for i in range(1, left):
-            if enlargement[i] < enlargement[best]:
-                best = i
+        best = _first_least(enlargement[:left])
         loss += enlargement[best]
         join = near[best]
         for d in range(columns.shape[0]):

@@ -6,7 +6,9 @@ The oracle (`tests.core.engine.methods.bastion.bastion_oracle`) is `docs/bastion
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import astuple, replace
 from typing import Any
 
@@ -17,7 +19,7 @@ from hypothesis import strategies as st
 
 from crenel.encoding.rows import Rows
 from crenel.engine import Kind, Releases, create_engine
-from crenel.engine.methods.bastion import BastionParameters
+from crenel.engine.methods.bastion import BastionParameters, bastion_engine
 from crenel.policy import OnSuppress, Policy, Reuse, Sensitive
 from crenel.policy.quasi_identifiers import Categorical, Numeric
 from crenel.testing.engine_checks import check_crowd, check_groups, expect_same
@@ -87,6 +89,24 @@ def compare(case: Case) -> list[OracleRelease]:
 def test_engine_publishes_what_the_oracle_does(reuse: str, promise: str, data: st.DataObject):
     strategy = bastion_cases(reuse=st.just(REUSE[reuse]), **PROMISES[promise])
     compare(in_bursts(data.draw(strategy, label="case"), data.draw(BURSTS, label="bursts")))
+
+
+@contextmanager
+def always_with_the_tree() -> Iterator[None]:
+    """Find candidates with the tree from the first row on. Without this it takes thousands of rows."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bastion_engine, "_INDEXED", 0)
+        patch.setattr(bastion_engine, "_INDEXED_SQUARE", 0)
+        yield
+
+
+@pytest.mark.parametrize("promise", PROMISES)
+@EASILY
+@given(data=st.data())
+def test_the_tree_finds_what_the_oracle_does(promise: str, data: st.DataObject):
+    strategy = bastion_cases(reuse=st.just(Reuse.OFF), **PROMISES[promise])
+    with always_with_the_tree():
+        compare(in_bursts(data.draw(strategy, label="case"), data.draw(BURSTS, label="bursts")))
 
 
 class Happened(Counter[str]):
@@ -202,6 +222,13 @@ def test_engine_publishes_what_the_oracle_does_for_longer(seed: int):
     assert (Kind.REUSE in kinds) == (case.policy.reuse is not Reuse.OFF)
 
 
+@pytest.mark.parametrize("seed", [4, 5, 6, 7, 12, 13, 14, 15])
+def test_the_tree_finds_what_the_oracle_does_for_longer(seed: int):
+    """Many rows come and go, so that nodes are split, joined and rebuilt."""
+    with always_with_the_tree():
+        assert Kind.CLUSTER in {release.kind for release in compare(seeded_case(seed))}
+
+
 def large(rows: int, k: int, time: np.ndarray, persons: int = 10**6, **changes: Any) -> Case:
     """Make a case of many rows in two clouds, with a number and a category."""
     random = np.random.default_rng(5)
@@ -233,6 +260,15 @@ def test_engine_publishes_what_the_oracle_does_with_many_rows(reuse: str):
     engine.push(case.rows.slice(0, 740))
     assert engine.held == 740
     assert Kind.CLUSTER in {release.kind for release in compare(case)}
+
+
+def test_the_tree_finds_what_the_oracle_does_with_many_rows():
+    """Some groups need more rows than a scan would have as candidates: the tree must not find others."""
+    time = np.arange(1_300) - np.random.default_rng(6).integers(0, 90, 1_300)
+    parameters = BastionParameters(reuse=Reuse.OFF, search=100)
+    case = replace(large(1_300, 80, time, delay_rows=600, parameters=parameters), cuts=(700,))
+    with always_with_the_tree():
+        assert Kind.CLUSTER in {release.kind for release in compare(case)}
 
 
 @pytest.mark.parametrize("l", [None, 2])
