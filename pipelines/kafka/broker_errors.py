@@ -75,8 +75,9 @@ def refusal(topic: Topic, error: Any, heard: Sequence[str] = ()) -> str:
         error: The error of the client.
         heard: What the client said before about its connections.
     """
-    told = [one for one in heard if not one.endswith("brokers are down")]
-    said = f"{_plain(error.str())} ({_plain(told[-1])})" if told else _plain(error.str())
+    told = [_plain(one) for one in heard if not one.endswith("brokers are down")]
+    # A client tries again and again, and does not always say as much: the longest says most.
+    said = f"{_plain(error.str())} ({max(told, key=len)})" if told else _plain(error.str())
     advice = _ADVICE.get(error.name(), "")
     return f"{topic!r}: {said}. {advice}".strip()
 

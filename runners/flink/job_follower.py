@@ -28,8 +28,8 @@ __all__ = ["Checkpoint", "JobFollower", "newest"]
 #: Seconds between two looks at the job, and between two at its metrics.
 _LOOK, _MEASURE = 2.0, 10.0
 #: Seconds after which a JobManager that does not answer is worth a word; and after which it is lost, without and with
-#: high availability, when another one may take over.
-_SILENT, _LOST, _LOST_FOR_GOOD = 10.0, 60.0, 600.0
+#: high availability, when another one may take over. Without it, one that does not know the job will never know it.
+_SILENT, _LOST, _LOST_FOR_GOOD, _FORGOTTEN = 10.0, 60.0, 600.0, 10.0
 #: Seconds for which the JobManager keeps its answers about checkpoints.
 _STALE = 4.0
 #: A mistake that makes a job fail this many times, without a checkpoint in between, is not cured by a restart.
@@ -176,8 +176,10 @@ class JobFollower:
             told = self._rest.get(f"/jobs/{self.job}/checkpoints")
             failures = self._rest.get(f"/jobs/{self.job}/exceptions?maxExceptions=5")
         except urllib.error.HTTPError as error:
-            # An answer all the same. Flink says 404 of a job that it does not know, or not yet again.
-            self._miss("does not know the job any more" if error.code == 404 else "cannot tell about the job")
+            # An answer all the same. Flink says 404 of a job that it does not know, or not yet again; and of
+            # checkpoints of a job that has just begun.
+            is_forgotten = error.code == 404 and str(error.url).endswith(f"/jobs/{self.job}")
+            self._miss("does not know the job any more" if is_forgotten else "cannot tell about the job", is_forgotten)
             return False
         except (OSError, json.JSONDecodeError):
             self._miss("does not answer")
@@ -202,13 +204,15 @@ class JobFollower:
             "none",
         )
 
-    def _miss(self, what: str) -> None:
+    def _miss(self, what: str, is_forgotten: bool = False) -> None:
         """Note that the JobManager, or the job, is not there."""
         now = self._clock()
         if self._silent_since is None:
             self._silent_since = now
         silence = now - self._silent_since
         patience = _LOST_FOR_GOOD if self._is_available else _LOST
+        if is_forgotten and self._is_available is False:
+            patience = _FORGOTTEN
         if self._is_alive is not None and not self._is_alive():
             what = "has ended"
             patience = patience if self._is_available else 0.0

@@ -14,6 +14,7 @@ from uuid import uuid4
 import pytest
 
 from crenel.pipelines.cli import main
+from crenel.pipelines.kafka.broker_errors import refusal
 from crenel.pipelines.kafka.sender import Sender
 from crenel.pipelines.kafka.topics import Topic
 from crenel.runners import JobFailed
@@ -202,7 +203,8 @@ def test_neighbours_of_a_refused_record_arrive(kafka: Broker) -> None:
 def test_an_output_topic_that_was_deleted_is_named(kafka: Broker) -> None:
     (topic,) = names(1)
     kafka.create(topic)
-    sender = Sender({"published": Topic(servers=kafka.address, name=topic)})
+    soon = (("topic.metadata.propagation.max.ms", "1000"),)  # not after half a minute
+    sender = Sender({"published": Topic(servers=kafka.address, name=topic, settings=soon)})
     sender.send(("published", b"1", b"1"))
     assert sender.flush() == []
     kafka.delete(topic)
@@ -214,6 +216,23 @@ def test_an_output_topic_that_was_deleted_is_named(kafka: Broker) -> None:
     said = str(raised.value)
     assert f"kafka://{kafka.address}/{topic}: " in said
     assert "The topic does not exist, or was deleted: create it." in said
+
+
+def test_of_what_a_client_said_the_longest_is_repeated() -> None:
+    """It tries again and again, and does not always say as much."""
+
+    class Error:
+        def str(self) -> str:
+            return "Local: Broker transport failure"
+
+        def name(self) -> str:
+            return "_TRANSPORT"
+
+    closed = "ssl://a:1/bootstrap: Disconnected: SSL connection closed by peer"
+    heard = [f"{closed}: connecting to a PLAINTEXT broker listener? (after 2ms in state SSL_HANDSHAKE)"]
+    heard += [f"{closed} (after 1ms in state SSL_HANDSHAKE)", "1/1 brokers are down"]
+    said = refusal(Topic(servers="a:1", name="visits"), Error(), heard)
+    assert "connecting to a PLAINTEXT broker listener?). Check that" in said
 
 
 @pytest.fixture(scope="module")

@@ -103,13 +103,13 @@ def test_a_lost_job_manager_is_told_and_the_run_goes_on_from_its_checkpoint(
         job.wait(lambda: len(told(kafka, "manager-out")) > 0, "rows are sent")
         assert flink.cluster.job_manager is not None
         flink.cluster.job_manager.kill()
+        flink.cluster.start_job_manager()
         assert run.end() == 70
         last = run.said.splitlines()[-1]
-        assert "does not answer, and the job is lost with it" in last
+        assert "does not know the job any more, and the job is lost with it" in last
         assert "would be published again, under other generalizations" in last
         found = re.search(r"--savepoint_path (\S+)", last)
         assert found is not None
-    flink.cluster.start_job_manager()
     until(lambda: flink.cluster.rest.task_managers() >= 2, PATIENCE)
     with FlinkRun(kafka, flink, tmp_path / "two", "manager", flags=(f"--savepoint_path={found[1]}",)) as run:
         job = run.job()

@@ -299,6 +299,25 @@ def test_a_job_manager_that_comes_back_without_the_job(manager: Manager) -> None
     manager.complete(9)
     said = Story(manager, (4, forget)).ends_with()
     assert said.startswith("the JobManager at h:8081 does not know the job any more, and the job is lost with it.")
+    assert manager.now < 1020, "it will never know it again"
+
+
+def test_a_job_manager_that_cannot_tell_of_checkpoints_yet_is_waited_for(manager: Manager) -> None:
+    """Flink answers 404 of the checkpoints of a job that has just begun."""
+
+    def untold(path: str) -> Any:
+        if path.endswith("/checkpoints"):
+            raise urllib.error.HTTPError(path, 404, "not yet", Message(), None)
+        return Manager.get(manager, path)
+
+    def forget() -> None:
+        manager.get = untold  # type: ignore[method-assign]
+
+    def remember() -> None:
+        del manager.get
+
+    story = Story(manager, (4, forget), (30, remember), (10, lambda: finish(manager)))
+    assert story.play()[:2] == ["the JobManager at h:8081 cannot tell about the job.", "the JobManager answers again."]
 
 
 def test_with_high_availability_another_job_manager_is_waited_for(manager: Manager) -> None:
