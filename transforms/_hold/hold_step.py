@@ -266,6 +266,8 @@ class HoldRows(_Hold):
     def _arm(self, cached: CachedShards, deadline: Any) -> None:
         """Set the timer to the next deadline, or to the end of the window; not at all if no row is held."""
         if cached.shards.held == 0:
+            # The timer may fire in vain where the key is next, and be gone when it comes back: that changes no token.
+            cached.armed = None
             return
         end = cached.key[-1].max_timestamp().micros
         due = cached.shards.next_deadline()

@@ -364,6 +364,22 @@ def test_a_late_row_sets_a_timer_that_has_fired_in_vain() -> None:
     assert state.timer == fired
 
 
+def test_a_late_row_sets_a_timer_that_has_fired_in_vain_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same, but the key was in another process when the timer fired, and this one still remembers the key."""
+    pair = policy(k=2, delay_rows=2, parameters={"beta": 1})
+    given = [{**row, "seen": 1_000_000.0, "patient": f"patient-{i}"} for i, row in enumerate(rows(7))]
+    *before, late = packs(pair, given, 1)
+    state, worker = State(), Worker(pair)
+    for pack in before:
+        worker.push(state, pack)
+    fired, state.timer = state.timer, None
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(hold_step, "CACHE", EngineCache())
+        assert Worker(pair).fire(state, at=fired) == []
+    worker.push(state, late)
+    assert state.timer == fired
+
+
 # --- A pipeline that is updated ---
 
 
