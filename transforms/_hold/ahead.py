@@ -103,9 +103,11 @@ class AheadRows:
 
     def push(self, pack: RowPack) -> tuple[list[RowPack], list[Refusal]]:
         """Take rows in the order of arrival; return those to go on, in this order, and those that are refused."""
+        self._adapt()
         most = self._most_ahead
         if most is None:
-            return [pack], []
+            self._taken.add(pack, 0, len(pack.rows))
+            return self._told()
         time, count = pack.rows.time, len(pack.rows)
         place = 0
         while place < count:
@@ -130,6 +132,7 @@ class AheadRows:
 
     def advance(self, now: int) -> tuple[list[RowPack], list[Refusal]]:
         """Event time has moved on to `now`, in microseconds: the source says so."""
+        self._adapt()
         if self._most_ahead is not None and (self._front is None or now > self._front):
             self._front = now
             self._settle()
@@ -152,6 +155,19 @@ class AheadRows:
         while self._waiting:
             self._refuse(self._waiting.pop(0))
         return self._told()
+
+    def _adapt(self) -> None:
+        """Decide about rows that began to wait under a policy that let them wait for longer, or more of them."""
+        if not self._waiting:
+            return
+        if self._most_ahead is None:
+            for row in self._waiting:
+                self._taken.add(row.pack, row.place, row.place + 1)
+            self._waiting, self._witnesses = [], _Witnesses()
+        elif self._front is None:
+            self._decide()
+        else:
+            self._settle()
 
     def _on_time(self, time: Ints, before: Ints, reach: Ints, most: int) -> int:
         """Count the rows that are on time, up to the one after which something happens to those that wait.

@@ -259,3 +259,29 @@ def test_a_stream_without_gaps_is_passed_on_as_it_is(steps: list[int], persons: 
     rows = list(zip(map(float, times), persons, strict=False))
     run = Run(policy(), rows).flush()
     assert (run.taken, run.refused) == (list(range(len(rows))), [])
+
+
+# -- another policy ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("after", "taken", "refused"),
+    [
+        ({"delay_rows": 3}, [7], [2]),  # more rows have followed than may
+        ({"delay_rows": 9, "max_ahead": f"{2 * YEAR}s"}, [2, 7], []),  # no longer ahead
+        ({"delay_rows": 9, "delay": None}, [2, 7], []),  # nothing is ahead without a delay
+    ],
+)
+def test_rows_that_wait_are_decided_on_under_another_policy(
+    after: dict[str, object], taken: list[int], refused: list[int]
+) -> None:
+    run = Run(policy(delay_rows=9), [(0, 0), (1, 1)])
+    run.advance(1)
+    rows = [(YEAR, 2), *steady(4, start=2)]
+    run.ahead.push(pack(rows, 2))
+    assert len(run.ahead) == 1
+    other = AheadRows(policy(**after))
+    other.restore(run.ahead.snapshot())
+    found, dropped = other.push(pack([(5, 7)], 7))
+    assert (numbers(found), numbers(one.rows for one in dropped)) == (taken, refused)
+    assert len(other) == 0
