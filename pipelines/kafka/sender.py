@@ -39,8 +39,12 @@ class Sender:
         self._error = confluent_kafka.KafkaException
         self._topics = dict(topics)
         self._clients = {output: shared_producer(topic) for output, topic in topics.items()}
-        self._told = {output: partial(self._delivered, output) for output in topics}
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin a bundle. Answers that still come for one that failed are not this one's."""
         self._refused: list[tuple[Record, Any]] = []
+        self._told = {output: partial(_delivered, self._refused, output) for output in self._topics}
 
     def send(self, record: Record) -> None:
         """Send a record; it may take a while to arrive."""
@@ -55,10 +59,6 @@ class Sender:
             except self._error as error:  # the client refuses by itself
                 self._refused.append((record, error.args[0]))
                 return
-
-    def _delivered(self, output: str, error: Any, message: Any) -> None:
-        if error is not None:
-            self._refused.append(((output, message.key(), message.value()), error))
 
     def flush(self) -> list[bytes]:
         """Wait until all records that were sent have arrived.
@@ -89,7 +89,8 @@ class Sender:
     def _arrived(self) -> list[tuple[Record, Any]]:
         """Wait, and return what was refused because of its content."""
         left = sum(client.flush(_PATIENCE) for client in set(self._clients.values()))
-        refused, self._refused = self._refused, []
+        refused = self._refused.copy()
+        self._refused.clear()
         others = [(record[0], error) for record, error in refused if not is_of_the_record(error)]
         if others:
             output, error = others[0]
@@ -100,3 +101,8 @@ class Sender:
             msg = f"{left} records could not be written: {where} has not taken them in {_PATIENCE:.0f} seconds."
             raise JobFailed(msg)
         return refused
+
+
+def _delivered(refused: list[tuple[Record, Any]], output: str, error: Any, message: Any) -> None:
+    if error is not None:
+        refused.append(((output, message.key(), message.value()), error))

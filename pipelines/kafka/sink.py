@@ -131,6 +131,7 @@ class WriteRecords(beam.DoFn):
     def start_bundle(self) -> None:
         """Begin without records: those of a failed bundle are not this one's."""
         self._records: list[Record] = []
+        self._sender.begin()
 
     def process(self, record: Record) -> None:
         """Keep a record until the bundle ends."""
