@@ -1,11 +1,15 @@
 # Needs python3 (3.10 or newer) and make; everything else is installed into .venv.
 #   make PYTHON=python3.12        another interpreter, for a new .venv
 #   make test PYTEST_ARGS="-k castle -x"
+#   make simulate SEEDS=10000 FIRST=5000
 #   make soak MINUTES=30 SEED=7   one seed is one sequence of faults
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
+SEEDS ?= 1000
+FIRST ?= 0
+DEFECT ?=
 MINUTES ?= 30
 SEED ?= 1
 
@@ -15,7 +19,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test fetch flink-test kafka-test prism-test dataflow-test lint format docs bench soak clean
+.PHONY: help demo test simulate fetch flink-test kafka-test prism-test dataflow-test lint format docs bench soak clean
 
 help: ## Show this help
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile
@@ -26,6 +30,9 @@ demo: $(VENV)/dev ## Anonymize an example stream and audit what was published
 test: $(VENV)/dev ## Run all tests but those on a cluster (PYTEST_ARGS=... adds options)
 	$(BIN)/crenel compile
 	$(BIN)/python -m pytest -n 2 -m "not flink and not kafka" $(PYTEST_ARGS)
+
+simulate: $(VENV)/dev ## Play SEEDS histories with faults, from seed FIRST; with DEFECT=name, find a planted one
+	$(BIN)/python -m simulation --seeds $(SEEDS) --first $(FIRST) $(if $(DEFECT),--defect $(DEFECT))
 
 flink-test: $(VENV)/dev ## Run the tests on a Flink cluster of their own (Java 17 and Maven needed)
 	$(BIN)/python -m pytest -m "flink and not kafka" --durations=10 tests/runners/flink $(PYTEST_ARGS)

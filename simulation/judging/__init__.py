@@ -1,0 +1,1 @@
+"""The judge of a history. It shares no code with the steps that it judges."""
