@@ -110,6 +110,9 @@ def test_a_lost_job_manager_is_told_and_the_run_goes_on_from_its_checkpoint(
         assert "would be published again, under other generalizations" in last
         found = re.search(r"--savepoint_path (\S+)", last)
         assert found is not None
+    # The others would look for the new JobManager only when its heartbeats have been missing for two minutes.
+    for task_manager in list(flink.cluster.task_managers):
+        flink.cluster.replace(task_manager)
     until(lambda: flink.cluster.rest.task_managers() >= 2, PATIENCE)
     with FlinkRun(kafka, flink, tmp_path / "two", "manager", flags=(f"--savepoint_path={found[1]}",)) as run:
         job = run.job()
