@@ -1,12 +1,13 @@
 """Runs kernels as plain Python: a few rows need not wait for a compiler.
 
-Compiled and interpreted kernels give the same results bit by bit, provided that kernels follow four rules:
+Compiled and interpreted kernels give the same results bit by bit, provided that kernels follow five rules:
 
 - A number of less than 64 bits is widened before it meets one of Python's own numbers: numba would widen the result,
   numpy does not.
 - Functions such as the logarithm come from `math`: numpy has its own.
 - Sums and sorts are loops: numpy adds and sorts in another order.
 - No field of a record has the name of an attribute of `numpy.void`, such as `base` or `fill`.
+- A kernel calls another by its own name, never as an attribute of a module: copies are found by names only.
 
 A loop over thousands of numbers is slow as plain Python. `instead_of` names a function of numpy that does the same.
 """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,3 +58,27 @@ def test_interpreted_kernels_release_the_same(name: str, monkeypatch: pytest.Mon
     assert calls
     for field, column in vars(expected).items():
         np.testing.assert_array_equal(getattr(found, field), column, err_msg=field)
+
+
+def test_kernels_call_each_other_by_name() -> None:
+    """A copy of a kernel that called `module.function` would run compiled code on interpreted arguments."""
+    found = []
+    for path in sorted(Path(compiler.__file__).parents[1].rglob("*.py")):
+        tree = ast.parse(path.read_text("utf-8"))
+        modules = {
+            (name.asname or name.name).split(".")[0]
+            for node in ast.walk(tree)
+            if isinstance(node, (ast.Import, ast.ImportFrom))
+            for name in node.names
+            if isinstance(node, ast.Import) or str(node.module).startswith("crenel")
+        } - {"np", "math"}
+        for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and is_compiled(node)):
+            for call in (node.func for node in ast.walk(function) if isinstance(node, ast.Call)):
+                if isinstance(call, ast.Attribute) and isinstance(call.value, ast.Name) and call.value.id in modules:
+                    found.append(f"{path.name}: {function.name} calls {call.value.id}.{call.attr}")
+    assert found == []
+
+
+def is_compiled(function: ast.FunctionDef) -> bool:
+    names = {"kernel", "inner", "bare", "vectorized", "inlined"}
+    return any(isinstance(decorator, ast.Name) and decorator.id in names for decorator in function.decorator_list)
