@@ -122,6 +122,8 @@ class Anonymize(beam.PTransform):
         held = self._hold(packs)
         for counts in (packed[COUNTS], held[COUNTS]):
             counts.element_type = RECORD
+        for rejected in (packed[REJECTED], held[REJECTED]):
+            rejected.element_type = RECORD if fields is None else self._rejected_type(fields)
         result = Anonymized(
             published=held[PUBLISHED],
             suppressed=held[SUPPRESSED],
@@ -141,11 +143,15 @@ class Anonymize(beam.PTransform):
         placed = [] if order is None else [(order, int)]
         published = _published_type(self._policy, element_type, fields, placed)
         result.published.element_type = result.suppressed.element_type = published
-        numbered = placed if self._options.row_number is not None else []
-        result.rejected.element_type = _record_type([*REJECTED_FIELDS, *numbered], fields)
+        result.rejected.element_type = self._rejected_type(fields)
         result.trace.element_type = _like_rows(element_type, fields, _DICT)
         result.releases.element_type = _like_rows(element_type, fields, _record_type(RELEASE_FIELDS, fields))
         result.counts.element_type = RECORD
+
+    def _rejected_type(self, fields: dict[str, Any] | None) -> Any:
+        order = self._options.order_column
+        numbered = [] if order is None or self._options.row_number is None else [(order, int)]
+        return _record_type([*REJECTED_FIELDS, *numbered], fields)
 
     def _check_windows(self, windowing: Any) -> None:
         """Refuse windows in which groups cannot be formed, or which publish a row again."""

@@ -856,7 +856,7 @@ def test_rows_that_were_not_published_are_in_the_verdict(files: Files, capsys: p
         row["at"] = f"2021-0{1 + i // 20}-{1 + i % 20:02}T00:00:00Z"
     for row in rows[40:60]:
         row["age"] = 1000
-    files.run(policy_of("mondrian", on_suppress="drop"), rows)
+    files.run(policy_of("mondrian", on_suppress="drop") + "max_ahead: 300000d\n", rows)
     for level in ("input", "trace"):
         document = judge(capsys, level)
         found = {one["what"]: one for one in document["too_many"]}

@@ -193,8 +193,7 @@ def test_best_reuse_reveals_where_a_row_is_not_and_uniform_reuse_does_not():
     seen = {"best": set(), "uniform": set()}
     for reuse, boxes in seen.items():
         for seed in range(20):
-            engine = busy(reuse=reuse)
-            engine.restore(create_engine(policy(seed=seed, parameters={"min_delay": "2s", "reuse": reuse})).snapshot())
+            engine = create_engine(policy(seed=seed, parameters={"min_delay": "2s", "reuse": reuse}))
             engine.push(rows_of(("Murder", 20, 0), ("Rape", 30, 0), ("Robbery", 40, 0)))
             engine.advance(5000 * MS)
             engine.push(rows_of(("Murder", 20, 6000), ("Rape", 30, 6000), ("Robbery", 60, 6000), first_person=3))
