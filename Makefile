@@ -19,7 +19,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test simulate fetch flink-test kafka-test prism-test dataflow-test lint format docs bench soak clean
+.PHONY: help demo test bench-test simulate fetch flink-test kafka-test prism-test dataflow-test lint format docs bench soak clean
 
 help: ## Show this help
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile
@@ -27,9 +27,13 @@ help: ## Show this help
 demo: $(VENV)/dev ## Anonymize an example stream and audit what was published
 	$(BIN)/crenel demo
 
-test: $(VENV)/dev ## Run all tests but those on a cluster (PYTEST_ARGS=... adds options)
+test: $(VENV)/dev ## Run all tests but those on a cluster and of benchmarks (PYTEST_ARGS=... adds options)
 	$(BIN)/crenel compile
-	$(BIN)/python -m pytest -n 2 -m "not flink and not kafka" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 -m "not flink and not kafka" --ignore=tests/benchmarks $(PYTEST_ARGS)
+
+bench-test: $(VENV)/dev ## Run every benchmark at --quick, and test what it prints
+	$(BIN)/crenel compile
+	$(BIN)/python -m pytest -n 2 tests/benchmarks $(PYTEST_ARGS)
 
 simulate: $(VENV)/dev ## Play SEEDS histories with faults, from seed FIRST; with DEFECT=name, find a planted one
 	$(BIN)/python -m simulation --seeds $(SEEDS) --first $(FIRST) $(if $(DEFECT),--defect $(DEFECT))
