@@ -31,7 +31,9 @@ _OF_THE_RECORD = (
 #: What to do, by the name of the error.
 _ADVICE: dict[str, str] = {
     **dict.fromkeys(
-        _UNKNOWN,
+        # A client that loses a partition with its topic says of the records in its queue that "the broker's handle is
+        # destroyed".
+        (*_UNKNOWN, "_DESTROY"),
         "The topic does not exist, or was deleted: create it. A run on Flink then goes on by itself; start any other "
         "again.",
     ),
