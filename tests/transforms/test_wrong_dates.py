@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from crenel.pipelines.cli import main
 from crenel.transforms import Anonymize, AnonymizeBounded
+from tests.pipelines.commands.test_audit import broken
 from tests.pipelines.commands.test_run import POLICY, SECRET, make_rows, read, write_json
 from tests.transforms.streams import Outcome, as_dicts, policy, rows, run, stream
 
@@ -72,8 +74,15 @@ def test_a_file_and_its_audit(
     assert main(["run", "policy.yaml", "--input", "rows.jsonl", "--output", "out.jsonl", *owners]) == 0
     assert [(row["field"], row["reason"]) for row in read(Path("rejected.jsonl"))] == [("at", REASON)]
     assert [row["kind"] for row in read(Path("trace.jsonl"))].count("ahead") == 1
+    assert "nothing lost" not in broken(judged(capsys))
+    # A run that calls a row on time too far ahead has lost it.
+    write_json(Path("rows.jsonl"), given)
+    assert "nothing lost" in broken(judged(capsys))
+
+
+def judged(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     capsys.readouterr()
     evidence = [part for name in ("suppressed", "trace", "releases") for part in (f"--{name}", f"{name}.jsonl")]
-    main(["audit", "policy.yaml", "--published", "out.jsonl", "--input", "rows.jsonl", *evidence])
-    said = capsys.readouterr().out
-    assert "lost" in said
+    main(["audit", "policy.yaml", "--published", "out.jsonl", "--input", "rows.jsonl", *evidence, "--json"])
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return document
