@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
+import numba.core.caching
 from llvmlite.binding import get_host_cpu_name
 
 from crenel.engine.kernels.interpreter import interpret
@@ -346,12 +347,36 @@ def _forget_old_folders(parent: Path, used: Path) -> None:
 FOLDER = _find_folder()
 
 
+class _Locator(numba.core.caching.UserProvidedCacheLocator):  # type: ignore[misc, unused-ignore]
+    """Says where numba keeps the engine's own functions: at one place in the folder, so that a copy of it serves too.
+
+    numba would go by the path of a function's file, and an older numba by its time. The folder's name already has a
+    digest of all the sources.
+    """
+
+    @classmethod
+    def from_function(cls, py_func: Any, py_file: str) -> Any:
+        """Leave functions of other packages to numba: the digest does not cover them."""
+        return super().from_function(py_func, py_file) if _ENGINE in Path(py_file).resolve().parents else None
+
+    @classmethod
+    def get_suitable_cache_subpath(cls, py_file: str) -> str:
+        """Return the folder of a file, below ours."""
+        return "_".join(Path(py_file).resolve().parent.relative_to(_ENGINE.parent).parts)
+
+    def get_source_stamp(self) -> str:
+        """Return the same for all: other sources have another folder."""
+        return ""
+
+
 @contextmanager
 def _cache_folder_in_use() -> Iterator[None]:
-    """Let numba keep a function in our folder: it looks up its setting when the function is decorated."""
-    before = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(FOLDER or before)
+    """Let numba keep a function in our folder: it looks up its settings when the function is decorated."""
+    implementation = numba.core.caching.CompileResultCacheImpl
+    before = numba.config.CACHE_DIR, implementation._locator_classes
+    if FOLDER is not None:
+        numba.config.CACHE_DIR, implementation._locator_classes = str(FOLDER), [_Locator, *before[1]]
     try:
         yield
     finally:
-        numba.config.CACHE_DIR = before
+        numba.config.CACHE_DIR, implementation._locator_classes = before

@@ -38,7 +38,7 @@ CUT, FIRST, CREDIT = range(3)
 class RowTree(NamedTuple):
     """The tree, and what it needs to know about rows."""
 
-    points: Any  # [row, quasi-identifier]
+    points: Any  # [quasi-identifier, row]
     order: Any  # by row; rows with the same quasi-identifiers are cut by it
     credit: Any  # by row; empty if no row has any
     links: Any  # [node, column]
@@ -66,7 +66,7 @@ def resized_tree(before: RowTree | None, points: Array, order: Array, credit: Ar
 
     A tree that begins without another one must be cleared before it is used. It has coordinates in single precision.
     """
-    nodes, blocks, dimensions = most_nodes(capacity), capacity // _LEAST + 1, points.shape[1]
+    nodes, blocks, dimensions = most_nodes(capacity), capacity // _LEAST + 1, points.shape[0]
     tree = RowTree(
         points=points,
         order=order,
@@ -110,10 +110,10 @@ def new_tree(points: Array, order: Array, credit: Array, capacity: int) -> RowTr
         credit,
         np.empty((nodes, 6), dtype=np.int32),
         np.empty((nodes, 3)),
-        np.empty((nodes, 2, points.shape[1])),
+        np.empty((nodes, 2, points.shape[0])),
         np.empty(blocks * LEAF, dtype=np.int32),
-        np.empty((blocks, points.shape[1], LEAF)),
-        np.zeros(points.shape[1]),
+        np.empty((blocks, points.shape[0], LEAF)),
+        np.zeros(points.shape[0]),
         np.empty(capacity, dtype=np.int32),
         np.empty(blocks, dtype=np.int32),
         np.empty(blocks, dtype=np.int32),
@@ -181,8 +181,8 @@ def _cover_row(tree: RowTree, node: int, row: int) -> None:
     """Let the box of a node contain the row."""
     lo, hi = tree.boxes[node, 0], tree.boxes[node, 1]
     for d in range(lo.size):
-        lo[d] = min(lo[d], tree.points[row, d])
-        hi[d] = max(hi[d], tree.points[row, d])
+        lo[d] = min(lo[d], tree.points[d, row])
+        hi[d] = max(hi[d], tree.points[d, row])
     tree.marks[node, FIRST] = min(tree.marks[node, FIRST], np.float64(tree.order[row]))
     if tree.credit.size > 0:
         tree.marks[node, CREDIT] = max(tree.marks[node, CREDIT], np.float64(tree.credit[row]))
@@ -215,19 +215,19 @@ def _put(tree: RowTree, node: int, row: int) -> None:
     block, at = tree.links[node, BLOCK], tree.links[node, ROWS]
     tree.rows[block * LEAF + at] = row
     tree.where[row] = block * LEAF + at
-    for d in range(tree.points.shape[1]):
-        tree.columns[block, d, at] = tree.points[row, d] - tree.origin[d]
+    for d in range(tree.points.shape[0]):
+        tree.columns[block, d, at] = tree.points[d, row] - tree.origin[d]
     if tree.credit.size > 0:
-        tree.columns[block, tree.points.shape[1], at] = tree.credit[row]
+        tree.columns[block, tree.points.shape[0], at] = tree.credit[row]
     tree.links[node, ROWS] += 1
 
 
 @bare
 def _value(tree: RowTree, row: int, axis: int) -> float:
     """Return what rows are cut by."""
-    if axis == tree.points.shape[1]:
+    if axis == tree.points.shape[0]:
         return np.float64(tree.credit[row])
-    return np.float64(tree.order[row]) if axis == NONE else tree.points[row, axis]
+    return np.float64(tree.order[row]) if axis == NONE else tree.points[axis, row]
 
 
 @bare
@@ -235,10 +235,10 @@ def _spread(tree: RowTree, axis: int) -> float:
     """Return how far the rows of a full leaf are from their mean."""
     full, mean, total = tree.full, 0.0, 0.0
     for i in range(full.size):
-        mean += tree.points[full[i], axis]
+        mean += tree.points[axis, full[i]]
     mean /= full.size
     for i in range(full.size):
-        total += abs(tree.points[full[i], axis] - mean)
+        total += abs(tree.points[axis, full[i]] - mean)
     return total
 
 
@@ -285,7 +285,7 @@ def _choose_credit(space: Space, tree: RowTree, node: int) -> tuple[int, float]:
     The rows with the most credit are cut off first, and those with the most of these again: a few rows with much credit
     would make all nodes that have one of them look near.
     """
-    credit = tree.points.shape[1]
+    credit = tree.points.shape[0]
     if node == 0 or (node % 2 == 0 and tree.links[tree.links[node, PARENT], AXIS] == credit):
         cut, below = _cut(tree, credit, 3 * LEAF // 4)
         if below > 0:

@@ -234,7 +234,7 @@ def _leaf_bounds(s: State, node: int, box: Array, limit: float, bound: Array) ->
             continue
         lo, hi, at = box[0, d], box[1, d], np.int64(box[2, d])
         for j in range(bound.size):
-            x = tree.points[rows[j], d]
+            x = tree.points[d, rows[j]]
             if bound[j] <= limit and (x < lo or x > hi):
                 new_lo, new_hi, _ = widen(space, d, lo, hi, at, x, x)
                 bound[j] += dimension.scale * ((new_hi - new_lo) - (hi - lo))

@@ -230,7 +230,7 @@ class Bastion(Compiled):
         rows = len(held.number)
         if rows < int(_index_from(self._policy, self._parameters)):
             rows = 0
-        return resized_tree(before, held.columns.T, held.number, held.lonely, rows)
+        return resized_tree(before, held.columns, held.number, held.lonely, rows)
 
     def _reserve_boxes(self, wanted: int) -> None:
         """Reserve space for reusable boxes."""

@@ -199,7 +199,7 @@ def split(s: State, persons: Persons, members: Array, part: Array, boxes: Boxes)
     points = np.empty((rows, boxes.lo.shape[0]))
     for i in range(rows):
         copy_into(s.buffer.qi[members[i]], points[i])
-    tree = new_tree(points, persons.of, np.empty(0), rows)
+    tree = new_tree(points.T, persons.of, np.empty(0), rows)
     nodes = tree.links.shape[0]
     nearest = Nearest(
         np.empty(k - 1),
@@ -229,7 +229,7 @@ def _split_into(
     `front` has the oldest row that is left in each bucket, and the tree has these rows. `left` counts the buckets that
     have rows, as a Fenwick tree.
     """
-    points, following = tree.points, persons.following
+    points, following = tree.points.T, persons.following
     for i in range(points.shape[0] - 1, -1, -1):
         front[persons.of[i]] = i
     for i in range(1, left.size):

@@ -89,7 +89,7 @@ def _check(policy: Mapping[str, Any], problems: Problems) -> None:
             "on_suppress",
             "must be 'drop' with the method sdgs: a row published as * would show what fewer than k persons have.",
         )
-    if policy["shards"] > 1 and getattr(policy["shard_by"], "value", None) != "person":
+    if policy["shards"] != 1 and getattr(policy["shard_by"], "value", None) != "person":
         problems.add(
             "shard_by", "must be 'person' with the method sdgs: a person would count once in each of several shards."
         )

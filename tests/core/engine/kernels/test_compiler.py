@@ -42,7 +42,8 @@ def run(package: Path, *, program: str = PROGRAM, before: Sequence[str] = (), **
     known = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
     result = subprocess.run(
         [*before, sys.executable, "-c", program],
-        env={**known, "PYTHONPATH": str(package), **environment},
+        # Without bytecode: Python tells old from new by the time and the size of a file, which a test keeps.
+        env={**known, "PYTHONPATH": str(package), "PYTHONDONTWRITEBYTECODE": "1", **environment},
         capture_output=True,
         text=True,
         timeout=500,
@@ -168,6 +169,30 @@ def test_a_filled_folder_that_is_read_only_is_used(package: Path) -> None:
     assert {path.name: path.read_bytes() for path in Path(found[0]).rglob("*.nbc")} == made
 
 
+def test_a_copy_of_the_package_needs_no_compiler(package: Path) -> None:
+    """As a checkout or the layer of an image that was copied: it lies elsewhere, and its files are of another time."""
+    made = code_in(run(package)[0])
+    assert made
+    copy = package / "copy"
+    shutil.copytree(package / "crenel", copy / "crenel", copy_function=shutil.copyfile)
+    for path in copy.rglob("*.py"):
+        os.utime(path, (0, 0))
+    found = run(copy, program=PROGRAM.replace("compiler.compile_from_now_on()", ""))  # finds it, or interprets
+    assert Path(found[0]).is_relative_to(copy)
+    assert found[1:] == ["True", "0.5"]
+    assert code_in(found[0]) == made
+
+
+def code_in(folder: str) -> dict[Path, bytes]:
+    """Return the compiled code in a folder."""
+    return {path.relative_to(folder): path.read_bytes() for path in Path(folder).rglob("*.nbc")}
+
+
+def test_functions_of_other_packages_are_left_to_numba() -> None:
+    """The digest does not cover their sources: numba compiles them again when their files change."""
+    assert compiler._Locator.from_function(run, __file__) is None
+
+
 def test_the_folder_can_be_set(package: Path) -> None:
     found, cached, _ = run(package, NUMBA_CACHE_DIR=str(package / "set"))
     assert Path(found).parent == package / "set"
@@ -223,7 +248,7 @@ print(linking.pipelines())
 
 @pytest.mark.slow
 def test_without_the_private_flag_the_releases_are_the_same() -> None:
-    """Simulates a numba that no longer has the flag. The first run compiles everything again."""
+    """Simulates a numba that no longer has the flag. The first run compiles again, so it is of a small method."""
     program = """
 from numba.core import cpu
 from numba.core.options import DefaultOptions
@@ -242,8 +267,8 @@ from crenel.engine.kernels import compiler
 from tests.core.engine import digests
 
 compiler.compile_from_now_on()
-print(compiler._HAS_NRT_FLAG, digests.digest("castle"))
+print(compiler._HAS_NRT_FLAG, digests.digest("partition"))
 """
     found = run(digests.FILE.parents[3], program=program)
-    assert found == ["False", json.loads(digests.FILE.read_text("utf-8"))["castle"]]
+    assert found == ["False", json.loads(digests.FILE.read_text("utf-8"))["partition"]]
     assert compiler._HAS_NRT_FLAG

@@ -88,7 +88,7 @@ class Forest:
         self.do((FILL, 0, 0))
 
     def resized(self, before: RowTree | None, capacity: int) -> RowTree:
-        return resized_tree(before, self.points, self.order, self.credit, capacity)
+        return resized_tree(before, self.points.T, self.order, self.credit, capacity)
 
     def do(self, *steps: tuple[int, int, int]) -> None:
         for step, row, _ in steps:
