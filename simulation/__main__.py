@@ -32,15 +32,15 @@ def main(arguments: list[str]) -> int:
         print(f"simulation: DEFECT must be one of {', '.join(DEFECTS)}, not {asked.defect}.", file=sys.stderr)
         return 2
     tally, began, is_interrupted = Tally(), time.monotonic(), False
+    told: set[int] = set()
     try:
         for tally in campaign.play_all(asked.first, asked.seeds, asked.processes, asked.defect):
+            _tell_failures(tally, told)
             _tell_progress(tally, asked.seeds)
             if asked.defect and tally.failures:
                 break
     except KeyboardInterrupt:
         is_interrupted = True
-    for seed, what in sorted(tally.failures.items())[:_SHOWN]:
-        _show(seed, what, asked.defect)
     _report(tally)
     said = {
         "histories": tally.histories,
@@ -57,6 +57,9 @@ def main(arguments: list[str]) -> int:
         "elapsed": round(time.monotonic() - began, 1),
         "seconds": round(tally.seconds, 1),
     }
+    if not is_interrupted:
+        for seed, what in sorted(tally.failures.items())[:_SHOWN]:
+            _show(seed, what, asked.defect)
     print(json.dumps(said))
     if is_interrupted:
         return _INTERRUPTED
@@ -70,6 +73,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="processes (one for each core)")
     parser.add_argument("--defect", default=None, help=f"plant a defect: {', '.join(DEFECTS)}")
     return parser
+
+
+def _tell_failures(tally: Tally, told: set[int]) -> None:
+    """Tell which seeds have failed as soon as they have: a long campaign may be cut off."""
+    for seed in sorted(set(tally.failures) - told):
+        print(f"Seed {seed} failed: {tally.failures[seed]}", file=sys.stderr, flush=True)
+    told.update(tally.failures)
 
 
 def _tell_progress(tally: Tally, seeds: int) -> None:

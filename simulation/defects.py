@@ -38,7 +38,7 @@ def _token_not_checked() -> Any:
     """Engines in memory are used, whatever the token in the state says."""
 
     def cached(self: Any, key: Any, cells: Any) -> Any:
-        found = hold_step.CACHE.take(key)
+        found = vars(hold_step)["CACHE"].take(key)  # of the modelled process
         return self._rebuilt(key, cells.token.read(), cells) if found is None else found
 
     return patch.object(HoldRows, "_cached", cached)

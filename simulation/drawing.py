@@ -58,7 +58,8 @@ def _rows(chance: random.Random, name: str, partitions: int) -> list[Row]:
     gap = chance.choice((delay // 60, delay // 20, delay // 6))
     persons, odd = chance.choice((4, 8, 40)), chance.choice((0.0, 0.0, 0.05, 0.2))
     added = chance.choice((0, 0, 0, 1, 3))
-    rows, sent = [], 0
+    rows: list[Row] = []
+    sent = 0
     for number in range(count):
         sent += int(chance.expovariate(1 / gap)) if chance.random() < 0.7 else 0
         late = chance.choice((0, 0, 0, given.disorder // 1000, gap))

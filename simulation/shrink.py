@@ -37,7 +37,7 @@ def _without(history: History, part: str, is_broken: Callable[[History], bool], 
         start = 0
         while start < len(getattr(history, part)):
             whole: Sequence[Any] = getattr(history, part)
-            candidate = replace(history, **{part: [*whole[:start], *whole[start + size :]]})
+            candidate = _changed(history, part, [*whole[:start], *whole[start + size :]])
             if next(tries, None) is None:
                 return history
             if is_broken(candidate):
@@ -46,6 +46,10 @@ def _without(history: History, part: str, is_broken: Callable[[History], bool], 
                 start += size
         size //= 2
     return history
+
+
+def _changed(history: History, field: str, value: Any) -> History:
+    return replace(history, **{field: value})
 
 
 def _simpler(history: History, is_broken: Callable[[History], bool], tries: Iterator[int]) -> History:
@@ -65,7 +69,7 @@ def _simpler(history: History, is_broken: Callable[[History], bool], tries: Iter
 def _smaller(history: History) -> Iterator[History]:
     for name, value in (("window", 0), ("ends", False), ("log", 1 << 20), ("workers", history.workers - 1)):
         if getattr(history, name) != value and (name != "workers" or value):
-            yield replace(history, **{name: value})
+            yield _changed(history, name, value)
     if history.partitions > 1:
         rows = [row._replace(partition=0) for row in history.rows]
         yield replace(history, partitions=1, rows=rows)

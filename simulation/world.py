@@ -66,7 +66,7 @@ class World(Runner):
 
     def do_arrive(self, count: int, *_: int) -> None:
         """Let messages arrive in the topic."""
-        for _ in range(count):
+        for _message in range(count):
             if self.broker.next == len(self.history.rows):
                 return
             row = self.broker.arrive()

@@ -172,8 +172,10 @@ class HoldJudge:
         expect(Promise.NOTHING_LOST, number in account.waiting, f"row {number} is taken, and does not wait")
         account.held[number] = replace(account.waiting.pop(number), place=len(account.taken))
         account.taken.append(number)
-        account.front = max(account.front, event_time(self._rows[number]))
-        account.clock = max(account.clock, account.front - policy.disorder)
+        at = event_time(self._rows[number])
+        account.front = max(account.front, at)
+        # By the disorder of when the row came: a savepoint under a smaller one does not move the clock by itself.
+        account.clock = max(account.clock, at - policy.disorder)
 
     def _check_refusals(self, account: Account, call: Call, front: float) -> None:
         """Judge the rows that were refused, and those that wait: they are ahead of the latest time."""

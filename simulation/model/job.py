@@ -27,6 +27,7 @@ from crenel.pipelines.kafka.partition_ranges import Partition, elements
 from crenel.pipelines.kafka.topics import Topic
 from crenel.transforms._hold.hold_step import HoldRows
 from crenel.transforms._hold.shard_holder import ShardHolder
+from crenel.transforms._pack.row_batch import RowBatch
 from simulation import policies
 from simulation.model.broker import LARGEST, TOPIC_ID
 from simulation.model.outside import Outside, play
@@ -160,7 +161,7 @@ def watched_packs() -> Iterator[None]:
         CAME[:] = pack.payload.column("n")
         return pushed(self, pack)
 
-    def take(self: Any, packs: Sequence[Any]) -> Any:
+    def take(self: Any, packs: list[Any]) -> Any:
         TAKEN.extend(number for pack in packs for number in pack.payload.column("n"))
         return taken(self, packs)
 
@@ -244,17 +245,20 @@ class Stage:
                 inside.append(self._step_of[node].process)
         return _Outlet(self, tag if is_root else _INNER, inside, outside)
 
-    def _into_window(self, process: Callable[[WindowedValue], Any], row: WindowedValue) -> None:
+    def _into_window(self, process: Callable[[WindowedValue], Any], batch: WindowedValue) -> None:
         """Stand for a WindowInto behind the reader."""
-        if self.window:
+        if not self.window:
+            process(batch)
+            return
+        for row in _one_by_one(batch):
             start = row.timestamp.micros // 1_000_000 // self.window * self.window
-            row = WindowedValue(row.value, row.timestamp, (IntervalWindow(start, start + self.window),))
-        process(row)
+            alone = RowBatch([row.value], [row.timestamp.micros])
+            process(WindowedValue(alone, row.timestamp, (IntervalWindow(start, start + self.window),)))
 
-    def _note_name(self, process: Callable[[WindowedValue], Any], record: WindowedValue) -> None:
-        """Note the name of a record that goes to the outbox."""
-        self.names.append(record.value[1])
-        process(record)
+    def _note_name(self, process: Callable[[WindowedValue], Any], records: WindowedValue) -> None:
+        """Note the names of records that go to the outbox."""
+        self.names += [name for _, name, _ in records.value]
+        process(records)
 
     def set_up(self) -> None:
         """Begin as a new process does: with what travels, and nothing else."""
@@ -300,7 +304,8 @@ class Stage:
 
     def watched(self, call: Callable[[], Any]) -> list[tuple[str | None, WindowedValue]]:
         """Make a call; return what the root emitted in it."""
-        self._emitted = emitted = []
+        emitted: list[tuple[str | None, WindowedValue]] = []
+        self._emitted = emitted
         call()
         self._emitted = []
         return emitted
@@ -345,6 +350,17 @@ def _behind(root: AppliedPTransform, readers: dict[Any, Any], roots: set[Applied
     return found
 
 
+def _one_by_one(element: WindowedValue) -> list[WindowedValue]:
+    """The rows of a batch, each with its own timestamp; any other element alone."""
+    batch = element.value
+    if not isinstance(batch, RowBatch):
+        return [element]
+    return [
+        WindowedValue(row, Timestamp(micros=time), element.windows)
+        for row, time in zip(batch.rows, batch.times, strict=True)
+    ]
+
+
 #: The tag of outputs that nobody watches.
 _INNER = "-"
 
@@ -364,8 +380,9 @@ class _Outlet(Receiver):  # type: ignore[misc]
         stage = self._stage
         stage.tick()
         if self._tag is not _INNER:
-            stage.emitted += 1
-            stage._emitted.append((self._tag, windowed_value))
+            told = _one_by_one(windowed_value)
+            stage.emitted += len(told)
+            stage._emitted += [(self._tag, one) for one in told]
         for label in self._outside:
             stage.sent.append((label, windowed_value))
         for process in self._inside:

@@ -118,6 +118,7 @@ def _topics() -> broker.Broker:
 
 
 def _with_clock(function: Any) -> tuple[Any, ...]:
-    """The defaults of a function's arguments, with the modelled clock as `clock`."""
-    given = [one for one in inspect.signature(function).parameters.values() if one.default is not one.empty]
+    """The defaults of a function's positional arguments, with the modelled clock as `clock`."""
+    known = inspect.signature(function).parameters.values()
+    given = [one for one in known if one.default is not one.empty and one.kind is not one.KEYWORD_ONLY]
     return tuple(clock if one.name == "clock" else one.default for one in given)

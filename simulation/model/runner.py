@@ -29,7 +29,8 @@ from simulation.model.process import Process
 from simulation.model.state import Address, KeyState, Store, Transaction
 
 #: The first and the last moment of event time.
-FIRST, LAST = MIN_TIMESTAMP.micros, MAX_TIMESTAMP.micros
+FIRST: int = MIN_TIMESTAMP.micros
+LAST: int = MAX_TIMESTAMP.micros
 #: Seconds that a bundle takes.
 _BUNDLE = 0.3
 
@@ -72,7 +73,7 @@ class Runner:
         self.store: Store = {}
         self.restrictions = self.job.restrictions(history.partitions)
         #: The watermark of each partition.
-        self.marks = dict.fromkeys(self.restrictions, FIRST)
+        self.marks: dict[int, int] = dict.fromkeys(self.restrictions, FIRST)
         #: Whether the end of time has come.
         self.is_over = False
         #: Elements on their way, each with the watermark that they followed.
@@ -302,7 +303,7 @@ class Runner:
 
     def watermark(self, label: str, key: int, taken: Counter[Channel] | None = None) -> int:
         """The watermark of a key. It does not overtake elements."""
-        on_their_way = [
+        on_their_way: list[int] = [
             before
             for channel, elements in self.channels.items()
             if channel[:2] == (label, key)

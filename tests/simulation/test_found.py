@@ -133,3 +133,38 @@ def test_an_answer_to_a_bundle_that_failed_is_not_for_the_next_one() -> None:
             ],
         )
     )
+
+
+def test_seed_10260() -> None:
+    # The judge's own mistake: a savepoint under a smaller `disorder` does not move the clock; the next row does.
+    check(
+        History(
+            seed=10260,
+            policy="reuse",
+            partitions=1,
+            workers=1,
+            log=1048576,
+            window=0,
+            ends=False,
+            rows=[
+                (0, 38207, 38207, 11, 38, 123, 1),
+                (0, 63674, 63674, 17, 27, 104, 1),
+                (0, 63918, 63918, 25, 30, 121, 1),
+                (0, 63918, 63918, 16, 73, 123, 0),
+                (0, 64511, 64511, 4, 25, 908, 0),
+                (3, 65109, 65109, 4, 21, 902, 2),
+                (0, 89219, 86219, 7, 38, 902, 2),
+                (1, 90237, 90237, 32, 72, 101, 0),
+                (2, 139930, 136930, 4, 38, 106, 1),
+            ],
+            steps=[
+                ("arrive", 11),
+                ("read",),
+                ("read",),
+                ("savepoint", 0, 2),
+                ("hold", 0, 1),
+                ("hold", 0, 2),
+                ("savepoint", 0, 5),
+            ],
+        )
+    )

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -19,8 +16,6 @@ from simulation.history import History
 from simulation.judging.promises import Promise
 from simulation.shrink import shrink
 from simulation.world import World
-
-ROOT = Path(__file__).resolve().parent.parent.parent
 
 #: Seeds that are known to find each planted defect. If one of them no longer does, because histories are drawn in
 #: another way, the search must still find the defect; then note the new seed here.
@@ -96,13 +91,12 @@ def test_any_part_of_a_history_may_be_left_out() -> None:
             World(History(seed=5, policy=whole.policy, rows=whole.rows, steps=steps, partitions=3)).run()
 
 
-def test_the_command_says_what_it_did() -> None:
-    given = [sys.executable, "-m", "simulation", "--seeds", "3", "--processes", "1"]
-    done = subprocess.run(given, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout.splitlines()[-1])
+def test_the_command_says_what_it_did(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["--seeds", "3", "--processes", "1"]) == 0
+    printed = capsys.readouterr().out
+    said = json.loads(printed.splitlines()[-1])
     assert (said["histories"], said["failures"]) == (3, 0)
-    assert f"{said['steps']:,} steps, 0 failures" in done.stdout
+    assert f"{said['steps']:,} steps, 0 failures" in printed
 
 
 def test_ctrl_c_shows_what_was_done(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,8 +110,6 @@ def test_ctrl_c_shows_what_was_done(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert (said["histories"], said["steps"], said["interrupted"]) == (25, 1_234, True)
 
 
-def test_an_unknown_defect_is_refused() -> None:
-    given = [sys.executable, "-m", "simulation", "--defect", "unknown"]
-    done = subprocess.run(given, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 2
-    assert "DEFECT must be one of lost-log-entry," in done.stderr
+def test_an_unknown_defect_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["--defect", "unknown"]) == 2
+    assert "DEFECT must be one of lost-log-entry," in capsys.readouterr().err
