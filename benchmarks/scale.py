@@ -1,169 +1,222 @@
-"""The cost of shards: loss by their number and by how rows are assigned; and state, bytes written and time.
+"""The cost of shards: loss by their number and by how rows are assigned; and state, bytes written, time, throughput.
 
-    python -m benchmarks.scale            all of it, with the plot in docs/scale.png: about ten minutes
-    python -m benchmarks.scale --quick    small, as a smoke test; writes nothing
+    python -m benchmarks.scale            all of it: about ten minutes
+    python -m benchmarks.scale --quick    small, as a smoke test
 
-Loss is simulated without Beam. A stream of a thousand rows per second has a deadline in event time. Its rows are
-assigned to shards as the transform does it, and the clock of all shards advances every half second. So with more
-shards, each has fewer rows within the deadline. Every shard of every run is audited.
+Loss is simulated without Beam, for the method bastion. A stream of a thousand rows per second has a deadline in event
+time. Its rows are assigned to shards as the transform does it, and the clock of all shards advances every half second.
+So with more shards, each has fewer rows within the deadline. Every shard of every run is audited.
+
+Three ways to assign rows are compared: `tree` (learned from half of the first 8,000 rows, as by `crenel plan --write`),
+`person`, and `domains`: equal parts of a Z-order curve through the declared domains, which knows nothing of the rows.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import asdict, dataclass, replace
 from statistics import fmean, median
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from benchmarks import memory
-from benchmarks.datasets import NUMERIC, ROOT, SFU, Stream, adult, census
+from benchmarks.datasets import ADULT, NUMERIC, SFU, Stream, adult, census, taxi
 from benchmarks.runs import PACK, BrokenPromiseError
 from benchmarks.tables import finish, rounded, table
 from crenel.audit import audit
 from crenel.encoding.rows import Rows
+from crenel.encoding.tree_learning import Supply, learn_tree
 from crenel.engine import Kind, Releases, create_engine
+from crenel.engine.kernels.compiler import compile_from_now_on
 from crenel.policy import Policy
 from crenel.transforms._hold.shard_holder import ShardHolder
 from crenel.transforms._pack.row_pack import Packer, RowPack
 from crenel.transforms._pack.sharding import ShardRouter
 from crenel.transforms._publish.publisher import Publisher
 
-SHARDS = (1, 2, 4, 8, 16, 32)
-WAYS = ("person", "locality")
+WAYS = ("tree", "person", "domains")
 #: Microseconds between two rows.
 STEP = 1_000
+#: Rows at the start of the stream, of which every second one is in the sample of the tree.
+SAMPLED = 8_000
 
 
 @dataclass(frozen=True)
 class Scale:
     """How much to run."""
 
-    seeds: int = 3
-    shards: Sequence[int] = SHARDS
-    #: k, and the number of rows of the whole stream within the deadline.
-    crowds: Sequence[tuple[int, int]] = ((10, 10_000), (50, 10_000), (100, 10_000), (50, 40_000))
-    #: The most rows of a stream, and the number of rows over which time is measured.
-    rows: int = 1_000_000
-    timed: int = 300_000
+    shards: Sequence[int] = (1, 8, 32, 128)
+    #: k, the number of rows of the whole stream within the deadline, and the rows of the stream.
+    crowds: Sequence[tuple[int, int, int]] = ((10, 10_000, 45_222), (50, 10_000, 45_222), (50, 40_000, 100_000))
+    timed: int = 60_000
     held: Sequence[int] = (1_000, 10_000, 50_000)
 
 
 FULL = Scale()
-QUICK = Scale(1, (1, 4), ((5, 400),), 2_000, 20_000, (500,))
+QUICK = Scale((1, 4), ((5, 400, 2_000),), 20_000, (500,))
 
 
 @dataclass(frozen=True)
 class Point:
-    """One number of shards, as means over the seeds."""
+    """One number of shards that was asked for."""
 
+    #: The shards that there are: a tree has fewer leaves if more would be thin.
+    shards: int
     loss: float
+    #: Shares of the rows that were suppressed while the stream ran, and at its end, where the last rows of each shard
+    #: find no company any more.
     suppressed: float
-    #: The share of the rows in the fullest shard.
+    at_end: float
+    #: The rows of the fullest shard, to the mean.
     fullest: float
+    #: Processor time of the engines for a row, in microseconds.
+    us: float
 
 
 def sharding(scale: Scale) -> dict[str, Any]:
     """Measure loss and suppressed rows by data set, guarantee, assignment and number of shards."""
+    compile_from_now_on()
+    _point(_streams(1_000)[1], 5, 200, WAYS[0], 2)  # loads the kernels
     figures: dict[str, Any] = {}
-    for stream in map(_timed, (adult(NUMERIC, rows=SFU).first(scale.rows), census().first(scale.rows))):
-        for k, inside in scale.crowds:
+    for k, inside, rows in scale.crowds:
+        for stream in _streams(rows):
+            if len(stream.rows) < 2 * inside:
+                continue
             name = f"{stream.name}, k={k}, {inside:,} rows inside the deadline"
-            points = {way: [_point(stream, k, inside, way, n, scale) for n in scale.shards] for way in WAYS}
-            _show(name, scale.shards, k, inside, points)
-            figures[name] = {
-                "k": k,
-                "inside": inside,
-                "shards": list(scale.shards),
-                **{
-                    way: {field: [rounded(getattr(point, field)) for point in line] for field in Point.__annotations__}
-                    for way, line in points.items()
-                },
+            one = _point(stream, k, inside, WAYS[0], 1)
+            points = {way: [one if n == 1 else _point(stream, k, inside, way, n) for n in scale.shards] for way in WAYS}
+            _show(name, scale.shards, points)
+            lines = {
+                way: {field: [rounded(asdict(point)[field]) for point in line] for field in Point.__annotations__}
+                for way, line in points.items()
             }
+            figures[name] = {"k": k, "inside": inside, "asked": list(scale.shards), **lines}
     return figures
+
+
+def _streams(rows: int) -> list[Stream]:
+    numbers, mixed = adult(NUMERIC, rows=SFU), adult(ADULT, rows=SFU)
+    named = [replace(numbers, name="Adult, 6 QIs"), replace(mixed, name="Adult, 10 QIs"), census(), taxi(rows=rows)]
+    return [_timed(stream.first(rows)) for stream in named]
 
 
 def _timed(stream: Stream) -> Stream:
     return replace(stream, rows=replace(stream.rows, time=np.arange(len(stream.rows), dtype=np.int64) * STEP))
 
 
-def _point(stream: Stream, k: int, inside: int, way: str, shards: int, scale: Scale) -> Point:
-    found = []
-    for seed in range(scale.seeds):
-        policy = Policy(
-            person="person",
-            quasi_identifiers=stream.quasi_identifiers,
-            k=k,
-            delay=inside * STEP,
-            shards=shards,
-            shard_by=way,
-            method="castle",
-            seed=seed,
-        )
-        # The seed also decides which person is in which shard.
-        mixed = np.random.default_rng(seed).permutation(len(stream.rows)).astype(np.int64)
-        found.append(simulate(policy, replace(stream.rows, person=mixed)))
-    return Point(*(fmean(getattr(point, name) for point in found) for name in Point.__annotations__))
+def _point(stream: Stream, k: int, inside: int, way: str, shards: int) -> Point:
+    policy = Policy(
+        person="person",
+        event_time="time",
+        quasi_identifiers=stream.quasi_identifiers,
+        k=k,
+        delay=inside * STEP,
+        shards=shards,
+        seed=0,
+    )
+    # Numbers that are hashes, as the transform's are.
+    mixed = np.random.default_rng(0).permutation(len(stream.rows)).astype(np.int64)
+    rows = replace(stream.rows, person=mixed)
+    shard = _assigned(policy, rows, way, inside)
+    return simulate(policy, rows, shard)
 
 
-def simulate(policy: Policy, rows: Rows) -> Point:
+def _assigned(policy: Policy, rows: Rows, way: str, inside: int) -> NDArray[np.int64]:
+    if way == "person":
+        return ShardRouter(policy, b"").shards(rows, {}, np.arange(len(rows)))
+    if way == "domains":
+        return _z_order(policy, rows.qi)
+    sample = rows.take(np.arange(0, min(SAMPLED, len(rows)), 2))
+    return learn_tree(policy, sample, policy.most_shards, Supply.of(policy, len(sample), inside)).find(rows.qi)
+
+
+def _z_order(policy: Policy, qi: NDArray[np.float64], levels: int = 8) -> NDArray[np.int64]:
+    """Cut a Z-order curve through the domains into equal parts; the first quasi-identifier has the first bit."""
+    widest = np.array([one.geometry.widest() for one in policy.quasi_identifiers.values()])
+    cell = (qi - widest[:, 0]) / (widest[:, 1] - widest[:, 0])
+    place, weight = np.zeros(len(qi)), 1.0
+    for _ in range(min(levels, 52 // qi.shape[1])):
+        cell = cell * 2.0
+        upper = np.minimum(np.floor(cell), 1.0)
+        cell = cell - upper
+        for d in range(qi.shape[1]):
+            weight /= 2.0
+            place += upper[:, d] * weight
+    return np.minimum(place * policy.most_shards, policy.most_shards - 1).astype(np.int64)
+
+
+def simulate(policy: Policy, rows: Rows, shard: NDArray[np.int64]) -> Point:
     """Run a stream through its shards, each with its own engine.
 
     Raises:
         BrokenPromiseError: The audit of a shard found a broken promise.
     """
-    shard = ShardRouter(policy, b"").shards(rows, {}, np.arange(len(rows)))
-    engines = [create_engine(policy, shard=str(i).encode()) for i in range(policy.shards)]
-    left: list[list[Releases]] = [[] for _ in engines]
-    told: list[list[tuple[int, int]]] = [[] for _ in engines]
-    pushed = [0] * policy.shards
-    for start in range(0, len(rows), PACK):
-        stop = min(start + PACK, len(rows))
-        now = int(rows.time[stop - 1])
-        for i, engine in enumerate(engines):
-            mine = start + np.flatnonzero(shard[start:stop] == i)
-            if len(mine):
-                left[i].append(engine.push(rows.take(mine)))
-                pushed[i] += len(mine)
-            left[i].append(engine.advance(now))
-            told[i].append((pushed[i], now))
-    loss = suppressed = 0.0
-    for i, engine in enumerate(engines):
-        releases = Releases.concat([*left[i], engine.flush()])
-        report = audit(policy, rows.take(np.flatnonzero(shard == i)), releases, calls=told[i])
+    sizes = np.bincount(shard)
+    loss = suppressed = at_end = seconds = 0.0
+    for i in np.flatnonzero(sizes):
+        mine = rows.take(np.flatnonzero(shard == i))
+        start = time.process_time()
+        running, last, told = _through_engine(policy, mine, rows.time, str(i).encode())
+        seconds += time.process_time() - start
+        releases = Releases.concat([running, last])
+        report = audit(policy, mine, releases, calls=told)
         if not report.ok:
             raise BrokenPromiseError("\n".join(report.problems() + report.unchecked()))
         loss += float((releases.loss * releases.sizes).sum())
-        suppressed += float(releases.sizes[releases.kind == Kind.SUPPRESSED].sum())
-    fullest = np.bincount(shard, minlength=policy.shards).max() / len(rows)
-    return Point(loss / len(rows), suppressed / len(rows), float(fullest))
+        suppressed += _suppressed(running)
+        at_end += _suppressed(last)
+    count = len(rows)
+    fullest = float(sizes.max() / sizes[sizes > 0].mean())
+    return Point(
+        int((sizes > 0).sum()), loss / count, suppressed / count, at_end / count, fullest, seconds / count * 1e6
+    )
 
 
-def _show(name: str, shards: Sequence[int], k: int, inside: int, points: Mapping[str, Sequence[Point]]) -> None:
-    header = ["shards", "persons inside / k"]
-    header += [f"{way}: {what}" for way in WAYS for what in ("loss", "to 1 shard", "suppressed", "fullest")]
+def _through_engine(
+    policy: Policy, rows: Rows, clock: NDArray[np.int64], name: bytes
+) -> tuple[Releases, Releases, list[tuple[int, int]]]:
+    """Run the rows of a shard; return what left while the stream ran, what left at its end, and when it was told."""
+    engine = create_engine(policy, shard=name)
+    ticks = clock[np.minimum(np.arange(PACK, len(clock) + PACK, PACK), len(clock)) - 1]
+    left, told, begin = [], [], 0
+    for now, end in zip(ticks.tolist(), np.searchsorted(rows.time, ticks, side="right").tolist(), strict=True):
+        if end > begin:
+            left.append(engine.push(rows.slice(begin, end)))
+        left.append(engine.advance(now))
+        told.append((end, now))
+        begin = end
+    return Releases.concat(left), engine.flush(), told
+
+
+def _suppressed(releases: Releases) -> int:
+    return int(releases.sizes[releases.kind == Kind.SUPPRESSED].sum())
+
+
+def _show(name: str, asked: Sequence[int], points: Mapping[str, Sequence[Point]]) -> None:
+    header = ["way", "shards", "made", "loss", "to 1 shard", "suppressed", "at the end", "fullest to mean", "us a row"]
     lines = [
         [
+            way,
             f"{n}",
-            inside / n / k,
-            *(
-                value
-                for way in WAYS
-                for value in (
-                    points[way][i].loss,
-                    points[way][i].loss / points[way][0].loss,
-                    points[way][i].suppressed,
-                    points[way][i].fullest,
-                )
-            ),
+            f"{point.shards}",
+            point.loss,
+            point.loss / line[0].loss,
+            point.suppressed,
+            point.at_end,
+            point.fullest,
+            point.us,
         ]
-        for i, n in enumerate(shards)
+        for way, line in points.items()
+        for n, point in zip(asked, line, strict=True)
+        if n > 1 or way == WAYS[0]
     ]
     print(f"\n{name}\n\n{table(header, lines)}", flush=True)
 
@@ -187,7 +240,7 @@ def _lines(figures: Mapping[str, Mapping[str, float]]) -> list[list[Any]]:
 
 def _state(held: int) -> dict[str, float]:
     """Measure the snapshot of a shard that holds `held` rows."""
-    policy = memory.policy(k=100, delay_rows=held)
+    policy = memory.policy(k=100, delay_rows=held, method="bastion")
     packer, holder = Packer(policy, b""), ShardHolder(policy, b"", b"0")
     for number in range(2 * held // memory.BATCH + 2):
         _through(holder, _packed(packer, memory.batch(number)))
@@ -197,10 +250,10 @@ def _state(held: int) -> dict[str, float]:
 
 def _pack(size: int, rows: int) -> dict[str, float]:
     """Send packs of `size` rows through one shard: decode, hold, publish."""
-    policy = memory.policy()
+    policy = memory.policy(method="bastion")
     packer, publisher = Packer(policy, b""), Publisher(policy)
     given = pa.Table.from_batches(memory.batches(0, 5))
-    count = min(max(200, rows // size), 2_000)
+    count = rows // size
     batches = [given.slice(i * size % len(given), size).combine_chunks().to_batches()[0] for i in range(count)]
     packs = [pack for batch in batches if len(batch) == size for pack in _packed(packer, batch)]
     times = []
@@ -223,34 +276,41 @@ def _through(holder: ShardHolder, packs: Sequence[bytes]) -> list[Any]:
     return [left for pack in packs for left in holder.push(RowPack.from_bytes(pack))]
 
 
-# --- The plot ---
+# --- Throughput ---
 
 
-def plot(figures: Mapping[str, Any], path: Path) -> None:
-    """Plot the loss relative to one shard, by the number of shards."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 3.4), layout="constrained")
-    axes = figure.subplots(1, len(WAYS), sharey=True)
-    for axis, way in zip(axes, WAYS, strict=True):
-        for name, found in figures.items():
-            loss = found[way]["loss"]
-            is_adult = "Adult" in name
-            label = f"{'Adult' if is_adult else 'census'}, k={found['k']}, {found['inside']:,} rows"
-            style = {"marker": "o" if is_adult else "s", "linestyle": "-" if is_adult else "--", "markersize": 3}
-            axis.plot(found["shards"], [value / loss[0] for value in loss], label=label, linewidth=1, **style)
-        axis.set_xscale("log", base=2)
-        axis.set_xticks(found["shards"], [str(n) for n in found["shards"]])
-        axis.set_title(f"shard_by: {way}", fontsize=9)
-        axis.set_xlabel("shards", fontsize=8)
-        axis.axhline(1.0, color="0.7", linewidth=0.8, zorder=0)
-        axis.tick_params(labelsize=7)
-    axes[0].set_ylabel("loss, to that of one shard", fontsize=8)
-    axes[-1].legend(fontsize=6)
-    figure.savefig(path, dpi=110, metadata={"Software": None})
+def throughput(scale: Scale) -> dict[str, Any]:
+    """Measure how many rows a second processes take side by side, each with shards of its own; 8 in all."""
+    most = min(8, len(os.sched_getaffinity(0)))
+    counts = [n for n in (1, 2, 4, 8) if n <= most]
+    rates = {str(n): rounded(_rate(n, scale.timed)) for n in counts}
+    lines = [[n, rate, rate / rates["1"]] for n, rate in rates.items()]
+    print(f"\nThroughput of 8 shards\n\n{table(['processes', 'rows a second', 'to 1'], lines)}", flush=True)
+    return rates
 
 
-PARTS = {"sharding": sharding, "cost": cost}
+def _rate(processes: int, rows: int) -> float:
+    parts = [list(range(first, 8, processes)) for first in range(processes)]
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        pool.map(work, [(shards, 1) for shards in parts], chunksize=1)  # loads the kernels
+        start = time.perf_counter()
+        pool.map(work, [(shards, rows // 8) for shards in parts], chunksize=1)
+        return rows / (time.perf_counter() - start)
+
+
+def work(given: tuple[list[int], int]) -> None:
+    """Pack, hold and publish the rows of some shards."""
+    shards, rows = given
+    policy = memory.policy(method="bastion", delay_rows=2_000)
+    packer, publisher = Packer(policy, b""), Publisher(policy)
+    for shard in shards:
+        holder = ShardHolder(policy, b"", b"%d" % shard)
+        for number in range(-(-rows // memory.BATCH)):
+            for left in _through(holder, _packed(packer, memory.batch(1_000 * shard + number))):
+                publisher.published_batch(left)
+
+
+PARTS = {"sharding": sharding, "cost": cost, "throughput": throughput}
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -259,14 +319,11 @@ def main(given: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--quick", action="store_true", help="small, as a smoke test")
     parser.add_argument("--only", help="some of: " + ", ".join(PARTS))
-    parser.add_argument("--out", type=Path, default=ROOT / "docs", help="the folder of the plot")
     said = parser.parse_args(sys.argv[1:] if given is None else given)
     chosen = said.only.split(",") if said.only else list(PARTS)
     if not set(chosen) <= set(PARTS):
         parser.error(f"--only must be some of {', '.join(PARTS)}, not {said.only}")
     figures = {part: PARTS[part](QUICK if said.quick else FULL) for part in chosen}
-    if "sharding" in figures and not said.quick:
-        plot(figures["sharding"], said.out / "scale.png")
     finish({"benchmark": "scale", "quick": said.quick, **figures})
     return 0
 

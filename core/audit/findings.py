@@ -184,7 +184,7 @@ class Findings:
         if most is None or not len(time):
             return 0
         before = np.arange(len(time)) - np.searchsorted(time, time - most)
-        few = 1 if self.policy.shards == 1 else _FEW * self.policy.shards
+        few = 1 if self.policy.shards == 1 else _FEW * self.policy.most_shards
         silent = np.flatnonzero((before < few) & (time - time[0] > most))
         return len(time) - int(silent[0]) if len(silent) else 0
 

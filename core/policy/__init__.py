@@ -12,5 +12,6 @@ from crenel.policy.methods import Method
 from crenel.policy.parameters import Reuse
 from crenel.policy.policy import OnSuppress, Policy, ShardBy
 from crenel.policy.sensitive import Sensitive
+from crenel.policy.sharding.shard_tree import ShardTree
 
-__all__ = ["FrozenDict", "Method", "OnSuppress", "Policy", "PolicyError", "Reuse", "Sensitive", "ShardBy"]
+__all__ = ["FrozenDict", "Method", "OnSuppress", "Policy", "PolicyError", "Reuse", "Sensitive", "ShardBy", "ShardTree"]

@@ -13,9 +13,10 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from crenel.errors import PolicyError
 from crenel.policy import methods
@@ -27,8 +28,18 @@ from crenel.policy.methods import Method
 from crenel.policy.parameters import Reuse
 from crenel.policy.quasi_identifiers import QuasiIdentifier
 from crenel.policy.reading.named_files import PolicyFiles
-from crenel.policy.reading.policy_file import read_yaml
+from crenel.policy.reading.policy_file import as_yaml, read_yaml
 from crenel.policy.sensitive import Sensitive
+from crenel.policy.sharding.shard_rule import (
+    AUTO,
+    MOST_AUTO,
+    ShardBy,
+    ShardRule,
+    check_shards,
+    read_rule,
+    read_shards,
+    written_rule,
+)
 
 __all__ = ["FrozenDict", "OnSuppress", "Policy", "PolicyError", "Sensitive", "ShardBy"]
 
@@ -47,16 +58,6 @@ class OnSuppress(Enum):
 
     #: It is not published.
     DROP = "drop"
-
-
-class ShardBy(Enum):
-    """Which rows go to the same shard."""
-
-    #: All rows of a person, so that each shard is a sample of the persons.
-    PERSON = "person"
-
-    #: Rows with similar quasi-identifiers, by the declared domains and hierarchies.
-    LOCALITY = "locality"
 
 
 @dataclass(frozen=True, init=False)
@@ -123,11 +124,12 @@ class Policy:
     #: What happens to a row that finds no group before its deadline.
     on_suppress: OnSuppress
 
-    #: The number of shards that the stream is split into, each with an engine of its own.
-    shards: int
+    #: The number of shards that the stream is split into, each with an engine of its own; "auto": as few as keep up.
+    #: With LOCALITY there may be fewer, so that each sees enough persons.
+    shards: int | Literal["auto"]
 
-    #: Which rows go to the same shard: by PERSON, by LOCALITY, or by the values of these columns.
-    shard_by: ShardBy | tuple[str, ...]
+    #: Which rows go to the same shard: by PERSON, by LOCALITY, by a tree, or by the values of these columns.
+    shard_by: ShardRule
 
     #: The seed of all random draws, for tests: an attacker can guess a seed.
     seed: int | None = field(repr=False)
@@ -155,8 +157,8 @@ class Policy:
         method: str = "bastion",
         parameters: Any = None,
         on_suppress: OnSuppress | str = OnSuppress.DROP,
-        shards: int = 1,
-        shard_by: ShardBy | str | Iterable[str] = "person",
+        shards: int | str | None = None,
+        shard_by: ShardRule | str | Iterable[str] | Mapping[str, Any] = "person",
         seed: int | None = None,
         secret: str | None = None,
     ) -> None:
@@ -176,6 +178,11 @@ class Policy:
     def most_ahead(self) -> int | None:
         """Microseconds by which a row may be ahead of the latest event time; None if the clock decides nothing."""
         return self.delay if self.delay is None or self.max_ahead is None else self.max_ahead
+
+    @property
+    def most_shards(self) -> int:
+        """The number of shards, or the most that `auto` makes."""
+        return MOST_AUTO if self.shards == AUTO else self.shards
 
     @property
     def declaration(self) -> Method:
@@ -208,11 +215,18 @@ class Policy:
         return getattr(self.parameters, name) if name in self.declaration.fields else otherwise
 
     @classmethod
+    def of(cls, given: Policy | str | PathLike[str] | Mapping[str, Any]) -> Policy:
+        """Return the policy that is given as such, as the path of a YAML file, or as what such a file holds."""
+        if isinstance(given, Policy):
+            return given
+        return cls.from_dict(given) if isinstance(given, Mapping) else cls.from_yaml(given)
+
+    @classmethod
     def from_yaml(cls, path: str | PathLike[str], *, allow_outside_files: bool = False) -> Policy:
         """Read a policy from a YAML file.
 
         Args:
-            path: The file. Names of hierarchies' files are relative to its folder.
+            path: The file. Names of other files (hierarchies, a tree of shards) are relative to its folder.
             allow_outside_files: Whether these may lie outside of that folder.
         """
         problems = Problems()
@@ -228,7 +242,7 @@ class Policy:
 
         Args:
             given: The content.
-            base_dir: The folder that names of hierarchies' files are relative to.
+            base_dir: The folder that names of other files are relative to.
             allow_outside_files: Whether these may lie outside of that folder.
         """
         return cls._from_given(given, PolicyFiles(base_dir, allow_outside=allow_outside_files), Problems())
@@ -254,10 +268,17 @@ class Policy:
         problems.raise_if_any("policy")
         return cls(**clean)
 
+    def to_yaml(self) -> str:
+        """Return the policy as the text of a YAML file. `from_yaml` makes this policy of such a file."""
+        content = self.to_dict()
+        usual = _parameters_spec(self.declaration.parameters())
+        content["parameters"] = {n: v for n, v in content["parameters"].items() if v != usual[n]}
+        return as_yaml({name: value for name, value in content.items() if value != {}})
+
     def to_dict(self) -> dict[str, Any]:
         """Return what `from_dict` makes this policy from: plain values that YAML and JSON can hold.
 
-        Fields at their defaults are left out. A hierarchy is included by its content, not by its file.
+        Fields at their defaults are left out. A hierarchy and a tree are included by content, not by file.
         """
         full: dict[str, Any] = {
             "version": self.version,
@@ -280,7 +301,7 @@ class Policy:
             "parameters": _parameters_spec(self.parameters),
             "on_suppress": self.on_suppress.value,
             "shards": self.shards,
-            "shard_by": _shard_by_spec(self.shard_by),
+            "shard_by": written_rule(self.shard_by),
             "seed": self.seed,
             "secret": self.secret,
         }
@@ -317,7 +338,7 @@ _DEFAULTS: dict[str, Any] = {
     "method": "bastion",
     "parameters": None,
     "on_suppress": OnSuppress.DROP,
-    "shards": 1,
+    "shards": None,
     "shard_by": "person",
     "seed": None,
     "secret": None,
@@ -342,7 +363,8 @@ class _Check:
         wrong = {path.split(".")[0] for path, _ in self._details(before)}
         self._guarantees(clean, wrong)
         self._deadlines(clean, wrong)
-        self._locality(clean, wrong)
+        if not wrong & {"shards", "shard_by", "quasi_identifiers"}:
+            check_shards(self.problems, clean["shards"], clean["shard_by"], clean["quasi_identifiers"])
         if clean["seed"] is not None and clean["secret"] is not None:
             self.problems.add("secret", "must not be given together with seed; keep the secret.")
         if not wrong and self.declaration is not None:
@@ -475,29 +497,15 @@ class _Check:
             self.problems.must("parameters", f"a mapping, or {cls.__name__}", value)
         return value
 
-    def shards(self, value: Any) -> int:
-        return an_integer(self.problems, "shards", value, 1, default=1)
+    def shards(self, value: Any) -> int | Literal["auto"]:
+        return read_shards(self.problems, value, self._rule)
 
-    def shard_by(self, value: Any) -> ShardBy | tuple[str, ...]:
-        if isinstance(value, ShardBy):
-            return value
-        if isinstance(value, str) and value in [choice.value for choice in ShardBy]:
-            return ShardBy(value)
-        if isinstance(value, (str, Mapping)) or not isinstance(value, Iterable) or not value:
-            self.problems.must("shard_by", "'person', 'locality' or a list of columns", value)
-            return ShardBy.PERSON
-        return tuple(self._names("shard_by", value))
+    def shard_by(self, value: Any) -> ShardRule:
+        return self._rule
 
-    def _locality(self, clean: Mapping[str, Any], wrong: set[str]) -> None:
-        """Require domains: which rows are similar can be computed in advance only from them."""
-        if clean["shard_by"] is not ShardBy.LOCALITY or "quasi_identifiers" in wrong:
-            return
-        for name, qi in clean["quasi_identifiers"].items():
-            if math.isinf(qi.geometry.widest()[0]):
-                self.problems.add(
-                    f"quasi_identifiers.{name}.domain",
-                    "must be given if shard_by is 'locality', which is computed from the domains.",
-                )
+    @cached_property
+    def _rule(self) -> ShardRule:
+        return read_rule(self.problems, self.given["shard_by"], self.files)
 
     def on_suppress(self, value: Any) -> OnSuppress | None:
         return one_of(self.problems, "on_suppress", value, OnSuppress)
@@ -618,10 +626,6 @@ class _Check:
         if both and reorders and clean["parameters"].reorder:
             rule = "must not be true with both delay and delay_rows; keep one."
             self.problems.add("parameters.reorder", rule)
-
-
-def _shard_by_spec(shard_by: ShardBy | tuple[str, ...]) -> str | list[str]:
-    return shard_by.value if isinstance(shard_by, ShardBy) else list(shard_by)
 
 
 def _sensitive_spec(sensitive: Mapping[str, Sensitive]) -> Any:

@@ -407,6 +407,29 @@ class Prefix(QuasiIdentifier):
             place = place * base + digit
         return float(place)
 
+    def coordinates(self, values: Any) -> tuple[NDArray[np.float64], Reasons]:
+        """Read codes that are text all at once, if each is one."""
+        codes, distinct = columns.factorize(values)
+        found = self._of_texts(distinct)
+        return columns.spread(codes, distinct, self.coordinate) if found is None else (found[codes], None)
+
+    def _of_texts(self, texts: list[Any]) -> NDArray[np.float64] | None:
+        """Return the coordinates of texts of ASCII characters; None if one of them is no such code."""
+        if set(map(type, texts)) != {str} or set(map(len, texts)) != {self.length}:
+            return None
+        characters = np.array(texts, dtype=f"U{self.length}").view(np.uint32).reshape(len(texts), self.length)
+        if characters.max() >= len(self._ascii):
+            return None
+        digits = self._ascii[characters]
+        # Exact, as no code is beyond the integers that float64 represents.
+        places = np.power(float(len(self.characters)), np.arange(self.length)[::-1])
+        return None if digits.min() < 0 else digits @ places
+
+    @cached_property
+    def _ascii(self) -> NDArray[np.float64]:
+        """The digit of each ASCII character; -1 if it has none."""
+        return np.array([self.digits.get(chr(code), -1) for code in range(128)], dtype=np.float64)
+
     def publish(self, lo: float, hi: float) -> str:
         """Return the common prefix, followed by stars."""
         base, rest = len(self.characters), int(lo)

@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 
 from crenel.encoding.encoder import Encoded
+from crenel.encoding.row_sample import RowSample
 from crenel.encoding.rows import Rows
+from crenel.encoding.tree_learning import learned_from, with_tree
 from crenel.engine import Kind, Releases, create_engine
 from crenel.errors import PolicyError
 from crenel.pipelines.commands.run import quiet
 from crenel.pipelines.console.sections import count
-from crenel.policy import OnSuppress, Policy, Reuse
+from crenel.policy import OnSuppress, Policy, Reuse, ShardBy
 from crenel.policy.columns import Ints
 from crenel.policy.durations import format_duration
 
@@ -131,6 +133,10 @@ def _shards(policy: Policy, encoded: Encoded, table: Any, stretch: Ints) -> list
     with quiet():
         from crenel.transforms._pack.row_pack import Packer
 
+    if policy.shard_by is ShardBy.LOCALITY:
+        sample = RowSample()
+        sample.add(encoded.rows)
+        policy = with_tree(policy, learned_from(policy, sample))
     part = table.take(encoded.kept[stretch]).combine_chunks()
     time = encoded.rows.time[stretch] if policy.event_time is None else None
     return [(pack.shard, pack.rows) for pack in Packer(policy, _SECRET).pack_arrow(part, time).packs]

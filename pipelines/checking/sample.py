@@ -383,7 +383,7 @@ class Sample:
                 f"Half of the rows see {policy.k} persons within {spoken(half)}, nine of ten within {spoken(most)}; "
                 f"delay is {spoken(policy.delay)}."
             )
-        if policy.shards > 1:
+        if policy.shards != 1:
             yield "This counts all shards together. The deadlines below are tried with the policy's shards."
 
     def _deadlines(self) -> Iterator[Line]:

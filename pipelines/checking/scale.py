@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from crenel.encoding.tree_learning import CROWD, expected_persons, needed_shards
 from crenel.policy import Policy, ShardBy
+from crenel.policy.sharding.shard_rule import AUTO, TREES
 
-__all__ = ["MEASURED", "Calibration", "Plan", "Shards", "make_plan"]
+__all__ = ["MEASURED", "Calibration", "Plan", "Shards", "is_near", "make_plan"]
 
 _SECOND = 1_000_000
 
@@ -20,8 +22,8 @@ class Calibration:
     """Measurements, by `python -m benchmarks.scale` unless a comment says otherwise."""
 
     #: Processor time that a shard needs for a row, and for a pack of rows, in microseconds.
-    row_us: float = 4.6
-    pack_us: float = 255.0
+    row_us: float = 5.6
+    pack_us: float = 450.0
 
     #: Processor time for a row before and after its shard: encoding dicts, unpacking (`benchmarks.transform`, c less
     #: the engine). These steps are stateless, so they spread over all workers.
@@ -39,24 +41,27 @@ class Calibration:
     #: The log grows to the size of this many snapshots, or to `shortest_log` bytes if that is more. Not measured: the
     #: HOLD step is written so.
     log_snapshots: int = 2
-    shortest_log: int = 1 << 20
+    shortest_log: int = 1 << 18
 
     #: Microseconds to write a held row to a snapshot and to read it back (`benchmarks.engine`); and the most bytes that
     #: a shard should have to write at once. The latter is a convention, not a measurement.
     snapshot_us: float = 1.0
     largest: int = 100_000_000
 
-    #: With `shard_by: person`, loss grows with the number of shards to this power: 1.2 times with 2 shards, 2.7 times
-    #: with 32.
-    loss_power: float = 0.29
+    #: Loss grows with the number of shards to this power: with `shard_by: person`, and with a tree.
+    loss_power: float = 0.31
+    loss_power_tree: float = 0.06
 
-    #: A shard should see this many times k persons within the deadline. With that many, up to 0.5% of the rows were
-    #: suppressed; with 6 times k, up to 1.4%.
-    crowd: float = 25.0
+    #: A shard should see this many times k persons within the deadline.
+    crowd: float = CROWD
 
-    #: With `shard_by: locality` and at least 8 shards: the share of the rows in the fullest shard. It was 0.75 for
-    #: Adult and 0.36 for the census.
-    fullest: float = 0.6
+    #: With a tree, the rows of the fullest shard, to the mean.
+    fullest: float = 1.6
+
+    #: Checkpoints that a record waits for in the outbox, and the seconds that reading, bundles and the outbox itself
+    #: add at most, for 99 of 100 rows (`benchmarks.checkpoints`).
+    confirmations: int = 3
+    steps_seconds: float = 3.0
 
     #: How busy a shard may be, so that it can catch up after a failure. A convention, not a measurement.
     busy: float = 0.5
@@ -102,6 +107,9 @@ class Plan:
     held_bytes: float
     stored_bytes: float
     written_bytes: float
+    #: Seconds between checkpoints, and those from a row's deadline until its record is sent, from topic to topic.
+    checkpoints: float
+    sent: float
 
     @property
     def shard_bytes(self) -> float:
@@ -109,7 +117,14 @@ class Plan:
         return self.held_bytes / self.asked.shards
 
 
-def make_plan(policy: Policy, rate: float, persons: int | None = None, known: Calibration = MEASURED) -> Plan:
+def make_plan(
+    policy: Policy,
+    rate: float,
+    persons: int | None = None,
+    known: Calibration = MEASURED,
+    *,
+    checkpoints: float = 10.0,
+) -> Plan:
     """Apply the rule of thumb.
 
     Args:
@@ -117,19 +132,21 @@ def make_plan(policy: Policy, rate: float, persons: int | None = None, known: Ca
         rate: Rows per second, of the whole stream.
         persons: How many persons the stream is about; None if every row within the deadline is of another person.
         known: The measurements.
+        checkpoints: Seconds between checkpoints on Flink.
     """
     model = _Model(policy, rate, persons, known)
-    asked = model.of(policy.shards)
+    shards = model.auto() if policy.shards == AUTO else policy.shards
+    asked = model.of(shards)
     fine = [choice for choice in map(model.of, _CHOICES) if choice.busy <= known.busy]
     advised = fine[0] if fine else None
     qis = len(policy.quasi_identifiers)
-    rows = model.rows(policy.shards)
+    rows = model.rows(shards)
     held = rows * (known.held_bytes + known.held_bytes_qi * qis)
-    log = max(known.log_snapshots * held, known.shortest_log * policy.shards)
-    used = rate * (model.row_us(policy.shards) + known.spread_us) / _SECOND
+    log = max(known.log_snapshots * held, known.shortest_log * shards)
+    used = rate * (model.row_us(shards) + known.spread_us) / _SECOND
     return Plan(
         rate=rate,
-        deadline=model.deadline(policy.shards),
+        deadline=model.deadline(shards),
         rows=rows,
         persons=model.distinct(rows),
         asked=asked,
@@ -141,7 +158,14 @@ def make_plan(policy: Policy, rate: float, persons: int | None = None, known: Ca
         stored_bytes=held + log,
         # The log, and the snapshot that replaces it when it has grown.
         written_bytes=rate * (known.log_bytes + known.log_bytes_qi * qis) * (1 + 1 / known.log_snapshots),
+        checkpoints=checkpoints,
+        sent=known.confirmations * checkpoints + known.steps_seconds,
     )
+
+
+def is_near(policy: Policy) -> bool:
+    """Tell whether the rows of a shard are near each other."""
+    return policy.shard_by is ShardBy.LOCALITY or isinstance(policy.shard_by, TREES)
 
 
 class _Model:
@@ -153,14 +177,14 @@ class _Model:
 
     def of(self, shards: int) -> Shards:
         persons = self.distinct(self.rows(shards)) / shards
-        near = self._policy.shard_by is ShardBy.LOCALITY
-        fullest = max(self._known.fullest, 1 / shards) if near else 1 / shards
+        near = is_near(self._policy)
+        fullest = min(self._known.fullest / shards, 1.0) if near else 1 / shards
         return Shards(
             shards=shards,
             persons=persons,
             crowd=persons / self._policy.k,
             busy=self._rate * fullest * self.row_us(shards) / _SECOND,
-            loss=1.0 if near else shards**self._known.loss_power,
+            loss=shards ** (self._known.loss_power_tree if near else self._known.loss_power),
         )
 
     def deadline(self, shards: int) -> float:
@@ -174,14 +198,16 @@ class _Model:
 
     def distinct(self, rows: float) -> float:
         """Expected distinct persons among `rows` rows, if all persons are equally active."""
-        if self._persons is None:
-            return rows
-        return self._persons * -math.expm1(-rows / self._persons)
+        return expected_persons(rows, math.inf if self._persons is None else self._persons)
 
     def row_us(self, shards: int) -> float:
         """Compute microseconds per row in its shard. More shards cut a bundle into more packs, and each pack costs."""
         rows_of_a_pack = max(self._known.bundle / shards, 1.0)
         return self._known.row_us + self._known.pack_us / rows_of_a_pack
+
+    def auto(self) -> int:
+        """Compute what `shards: auto` means: the fewest that keep up, as far as each sees enough persons."""
+        return min(needed_shards(self.rows(1), self._rate), max(self.most(), 1))
 
     def most(self) -> int:
         """Find the most shards that each see enough persons."""

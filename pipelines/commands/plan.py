@@ -3,6 +3,10 @@
 It applies the rule of thumb of docs/scale.md to a policy and a rate of rows, and prints its
 assumptions. It measures nothing on your machine: speed and loss depend on your data.
 
+With --data, it learns a tree of shards from a sample of the stream: rows that could be in one group go to
+one shard, and shards are even. --write stores it, for shard_by: {tree: FILE}. The tree tells where many
+rows are: it is yours alone, and must not be published.
+
 Exits with 1 if the stream cannot work: too few persons within the deadline, or a shard too slow.
 """
 
@@ -17,15 +21,24 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from crenel.pipelines.checking.scale import MEASURED, Plan, Shards, make_plan
+from crenel.encoding.row_sample import RowSample
+from crenel.encoding.tree_learning import HELD, RATE, with_tree
+from crenel.pipelines.checking.scale import MEASURED, Plan, Shards, is_near, make_plan
+from crenel.pipelines.checking.tree_plan import TreePlan, rate_of
 from crenel.pipelines.command_errors import CommandError
 from crenel.pipelines.commands._policy_argument import add_policy, policy_of
+from crenel.pipelines.commands.run import quiet
 from crenel.pipelines.console.sections import Finding, Line, Section, Severity, count, listed, percent, render
 from crenel.policy import Policy, ShardBy
+from crenel.policy.durations import parse_duration
+from crenel.policy.sharding.shard_rule import AUTO
+from crenel.policy.sharding.shard_tree import MOST_SHARDS
 
 __all__ = ["EXAMPLE", "add_arguments", "run"]
 
-EXAMPLE = "  crenel plan policy.yaml --rate 50000/s --persons 2000000"
+EXAMPLE = """\
+  crenel plan policy.yaml --rate 50000/s --persons 2000000
+  crenel plan policy.yaml --data sample.csv --shards 32 --write shards.json"""
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?(?:e\d+)?)([kM]?)/(s|m|h|d)", re.ASCII)
 _TIMES = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
@@ -35,24 +48,98 @@ _MANY = {"": 1, "k": 1_000, "M": 1_000_000}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add_policy(parser)
-    parser.add_argument("--rate", required=True, metavar="N/s", help="rows of the whole stream: 50000/s, 200/m, 3M/h")
+    parser.add_argument(
+        "--rate", metavar="N/s", help="rows of the whole stream: 50000/s, 200/m, 3M/h; by default that of --data"
+    )
     parser.add_argument(
         "--persons", metavar="N", help="persons in the stream; without it, every row is of another person"
     )
+    parser.add_argument(
+        "--checkpoints", default="10s", metavar="TIME", help="time between checkpoints of a stream on Flink (10s)"
+    )
+    parser.add_argument("--data", metavar="FILE", help="a sample of the stream: consecutive rows")
+    parser.add_argument(
+        "--shards", metavar="N", help="with --data: the most leaves of the tree; by default the policy's"
+    )
+    parser.add_argument("--write", metavar="FILE", help="with --data: where to write the tree")
     parser.add_argument("--json", action="store_true", help="print one line of JSON instead of text")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the plan; 1 if there are problems."""
-    rate, persons = _rate(arguments.rate), _persons(arguments.persons)
+    persons, shards = _persons(arguments.persons), _shards_asked(arguments)
     policy = policy_of(arguments)
-    plan = make_plan(policy, rate, persons)
+    checkpoints = _checkpoints(arguments.checkpoints)
+    sample = None if arguments.data is None else _sample(policy, arguments.data)
+    rate = _rate_asked(arguments, policy, sample)
+    plan = make_plan(policy, rate, persons, checkpoints=checkpoints)
+    learned = None if sample is None else _learned(policy, plan, sample, shards)
+    if learned is not None:
+        policy = with_tree(policy, learned.tree)
+        plan = make_plan(policy, rate, persons, checkpoints=checkpoints)
     findings = list(_findings(policy, plan, persons))
+    findings += [] if learned is None else learned.findings()
+    if arguments.write is not None and learned is not None:
+        _write(learned, arguments.write)
     if arguments.json:
-        print(json.dumps(_as_dict(plan, persons, findings)))
+        print(json.dumps(_as_dict(plan, persons, findings, learned)))
     else:
-        sys.stdout.write(render(_sections(policy, plan, persons), findings))
+        sys.stdout.write(render(_sections(policy, plan, persons, learned), findings))
+        if arguments.write is not None:
+            print(f"Wrote {arguments.write}. Name it in the policy, and never publish it: shard_by: {{tree: FILE}}")
     return int(any(finding.severity is Severity.PROBLEM for finding in findings))
+
+
+def _sample(policy: Policy, path: str) -> RowSample:
+    """Sample the rows of a file that fit the policy."""
+    with quiet():  # loads Beam
+        from crenel.pipelines.files.readers import open_file
+        from crenel.pipelines.files.tree_sample import sample_of
+    sample = sample_of(policy, [open_file(path)])
+    if not len(sample.rows):
+        msg = f"{path}: no row fits the policy. Try crenel check --data."
+        raise CommandError(msg)
+    return sample
+
+
+def _learned(policy: Policy, plan: Plan, sample: RowSample, shards: int | None) -> TreePlan:
+    if shards is None:
+        shards = plan.asked.shards if plan.asked.shards > 1 or plan.advised is None else plan.advised.shards
+    # A deadline in rows is one of the shard, which the learner knows.
+    inside = math.inf if policy.delay is None else plan.rate * policy.delay / 1e6
+    return TreePlan.of(policy, sample.rows, shards, inside)
+
+
+def _write(learned: TreePlan, path: str) -> None:
+    try:
+        learned.tree.write(path)
+    except OSError as error:
+        msg = f"{path}: cannot be written: {(error.strerror or 'unknown reason').lower()}."
+        raise CommandError(msg) from None
+
+
+def _shards_asked(arguments: argparse.Namespace) -> int | None:
+    for option in ("shards", "write"):
+        if getattr(arguments, option) is not None and arguments.data is None:
+            msg = f"--{option} needs --data, the sample that a tree is learned from."
+            raise CommandError(msg)
+    text = arguments.shards
+    if text is None:
+        return None
+    if not re.fullmatch(r"[1-9]\d{0,3}", text, re.ASCII) or int(text) > MOST_SHARDS:
+        msg = f"--shards must be a whole number from 1 to {MOST_SHARDS}, not {text!r}."
+        raise CommandError(msg)
+    return int(text)
+
+
+def _rate_asked(arguments: argparse.Namespace, policy: Policy, sample: RowSample | None) -> float:
+    if arguments.rate is not None:
+        return _rate(arguments.rate)
+    rate = None if sample is None else rate_of(policy, sample)
+    if rate is None:
+        msg = "--rate must be given, unless --data has rows with event times."
+        raise CommandError(msg)
+    return rate
 
 
 def _rate(text: str) -> float:
@@ -62,6 +149,14 @@ def _rate(text: str) -> float:
         msg = f"--rate must be a number of rows per time above 0, such as 50000/s, 50k/s, 200/m or 3M/h, not {text!r}."
         raise CommandError(msg)
     return rate
+
+
+def _checkpoints(text: str) -> float:
+    micros = parse_duration(text.strip())
+    if not micros:
+        msg = f"--checkpoints must be a duration above 0 such as 500ms, 1s or 10s, not {text!r}."
+        raise CommandError(msg)
+    return micros / 1e6
 
 
 def _persons(text: str | None) -> int | None:
@@ -78,9 +173,11 @@ def _persons(text: str | None) -> int | None:
 # --- In words ---
 
 
-def _sections(policy: Policy, plan: Plan, persons: int | None) -> list[Section]:
+def _sections(policy: Policy, plan: Plan, persons: int | None, learned: TreePlan | None) -> list[Section]:
     return [
         Section("The stream", tuple(_stream(policy, plan))),
+        *([] if learned is None else [Section("The tree", tuple(learned.lines()))]),
+        Section("From topic to topic on Flink", tuple(_sending(plan))),
         Section("Shards", tuple(_shards(policy, plan))),
         Section("What it costs", tuple(_costs(plan))),
         Section("Assumptions", tuple(_assumed(policy, persons))),
@@ -96,12 +193,35 @@ def _stream(policy: Policy, plan: Plan) -> Iterator[Line]:
     yield "k", f"{policy.k}"
 
 
+def _sending(plan: Plan) -> Iterator[Line]:
+    waits = f"{MEASURED.confirmations} checkpoints, {_time(plan.checkpoints)} apart"
+    steps = f"{_time(MEASURED.steps_seconds)} for reading, bundles and the outbox"
+    yield "published", f"at most about {_time(plan.sent)} after the deadline: {waits}, and {steps}"
+    yield (
+        "to publish sooner",
+        "--checkpointing_interval of crenel run, in milliseconds; --checkpoints says what it gives",
+    )
+
+
 def _shards(policy: Policy, plan: Plan) -> Iterator[Line]:
-    by = policy.shard_by.value if isinstance(policy.shard_by, ShardBy) else listed(policy.shard_by)
-    yield "in the policy", f"{plan.asked.shards}, by {by}: {_meaning(plan.asked)}"
+    yield "in the policy", f"{_said(policy, plan)}, by {_by(policy)}: {_meaning(plan.asked)}"
     if plan.advised is not None and plan.advised != plan.asked:
         yield "advised", f"{plan.advised.shards}, the fewest that keep up: {_meaning(plan.advised)}"
     yield "at most", f"{plan.most:,}, so that each sees {MEASURED.crowd:g} times k persons within the deadline"
+
+
+def _said(policy: Policy, plan: Plan) -> str:
+    if policy.shards != AUTO:
+        return f"{plan.asked.shards}"
+    held = f"one for each {HELD:,} of {_number(plan.rate * plan.deadline)} rows within the deadline"
+    rate = f"one for each {RATE:,} of {_number(plan.rate)} rows per second"
+    return f"auto, which is {plan.asked.shards} ({held}, and {rate}; no more than see enough persons)"
+
+
+def _by(policy: Policy) -> str:
+    if isinstance(policy.shard_by, tuple):
+        return listed(policy.shard_by)
+    return policy.shard_by.value if isinstance(policy.shard_by, ShardBy) else "the tree"
 
 
 def _meaning(shards: Shards) -> str:
@@ -131,12 +251,10 @@ def _assumed(policy: Policy, persons: int | None) -> Iterator[Line]:
     shard = f"{MEASURED.row_us:g} us for a row in its shard, {MEASURED.pack_us:g} us for a pack of rows"
     rest = f"{MEASURED.spread_us:g} us for a row before and after its shard; bundles of {MEASURED.bundle:,} rows"
     yield "time", f"{shard}, {rest}. Reading, writing and the runner itself are not included"
-    if policy.shard_by is ShardBy.LOCALITY:
-        yield "loss", "the same for any number of shards, as measured on Adult and the census"
-        yield "balance", f"{MEASURED.fullest:.0%} of the rows are in the fullest shard"
-    else:
-        growth = f"grows with the number of shards to the power of {MEASURED.loss_power:g}"
-        yield "loss", f"{growth}, as measured on Adult and the census"
+    power = MEASURED.loss_power_tree if is_near(policy) else MEASURED.loss_power
+    yield "loss", f"grows with the number of shards to the power of {power:g}, as measured on four streams"
+    if is_near(policy):
+        yield "balance", f"the fullest shard has {MEASURED.fullest:g} times the mean"
     yield "source", "measured by python -m benchmarks.scale; docs/scale.md has the tables"
 
 
@@ -178,7 +296,7 @@ def _speed(policy: Policy, plan: Plan) -> Iterator[Finding]:
     if advised.shards > max(plan.most, 1):
         text = (
             f"The stream needs {count(advised.shards, 'shard')} to keep up, but only {count(plan.most, 'shard')} would "
-            "see enough persons each. Set shard_by: locality, a longer delay or a smaller k."
+            "see enough persons each. Set a longer delay or a smaller k."
         )
         yield Finding(Severity.WARNING, text)
     small = plan.held_bytes / advised.shards <= MEASURED.largest
@@ -186,6 +304,9 @@ def _speed(policy: Policy, plan: Plan) -> Iterator[Finding]:
         less = 1 - advised.loss / asked.loss
         better = f", and would lose {percent(less)} less information" if less > 0 else ""
         yield Finding(Severity.NOTE, f"{count(advised.shards, 'shard')} would keep up, too{better}.")
+    if asked.shards > 1 and not is_near(policy):
+        text = "A tree of shards (--data SAMPLE --write shards.json) would lose less information than shard_by: person."
+        yield Finding(Severity.NOTE, text)
 
 
 def _size(plan: Plan) -> Iterator[Finding]:
@@ -210,17 +331,17 @@ def _longer(policy: Policy, plan: Plan) -> str:
 def _more(policy: Policy, plan: Plan) -> str:
     if plan.advised is not None:
         return f"Use {count(plan.advised.shards, 'shard')}."
-    if policy.shard_by is ShardBy.LOCALITY:
-        return "More shards do not help, since most rows are in one: use shard_by: person."
     return "No number of shards keeps up: make bundles larger, or split the stream over several pipelines."
 
 
 # --- Numbers ---
 
 
-def _as_dict(plan: Plan, persons: int | None, findings: list[Finding]) -> dict[str, Any]:
+def _as_dict(plan: Plan, persons: int | None, findings: list[Finding], learned: TreePlan | None) -> dict[str, Any]:
     told = dataclasses.asdict(plan) | {"assumed": {"persons": persons, **dataclasses.asdict(MEASURED)}}
     told["shortest"] = None if math.isinf(plan.shortest) else plan.shortest
+    if learned is not None:
+        told["tree"] = learned.as_dict()
     told["findings"] = [{"severity": finding.severity.value, "text": finding.text} for finding in findings]
     return told
 

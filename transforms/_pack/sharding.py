@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 
 from crenel.encoding.keyed_hash import siphash
 from crenel.encoding.rows import Rows
-from crenel.policy import Policy, ShardBy
+from crenel.policy import Policy, ShardBy, ShardTree
 from crenel.policy.sensitive import Sensitive
+from crenel.policy.sharding.tree_schedule import TreeSchedule
 
-#: How often locality halves the domain of each quasi-identifier.
-_LEVELS = 8
 _UNDECLARED = Sensitive()
 
 
@@ -32,29 +31,28 @@ class ShardRouter:
 
     Args:
         policy: The number of shards, and the rule.
-        secret: Keys the hashes of columns. The hash of a person has a key of its own. `locality` needs none: it cuts
-            the declared domains into equal parts.
+        secret: Keys the hashes of columns. The hash of a person has a key of its own. A tree needs none.
     """
 
     def __init__(self, policy: Policy, secret: bytes) -> None:
-        self._shards = policy.shards
+        self._shards = policy.most_shards
         digest = blake2b(secret, digest_size=16, person=b"crenel.shard").digest()
         self._key = np.frombuffer(digest, dtype="<u8").astype(np.uint64)
         self._by = policy.shard_by
         #: The columns that decide, if the rule is by columns.
         self._fields = policy.shard_by if isinstance(policy.shard_by, tuple) else ()
-        widest = [qi.geometry.widest() for qi in policy.quasi_identifiers.values()]
-        self._lo = np.array([lo for lo, _ in widest])
-        self._hi = np.array([hi for _, hi in widest])
 
     def shards(self, rows: Rows, columns: Mapping[str, Any], kept: NDArray[np.int64]) -> NDArray[np.int64]:
         """Find the shard of each row; `columns` are those of the input, of which the places `kept` became rows."""
-        if self._shards == 1:
+        # The tree of LOCALITY is learned from these rows, and DEAL assigns them.
+        if self._shards == 1 or self._by is ShardBy.LOCALITY:
             return np.zeros(len(rows), dtype=np.int64)
         if self._by is ShardBy.PERSON:
             return self._spread(rows.person)
-        if self._by is ShardBy.LOCALITY:
-            return self._near(rows.qi)
+        if isinstance(self._by, ShardTree):
+            return self._by.find(rows.qi)
+        if isinstance(self._by, TreeSchedule):
+            return self._by.find(rows.qi, rows.time)
         mixed = np.zeros(len(rows), dtype=np.int64)
         for name in self._fields:
             if name in columns:
@@ -65,22 +63,3 @@ class ShardRouter:
         # The high bits of a product are mixed best.
         mixed = hashes.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         return ((mixed >> np.uint64(33)) % np.uint64(self._shards)).astype(np.int64)
-
-    def _near(self, qi: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Cut a Z-order curve through the space into equal parts; the first quasi-identifier has the first bit.
-
-        A missing coordinate counts as the start of its domain: rows that lack the same ones stay near each other.
-        """
-        width = np.where(self._hi > self._lo, self._hi - self._lo, 1.0)
-        cell = np.nan_to_num(np.clip((qi - self._lo) / width, 0.0, 1.0), nan=0.0)
-        place = np.zeros(len(qi))
-        weight = 1.0
-        levels = max(1, min(_LEVELS, 52 // qi.shape[1]))
-        for _ in range(levels):
-            cell = cell * 2.0
-            upper = np.minimum(np.floor(cell), 1.0)
-            cell = cell - upper
-            for d in range(qi.shape[1]):
-                weight /= 2.0
-                place += upper[:, d] * weight
-        return np.minimum(place * self._shards, self._shards - 1).astype(np.int64)

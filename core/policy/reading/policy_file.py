@@ -9,7 +9,10 @@ from crenel.errors import PolicyError
 from crenel.policy.checks import Problems, short
 from crenel.policy.reading.named_files import NotReadable, read_bounded
 
-__all__ = ["read_yaml"]
+__all__ = ["as_yaml", "read_yaml"]
+
+#: Columns at which lines of YAML are broken: as wide as the pages.
+_WIDTH = 118
 
 
 def read_yaml(path: Path, problems: Problems) -> Any:
@@ -43,6 +46,13 @@ def read_yaml(path: Path, problems: Problems) -> Any:
     except (ValueError, RecursionError) as error:  # 2020-02-31
         msg = f"policy: {path.name}: it must be YAML; {error}."
         raise PolicyError(msg) from None
+
+
+def as_yaml(content: dict[str, Any]) -> str:
+    """Write the content of a policy's file, each quasi-identifier on a line of its own where it is short."""
+    import yaml
+
+    return yaml.safe_dump(content, sort_keys=False, default_flow_style=None, allow_unicode=True, width=_WIDTH)
 
 
 def _strict_loader(name: str, problems: Problems) -> Any:

@@ -73,7 +73,7 @@ def contents(packs: Sequence[RowPack]) -> list[Any]:
 
 
 @given(given=elements(), memory=st.sampled_from([1, 500, 5_000]), number=st.sampled_from([None, NUMBER]))
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_runs_lead_to_the_same_packs(
     given: list[bytes], memory: int, number: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

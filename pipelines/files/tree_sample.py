@@ -1,0 +1,30 @@
+"""A first pass over files, for `shard_by: locality`: a sample of rows, from which the tree of shards is learned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from crenel.encoding.encoder import Encoder
+from crenel.encoding.row_sample import RowSample
+from crenel.pipelines.files.readers import Source
+from crenel.policy import Policy
+from crenel.transforms._pack.text_columns import TextColumns, named_columns
+
+__all__ = ["sample_of"]
+
+
+def sample_of(policy: Policy, sources: Sequence[Source]) -> RowSample:
+    """Sample the rows of files that fit the policy. The sample depends on the rows alone, not on files or order.
+
+    Raises:
+        TableError: a file cannot be read.
+    """
+    encoder, text, named = Encoder(policy), TextColumns(policy), named_columns(policy)
+    sample = RowSample()
+    for source in sources:
+        for batch in source.batches():
+            time = np.zeros(batch.num_rows, dtype=np.int64) if policy.event_time is None else None
+            sample.add(encoder.encode(text.arrays(batch, named), time).rows)
+    return sample
