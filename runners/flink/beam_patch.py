@@ -29,6 +29,7 @@ _CLASS = (
 _BEFORE = bytes.fromhex("2a b6000e 120f b6000e 1b")
 #: The first two as four times `nop`.
 _AFTER = bytes.fromhex("00 000000 120f b6000e 1b")
+_ANOTHER = f"{JAR} is not the version that crenel corrects: remove crenel's folder from the cache, and try again."
 
 
 def correct(jar: Path, copy: Path) -> None:
@@ -38,6 +39,8 @@ def correct(jar: Path, copy: Path) -> None:
         RunnerError: the jar is another.
     """
     with zipfile.ZipFile(jar) as before, zipfile.ZipFile(copy, "w", zipfile.ZIP_DEFLATED) as after:
+        if _CLASS not in before.namelist():
+            raise RunnerError(_ANOTHER)
         for entry in before.infolist():
             content = before.read(entry)
             after.writestr(entry, corrected(content) if entry.filename == _CLASS else content)
@@ -50,6 +53,5 @@ def corrected(code: bytes) -> bytes:
         RunnerError: it is another class.
     """
     if code.count(_BEFORE) != 1:
-        msg = f"{JAR} is not the version that crenel corrects: remove crenel's folder from the cache, and try again."
-        raise RunnerError(msg)
+        raise RunnerError(_ANOTHER)
     return code.replace(_BEFORE, _AFTER)

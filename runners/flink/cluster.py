@@ -22,6 +22,8 @@ __all__ = ["SETTINGS", "Cluster", "Rest", "until"]
 SETTINGS: Mapping[str, Any] = {
     "state.backend.type": "rocksdb",
     "execution.checkpointing.incremental": "true",
+    # Each checkpoint uploads RocksDB's manifest whole, and adds to it; see java/crenel/ShortManifest.java.
+    "state.backend.rocksdb.options-factory": "crenel.ShortManifest",
     # Forever: until a lost TaskManager is back, each attempt fails at once because a slot is missing.
     "restart-strategy.type": "exponential-delay",
     "restart-strategy.exponential-delay.initial-backoff": "1 s",
@@ -69,6 +71,8 @@ logger.metrics.name = org.apache.beam.runners.flink.metrics
 logger.metrics.level = ERROR
 """
 
+#: The folder of Flink's extensions: Java sources, each with its class.
+_CLASSES = Path(__file__).parent / "java"
 #: Seconds that a cluster has to start.
 _PATIENCE = 120.0
 
@@ -193,7 +197,7 @@ class Cluster:
         command = [
             *(requirements.java(), *flags, "-XX:+UseSerialGC", *_JAVA, f"-Dlog4j.configurationFile=file:{logging}"),
             *str(self._given.get("env.java.opts.all", "")).split(),
-            *(f"-Djava.io.tmpdir={self.folder / 'tmp'}", "-cp", f"{distribution.libraries()}/*", main),
+            *(f"-Djava.io.tmpdir={self.folder / 'tmp'}", "-cp", f"{distribution.libraries()}/*:{_CLASSES}", main),
             *(("--configDir", str(self.folder / "conf")) if arguments is None else arguments),
         ]
         return Process(command, self.logs / f"{name}.log")

@@ -1,4 +1,4 @@
-"""The cache of downloads. A download that was interrupted is never used."""
+"""The cache of downloads, and how Maven fills it. A download that was interrupted is never used."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ import fcntl
 import hashlib
 import os
 import shutil
+import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["digest", "kept", "sha256"]
+__all__ = ["copy_jars", "digest", "kept", "sha256"]
+
+#: The goal of Maven that copies the jars that a project depends on.
+_COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
 
 
 def root() -> Path:
@@ -38,6 +42,20 @@ def kept(name: str, make: Callable[[Path], None]) -> Path:
     return place
 
 
+def copy_jars(maven: str, names: Iterable[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Let Maven copy jars into a folder, without the jars that they depend on.
+
+    Args:
+        maven: The path of Maven.
+        names: The jars, as `GROUP:ARTIFACT:VERSION`.
+        folder: The folder.
+    """
+    with tempfile.TemporaryDirectory() as project:
+        (Path(project) / "pom.xml").write_text(_pom(names), "utf-8")
+        command = [maven, "-B", "-q", _COPY, f"-DoutputDirectory={folder}", "-DincludeScope=runtime"]
+        return subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
+
+
 def sha256(path: Path) -> str:
     """The checksum of a file."""
     digest = hashlib.sha256()
@@ -58,3 +76,16 @@ def _alone(path: Path) -> Iterator[None]:
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def _pom(names: Iterable[str]) -> str:
+    """A project that depends on these jars (`GROUP:ARTIFACT:VERSION`), without their own dependencies."""
+    one = (
+        "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version><exclusions><exclusion>"
+        "<groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions></dependency>"
+    )
+    listed = "\n".join(one.format(*name.split(":")) for name in names)
+    return (
+        '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion><groupId>crenel</groupId>'
+        f"<artifactId>job-server</artifactId><version>1</version><dependencies>\n{listed}\n</dependencies></project>\n"
+    )

@@ -45,7 +45,7 @@ def check(flags: Sequence[str]) -> None:
     said = PipelineOptions(list(flags)).view_as(FlinkRunnerOptions)
     requirements.java()
     if said.flink_job_server_jar is None:
-        job_server.jars()
+        job_server.fetch()
     if said.flink_master in _OWN:
         distribution.libraries()
         _check_boot(flags)
@@ -84,10 +84,12 @@ def launch(job: Job) -> int:
                 rest = run.cluster.rest
             else:
                 rest = Rest(said.flink_master)
-            endpoint = ends.enter_context(JobServer(rest.master, run.folder, said.flink_job_server_jar, distinct=True))
+            server = JobServer(rest.master, run.folder, said.flink_job_server_jar, distinct=True)
+            endpoint = ends.enter_context(server)
         except RunnerError:
             run.is_kept = True
             raise
+        job.say(server.said)
         name, given = _named(_without_master(job.flags))
         flags = options.flags(endpoint, parallelism=workers, logs=run.logs, given=given, method=job.method)
         pipeline = beam.Pipeline(options=PipelineOptions(flags))

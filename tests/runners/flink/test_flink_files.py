@@ -25,6 +25,7 @@ publish: [number]
 k: 5
 delay: 20m
 shards: 4
+shard_by: locality
 seed: 7
 """
 
@@ -41,6 +42,8 @@ def test_files_are_anonymized_as_on_the_local_runner(flink: Flink, tmp_path: Pat
         arguments = ["run", str(tmp_path / "policy.yaml"), "--input", str(tmp_path / "in-*.csv"), *named]
         assert main([*arguments, "--runner", *runner]) == 0
         outputs[runner[0]] = {name: path.read_bytes() for name, path in files.items()}
+    shards = {line.split(b",")[0] for line in outputs["local"]["releases"].splitlines()[1:]}
+    assert len(shards) == 4  # the leaves of one tree
     # The file of releases has the shard, kind, size and moment of each release, so these are equal too.
     assert outputs["flink"] == outputs["local"]
     assert outputs["flink"]["releases"].count(b"\n") > 100
