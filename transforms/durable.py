@@ -9,13 +9,17 @@ then, also those after the checkpoint's barrier: so one finalization proves noth
 first one was confirmed is confirmed by a later checkpoint, whose barrier came after everything that was written before
 the first. See `CONFIRMATIONS`.
 
+A sink that can remember what it has written, as Kafka's transactions can, may ask for whole packs. Each then has its
+number in the history of its key, and a digest of the history up to it: a pack that comes again is recognized, and so is
+a history that was gone back in.
+
 What waits is sealed: a pack when it is gathered, and its number when it is written. It is opened only if it is as it
 was, under its own key, and if no other is missing.
 """
 
 from __future__ import annotations
 
-import random
+import hashlib
 import secrets
 import struct
 import threading
@@ -45,13 +49,19 @@ from crenel.policy.secret import Secret
 from crenel.seal import TAG, Seal, compare
 from crenel.transforms._hold.local_runners import is_local
 from crenel.transforms._pack.element_coders import CarriedCoder, unpickles
+from crenel.transforms._publish.random_order import shuffled
 
-__all__ = ["CONFIRMATIONS", "Durable"]
+__all__ = ["CONFIRMATIONS", "UNNUMBERED", "Durable", "WholePack"]
 
 #: Confirmations, each by another checkpoint, that an element waits for. The first may come from a checkpoint whose
 #: barrier came before the element. The second comes from one whose barrier came after the first confirmation, unless
 #: this took longer than until the next barrier to arrive; the third, unless it took a whole checkpoint longer.
 CONFIRMATIONS = 3
+
+#: A whole pack: its key, its number there, the digest of all packs of the key up to it, and its elements.
+WholePack = tuple[int, int, bytes, Iterable[Any]]
+#: The number of a whole pack that no checkpoint has: at the end of time, all packs are emitted.
+UNNUMBERED = -1
 
 _SENT, _PROBES = "sent", "probes"
 #: What is sealed: a pack, the number that it has in the bag, and the token.
@@ -67,8 +77,10 @@ _PATIENCE = 60.0
 _GLOBAL = (GlobalWindow(),)
 #: The token of a ledger that is being changed: no state has it.
 _OPEN = b""
-#: A token: random bytes, and the numbers of the first pack that waits and of the next one.
-_TOKEN = struct.Struct(">8sQQ")
+#: A token: random bytes, the numbers of the first pack that waits and of the next one, and the digest of the packs
+#: before the first.
+_TOKEN = struct.Struct(">8sQQ16s")
+_NO_PACKS = bytes(16)
 
 
 class Durable(beam.PTransform):
@@ -91,6 +103,9 @@ class Durable(beam.PTransform):
         period: Seconds between two checks of what was confirmed, while elements wait.
         policy: Names the secret that what waits is sealed with. Without one, a key is drawn and stored beside what
             waits: damage is then found, but not a forger.
+        lists: Whether elements are lists. Their items wait and are mixed, and are emitted in other lists.
+        whole: Whether packs are emitted whole, as `WholePack`; not on local runners, where there are no packs. The
+            packs of a key that become durable together come in one bundle.
     """
 
     def __init__(
@@ -100,16 +115,22 @@ class Durable(beam.PTransform):
         confirmations: int = CONFIRMATIONS,
         period: float = 1.0,
         policy: Policy | None = None,
+        lists: bool = False,
+        whole: bool = False,
     ) -> None:
         super().__init__()
         self._keys = keys
         self._confirmations = confirmations
         self._period = period
         self._policy = policy
+        self._lists = lists
+        self._whole = whole
 
     def expand(self, elements: pvalue.PCollection) -> pvalue.PCollection:
         """Gather elements, keep them, emit them."""
-        coder = coders.get_coder(elements.element_type or Any)
+        kind = elements.element_type
+        item = (kind.inner_type if self._lists else kind) or Any
+        coder = coders.get_coder(item)
         coder = IterableCoder(CarriedCoder() if unpickles(coder) else coder)
         # Local runners replay nothing, and leave timers of processing time pending at the end.
         is_here = is_local(elements.pipeline)
@@ -120,16 +141,22 @@ class Durable(beam.PTransform):
         if is_here:
             return everywhere
         secret = _drawn() if self._policy is None else Secret.of(self._policy, is_here=False)
-        packs = everywhere | "Gather" >> beam.ParDo(Gather(coder, self._keys, secret))
+        packs = everywhere | "Gather" >> beam.ParDo(Gather(coder, self._keys, secret, lists=self._lists))
         packs.element_type = typehints.Tuple[int, bytes]
-        outbox = beam.ParDo(Outbox(uuid.uuid4().hex, self._confirmations, self._period, secret=secret))
+        outbox = beam.ParDo(
+            Outbox(uuid.uuid4().hex, self._confirmations, self._period, secret=secret, whole=self._whole)
+        )
         outbox.label = "ParDo"
         kept = packs | "Outbox" >> outbox.with_outputs(_PROBES, main=_SENT)
         kept[_PROBES].element_type = typehints.Tuple[str, int, str, int]
-        kept[_SENT].element_type = bytes
+        kept[_SENT].element_type = typehints.Tuple[int, int, bytes, bytes] if self._whole else bytes
         nothing = kept[_PROBES] | "Probe" >> beam.ParDo(Probe())
         nothing.element_type = bytes
-        sent = kept[_SENT] | "Open" >> beam.ParDo(Open(coder, secret))
+        if self._whole:
+            whole = kept[_SENT] | "Open" >> beam.ParDo(OpenWhole(coder, secret))
+            whole.element_type = typehints.Tuple[int, int, bytes, typehints.Iterable[item]]
+            return whole
+        sent = kept[_SENT] | "Open" >> beam.ParDo(Open(coder, secret, lists=self._lists))
         sent.element_type = elements.element_type
         return sent
 
@@ -147,12 +174,14 @@ class Gather(beam.DoFn):
         coder: Writes lists of elements.
         keys: The number of keys.
         secret: Keys the seal of packs; by default one is drawn.
+        lists: Whether elements are lists, whose items are packed.
     """
 
-    def __init__(self, coder: Coder, keys: int, secret: Secret | None = None) -> None:
+    def __init__(self, coder: Coder, keys: int, secret: Secret | None = None, *, lists: bool = False) -> None:
         self._coder = coder
         self._keys = keys
         self._secret = secret or _drawn()
+        self._lists = lists
 
     def setup(self) -> None:
         """Prepare what does not travel."""
@@ -165,21 +194,21 @@ class Gather(beam.DoFn):
 
     def process(self, element: Any, value: Any = beam.DoFn.WindowedValueParam) -> Iterator[Any] | None:
         """Keep an element until its pack is full."""
-        self._elements.append(element)
+        self._elements.extend(element if self._lists else (element,))
         self._latest = max(self._latest, value.timestamp_micros)
         return self.finish_bundle() if len(self._elements) >= _MOST else None
 
     def finish_bundle(self) -> Iterator[Any]:
-        """Emit the pack."""
-        if self._elements:
-            random.SystemRandom().shuffle(self._elements)
-            pack = self._seal.close(_PACK, self._encoded())
+        """Emit the pack, or several if there are that many elements."""
+        elements = shuffled(self._elements)
+        for start in range(0, len(elements), _MOST):
+            pack = self._seal.close(_PACK, self._encoded(elements[start : start + _MOST]))
             yield windowed_value.create((secrets.randbelow(self._keys), pack), self._latest, _GLOBAL)
-            self.start_bundle()
+        self.start_bundle()
 
-    def _encoded(self) -> bytes:
+    def _encoded(self, elements: list[Any]) -> bytes:
         try:
-            data: bytes = self._coder.encode(self._elements)
+            data: bytes = self._coder.encode(elements)
         except Rejected as rejected:
             message = f"Durable: an element holds a {rejected.reason}. Give elements a type that has a coder."
             raise TypeError(message) from None
@@ -192,11 +221,13 @@ class Open(beam.DoFn):
     Args:
         coder: Reads lists of elements.
         secret: The one that packs were sealed with; by default one is drawn, which opens what carries its own key.
+        lists: Whether elements are lists: a pack is then emitted as one.
     """
 
-    def __init__(self, coder: Coder, secret: Secret | None = None) -> None:
+    def __init__(self, coder: Coder, secret: Secret | None = None, *, lists: bool = False) -> None:
         self._coder = coder
         self._secret = secret or _drawn()
+        self._lists = lists
 
     def setup(self) -> None:
         """Prepare what does not travel."""
@@ -205,7 +236,16 @@ class Open(beam.DoFn):
     def process(self, pack: bytes) -> Iterable[Any]:
         """Open a pack, if it is as it was gathered."""
         elements: Iterable[Any] = self._coder.decode(self._seal.open(_PACK, pack))
-        return elements
+        return [list(elements)] if self._lists else elements
+
+
+class OpenWhole(Open):
+    """Emits packs with their elements, and with their place in the history of their key."""
+
+    def process(self, pack: Any) -> Iterable[WholePack]:
+        """Open a pack, if it is as it was gathered."""
+        key, number, history, sealed = pack
+        return [(key, number, history, list(super().process(sealed)))]
 
 
 @dataclass(eq=False)
@@ -217,6 +257,8 @@ class Ledger:
     next: int
     #: The seal of the state.
     seal: Seal
+    #: The digest of the packs before the first.
+    history: bytes = _NO_PACKS
     #: The token in the state, if nobody else has changed that. A bundle that fails leaves `_OPEN`, which fits no state.
     token: bytes = _OPEN
     #: Tells this ledger from others of the same key.
@@ -313,6 +355,8 @@ class Outbox(beam.DoFn):
         period: Seconds between two checks.
         clock: Tells the time, in seconds.
         secret: Keys the seal of the state; by default one is drawn.
+        whole: Whether packs are emitted with their place in the history of their key. Then the state of a key keeps its
+            number and digest when nothing waits.
     """
 
     WAITING = BagStateSpec("waiting", BytesCoder())
@@ -327,7 +371,10 @@ class Outbox(beam.DoFn):
         period: float,
         clock: Callable[[], float] = time.time,
         secret: Secret | None = None,
+        *,
+        whole: bool = False,
     ) -> None:
+        self._whole = whole
         self._uid = uid
         self._confirmations = confirmations
         self._period = period
@@ -348,10 +395,10 @@ class Outbox(beam.DoFn):
     ) -> Iterator[Any]:
         """Keep a pack."""
         key, pack = element
-        if token.read() is None:  # the first pack since the key was empty
+        ledger = self._ledger(key, waiting, token)
+        if ledger.first == ledger.next:  # the first pack since the key was empty
             look.set(self._next_look())
             end.set(GlobalWindow().max_timestamp())
-        ledger = self._ledger(key, waiting, token)
         waiting.add(self._head(key, ledger.seal, ledger.write(), pack) + pack)
         self._turn(key, ledger, token)
         yield from self._probe(key, ledger)
@@ -369,9 +416,8 @@ class Outbox(beam.DoFn):
         below = ledger.durable(self._confirmations)
         if below:
             yield from self._emit(key, ledger, waiting, below)
-        if below == ledger.next:
-            token.clear()
-            LEDGERS.forget((self._uid, key))
+        if ledger.first == ledger.next:
+            self._rest(key, ledger, token)
             return
         look.set(self._next_look())
         self._turn(key, ledger, token)
@@ -386,16 +432,27 @@ class Outbox(beam.DoFn):
     ) -> Iterator[Any]:
         """Emit everything: at the end of time, timers of processing time fire no more (Flink)."""
         ledger = self._ledger(key, waiting, token)
-        yield from self._emit(key, ledger, waiting, ledger.next)
+        for pack in self._emit(key, ledger, waiting, ledger.next):
+            yield (key, UNNUMBERED, b"", pack[-1]) if self._whole else pack
         token.clear()
         LEDGERS.forget((self._uid, key))
 
-    def _emit(self, key: int, ledger: Ledger, waiting: Any, below: int) -> Iterator[bytes]:
+    def _rest(self, key: int, ledger: Ledger, token: Any) -> None:
+        """Leave a key in which nothing waits."""
+        if self._whole:
+            self._turn(key, ledger, token)
+        else:
+            token.clear()
+            LEDGERS.forget((self._uid, key))
+
+    def _emit(self, key: int, ledger: Ledger, waiting: Any, below: int) -> Iterator[Any]:
         entries = self._entries(key, ledger, waiting)
         waiting.clear()
         for number, entry in enumerate(entries, ledger.first):
             if number < below:
-                yield entry[_HEAD:]
+                pack = entry[_HEAD:]
+                ledger.history = self._continued(ledger.history, pack)
+                yield (key, number, ledger.history, pack) if self._whole else pack
             else:
                 waiting.add(entry)
         ledger.first = below
@@ -404,12 +461,12 @@ class Outbox(beam.DoFn):
         stored = token.read()
 
         def new() -> Ledger:
-            first = after = 0
+            first, after, history = 0, 0, _NO_PACKS
             seal = self._seal
             if stored is not None:
                 seal = seal.of(stored)
-                _, first, after = _TOKEN.unpack(seal.open(_STATE, stored, b"%d" % key))
-            ledger = Ledger(first, after, seal)
+                _, first, after, history = _TOKEN.unpack(seal.open(_STATE, stored, b"%d" % key))
+            ledger = Ledger(first, after, seal, history)
             self._entries(key, ledger, waiting)
             return ledger
 
@@ -432,9 +489,14 @@ class Outbox(beam.DoFn):
         own = pack[: self._seal.of(pack).size]
         return _NUMBER.pack(number) + seal.mark(_ENTRY, b"%d" % key, _NUMBER.pack(number), own)
 
+    def _continued(self, history: bytes, pack: bytes) -> bytes:
+        """The digest of a history and one more pack."""
+        own = pack[: self._seal.of(pack).size]
+        return hashlib.blake2b(own, digest_size=len(history), key=history).digest()
+
     def _turn(self, key: int, ledger: Ledger, token: Any) -> None:
         """Write a new token, so that a ledger that does not fit the state is noticed."""
-        body = _TOKEN.pack(secrets.token_bytes(8), ledger.first, ledger.next)
+        body = _TOKEN.pack(secrets.token_bytes(8), ledger.first, ledger.next, ledger.history)
         ledger.token = ledger.seal.close(_STATE, body, b"%d" % key)
         token.write(ledger.token)
 

@@ -14,7 +14,19 @@ from crenel.pipelines.command_errors import CommandError
 from crenel.pipelines.kafka.broker_errors import is_unknown_topic, refusal
 from crenel.pipelines.kafka.topics import Topic
 
-__all__ = ["ANSWER", "Described", "Silent", "bounds", "consumer", "described", "exists", "producer", "shared_producer"]
+__all__ = [
+    "ANSWER",
+    "Described",
+    "Silent",
+    "bounds",
+    "consumer",
+    "described",
+    "exists",
+    "producer",
+    "shared_admin",
+    "shared_producer",
+    "transactional_clients",
+]
 
 #: Seconds that a broker has to answer the first requests.
 ANSWER = 15.0
@@ -48,15 +60,22 @@ def _library() -> Any:
     return confluent_kafka
 
 
-def consumer(topic: Topic) -> Any:
-    """A client that reads. The reader keeps its position; offsets committed to Kafka are not used."""
+def consumer(topic: Topic, partition: int | None = None) -> Any:
+    """A client that reads. The reader keeps its position; offsets committed to Kafka are not used.
+
+    Args:
+        topic: The topic.
+        partition: The partition that is read, which is part of the name by which the broker knows the client.
+    """
+    name = f"crenel-read-{topic.name}"
     return _library().Consumer(
         {
+            "client.id": name if partition is None else f"{name}-{partition}",
             "isolation.level": "read_committed",
             "queued.max.messages.kbytes": _FETCHED,
             **topic.client_options(),
             "bootstrap.servers": topic.servers,
-            "group.id": "crenel",
+            "group.id": topic.group or "crenel",
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             # Fail if records were deleted before they were read.
@@ -75,9 +94,26 @@ def producer(topic: Topic, heard: list[str] | None = None) -> Any:
         heard: Collects what the client says about its connections, when it is polled.
     """
     own: dict[str, Any] = {"bootstrap.servers": topic.servers, "enable.idempotence": True}
+    # To be told of each record that arrived would cost as much as to send it.
+    own["delivery.report.only.error"] = True
     if heard is not None:
         own["error_cb"] = lambda error: heard.append(error.str())
-    return _library().Producer({"linger.ms": "20", **topic.client_options(), **own}, logger=_LOGGER)
+    usual = {"client.id": f"crenel-write-{topic.name}", "linger.ms": "20"}
+    return _library().Producer({**usual, **topic.client_options(), **own}, logger=_LOGGER)
+
+
+def transactional_clients(topic: Topic, name: str) -> tuple[Any, Any]:
+    """A producer for transactions, and a consumer of the group that they commit to; both have this name.
+
+    The consumer waits for offsets of transactions that are being committed (`read_committed`).
+    """
+    kafka = _library()
+    usual = {"client.id": name, **topic.client_options(), "bootstrap.servers": topic.servers}
+    reader = {"group.id": name, "enable.auto.commit": False, "isolation.level": "read_committed"}
+    return (
+        kafka.Producer({"linger.ms": "20", **usual, "transactional.id": name}, logger=_LOGGER),
+        kafka.Consumer({**usual, **reader}, logger=_LOGGER),
+    )
 
 
 class _Shared:
@@ -104,10 +140,12 @@ def shared_producer(topic: Topic) -> Any:
     return _SHARED.get("producer", topic, lambda: producer(topic))
 
 
-def _admin(topic: Topic) -> Any:
+def shared_admin(topic: Topic) -> Any:
+    """The process's client that asks about the topics and groups of a topic's cluster."""
     from confluent_kafka.admin import AdminClient
 
-    settings: dict[str, Any] = {**topic.client_options(), "bootstrap.servers": topic.servers}
+    own = {"bootstrap.servers": topic.servers}
+    settings: dict[str, Any] = {"client.id": f"crenel-admin-{topic.name}", **topic.client_options(), **own}
     return _SHARED.get("admin", topic, lambda: AdminClient(settings, logger=_LOGGER))
 
 
@@ -118,7 +156,7 @@ def described(topic: Topic, seconds: float) -> Described | None:
         Silent: it does not answer in time, or answers something else.
     """
     kafka = _library()
-    asked = _admin(topic).describe_topics(kafka.TopicCollection([topic.name]), request_timeout=seconds)
+    asked = shared_admin(topic).describe_topics(kafka.TopicCollection([topic.name]), request_timeout=seconds)
     try:
         found = asked[topic.name].result(2 * seconds)
     except NotInTime:

@@ -5,35 +5,38 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, cast
 
-from crenel.errors import Rejected
+import numpy as np
+
 from crenel.pipelines.kafka.broker_errors import InputLost, is_unknown_topic, refusal
 from crenel.pipelines.kafka.clients import consumer
 from crenel.pipelines.kafka.messages.output_fit import OutputFit
 from crenel.pipelines.kafka.messages.owner_text import shortened, value_as_text
-from crenel.pipelines.kafka.messages.values import Unreadable, values
+from crenel.pipelines.kafka.messages.value_formats import reading
+from crenel.pipelines.kafka.messages.values import Unavailable, Unreadable
+from crenel.pipelines.kafka.partition_ranges import FOREVER
 from crenel.pipelines.kafka.steady_time import SteadyTime
-from crenel.pipelines.kafka.topics import Topic
+from crenel.pipelines.kafka.topics import HEADER_COLUMN, Topic
 from crenel.policy import Policy, columns
 from crenel.runners import JobFailed
 from crenel.transforms._pack.pack_step import as_text
-from crenel.transforms._publish.timestamps import clamped
+from crenel.transforms._pack.row_batch import RowBatch
+from crenel.transforms._pack.text_columns import named_columns
+from crenel.transforms._publish.timestamps import RANGE, clamped
 
-__all__ = ["PartitionReader", "Refused", "Row"]
+__all__ = ["PartitionReader", "Read", "Refused"]
+
+_Item = TypeVar("_Item")
 
 #: The most records of one read, and the seconds to wait for them.
 _MOST, _WAIT = 2_000, 0.2
+#: Why a record without a value is no row.
+_NO_VALUE = "no value"
 #: Seconds between two requests to the broker whether a partition is silent, and for each answer.
 _ASK = 1.0
-
-
-@dataclass(slots=True, repr=False)
-class Row:
-    """A row, and its event time in microseconds."""
-
-    row: dict[str, Any]
-    time: int
+#: Seconds between two times that the position of a partition is told, while there is more to read.
+_TELL = 1.0
 
 
 @dataclass(slots=True, repr=False)
@@ -42,6 +45,14 @@ class Refused:
 
     record: dict[str, str]
     time: int
+
+
+@dataclass(slots=True, repr=False)
+class Read:
+    """What was read: rows with their event times, and messages that are none."""
+
+    rows: RowBatch
+    refused: list[Refused]
 
 
 class PartitionReader:
@@ -74,15 +85,24 @@ class PartitionReader:
         self._clock = clock
         #: The offset of the next record.
         self.position = position
+        #: The position that was last told to those who watch, and when.
+        self._told: int | None = None
+        self._told_at = 0.0
         self._time = SteadyTime(policy.most_ahead, clock)
         #: Since when there has been nothing more to read, when the broker was last asked whether that is still so, and
         #: when it last said so.
         self._end_since: float | None = None
         self._asked = 0.0
         self._silent: float | None = None
-        self._values = values(topic)
+        #: The columns that are headers, and the names of these.
+        self._headers = {
+            name: name.removeprefix(HEADER_COLUMN) for name in named_columns(policy) if name.startswith(HEADER_COLUMN)
+        }
+        self._values = reading(topic)
+        #: Messages that were fetched and cannot be read for now.
+        self._waiting: list[Any] = []
         self._place = confluent_kafka.TopicPartition(topic.name, partition, position)
-        self._consumer = consumer(topic)
+        self._consumer = consumer(topic, partition)
         self._consumer.assign([self._place])
 
     @property
@@ -96,14 +116,26 @@ class PartitionReader:
         _, end = self._consumer.get_watermark_offsets(self._place, cached=True)
         return max(int(end) - self.position, 0)
 
+    def has_news(self) -> bool:
+        """Whether those who watch should be told the position: once a second, and always at the end.
+
+        A new reader always has news, so that a partition without records has a lag too.
+        """
+        now = self._clock()
+        if self._told == self.position or not (self.is_at_end or now - self._told_at >= _TELL):
+            return False
+        self._told, self._told_at = self.position, now
+        return True
+
     def close(self) -> None:
         """Close the connection."""
         self._consumer.close()
 
-    def read(self, wait: float | None = None) -> list[tuple[int, Row | Refused]]:
-        """Read some records: the offset and the content of each.
+    def read(self, stop: int = FOREVER, wait: float | None = None) -> Read:
+        """Read some records.
 
         Args:
+            stop: The offset of the first record that is not to be read any more.
             wait: Seconds to wait for records. By default some time, or none if the end was reached before.
 
         Raises:
@@ -112,16 +144,26 @@ class PartitionReader:
         """
         if wait is None:
             wait = 0.0 if self.is_at_end else _WAIT
-        read: list[tuple[int, Row | Refused]] = []
-        for message in self._consumer.consume(_MOST, wait):
+        fetched = self._waiting or self._consumer.consume(_MOST, wait)
+        messages = [message for message in fetched if message.error() is None and message.offset() < stop]
+        values = [message.value() for message in messages]
+        try:
+            contents = self._contents(values)
+        except Unavailable:
+            # The partition stays where it is. It is not at its end, so it holds event time back as well.
+            self._waiting = fetched
+            self._end_since = self._silent = None
+            time.sleep(_WAIT)
+            return Read(RowBatch([], []), [])
+        self._waiting = []
+        for message in fetched:
             error = message.error()
             if error is not None:
                 self._check(message, error)
                 continue
-            self.position = message.offset() + 1
+            self.position = max(self.position, message.offset() + 1)
             self._end_since = self._silent = None
-            read.append((message.offset(), self._open(message)))
-        return read
+        return self._opened(messages, values, contents)
 
     def _check(self, message: Any, error: Any) -> None:
         codes = self._kafka.KafkaError
@@ -144,24 +186,65 @@ class PartitionReader:
             raise JobFailed(refusal(self._topic, error))
         # The client retries after all other errors.
 
-    def _open(self, message: Any) -> Row | Refused:
-        value = message.value()
-        try:
-            if value is None:
-                msg = "no value"
-                raise Unreadable(msg)
-            row = self._values.read(value)
-        except Unreadable as why:
-            return Refused({"row": value_as_text(value), "field": "", "reason": str(why)}, self._sent(message))
-        try:
-            at = self._event_time(row, message)
-        except Rejected:  # the step that encodes rows will reject it; it moves no clock
-            return Row(row, self._sent(message))
-        misfit = None if self._fit is None else self._fit.problem(row, len(value))
-        if misfit is not None:
-            return Refused({"row": shortened(as_text(row)), "field": misfit[0], "reason": misfit[1]}, at)
-        self._time.see(at)
-        return Row(row, at)
+    def _opened(self, messages: list[Any], values: list[Any], contents: list[dict[str, Any] | Unreadable]) -> Read:
+        """Tell rows from messages that are none."""
+        if not messages:
+            return Read(RowBatch([], []), [])
+        refused: list[Refused] = []
+        if set(map(type, contents)) != {dict}:
+            refused = [
+                Refused({"row": value_as_text(value), "field": "", "reason": str(why)}, self._sent(message))
+                for why, value, message in zip(contents, values, messages, strict=True)
+                if isinstance(why, Unreadable)
+            ]
+            kept = [place for place, content in enumerate(contents) if not isinstance(content, Unreadable)]
+            contents, values, messages = _at(kept, contents), _at(kept, values), _at(kept, messages)
+        rows = cast("list[dict[str, Any]]", contents)
+        if self._headers:
+            for row, message in zip(rows, messages, strict=True):
+                self._add_headers(row, message)
+        times, timeless = self._event_times(rows, messages)
+        misfits = {} if self._fit is None else self._fit.problems(rows, list(map(len, values)))
+        # The step that encodes rows will reject those without a time, for that.
+        misfits = {place: why for place, why in misfits.items() if place not in timeless}
+        if timeless or misfits:
+            kept = [place for place in range(len(rows)) if place not in misfits]
+            self._time.see_all([times[place] for place in kept if place not in timeless])
+            for place, (field, reason) in misfits.items():
+                record = {"row": shortened(as_text(rows[place])), "field": field, "reason": reason}
+                refused.append(Refused(record, times[place]))
+            return Read(RowBatch(_at(kept, rows), _at(kept, times)), refused)
+        self._time.see_all(times)
+        return Read(RowBatch(rows, times), refused)
+
+    def _contents(self, values: list[bytes | None]) -> list[dict[str, Any] | Unreadable]:
+        """The row of each value, or why it is none."""
+        if None not in values:
+            return self._values.read_many(cast("list[bytes]", values))
+        read = iter(self._values.read_many(value for value in values if value is not None))
+        return [Unreadable(_NO_VALUE) if value is None else next(read) for value in values]
+
+    def _add_headers(self, row: dict[str, Any], message: Any) -> None:
+        """Add the headers that the policy names as columns: of several of one name the last, None if there is none."""
+        found = dict(message.headers() or ())
+        for column, name in self._headers.items():
+            row[column] = _as_text(found.get(name))
+
+    def _event_times(self, rows: list[dict[str, Any]], messages: list[Any]) -> tuple[list[int], set[int]]:
+        """The time of each row, and the places of rows that have none: they get the message's, and move no clock."""
+        name = self._policy.event_time
+        if name is None:
+            return [self._sent(message) for message in messages], set()
+        if not rows:
+            return [], set()
+        found, reasons = columns.moments([row.get(name) for row in rows])
+        times: list[int] = np.clip(np.nan_to_num(found), *RANGE).astype(np.int64).tolist()
+        if reasons is None:
+            return times, set()
+        timeless = set(np.flatnonzero(reasons != None).tolist())  # noqa: E711 - elementwise
+        for place in timeless:
+            times[place] = self._sent(messages[place])
+        return times, timeless
 
     def _sent(self, message: Any) -> int:
         """The time of the message itself."""
@@ -169,11 +252,6 @@ class PartitionReader:
         if kind == self._kafka.TIMESTAMP_NOT_AVAILABLE:
             return self._time.latest or 0
         return clamped(int(millis) * 1000)
-
-    def _event_time(self, row: dict[str, Any], message: Any) -> int:
-        if self._policy.event_time is None:
-            return self._sent(message)
-        return clamped(int(columns.moment(row.get(self._policy.event_time))))
 
     def watermark(self) -> int | None:
         """The event time that no further row is expected to precede, in microseconds; None if nothing is known.
@@ -202,3 +280,15 @@ class PartitionReader:
             return
         if end <= self.position:
             self._silent = now
+
+
+def _as_text(value: bytes | None) -> str | bytes | None:
+    """A header's value: text, if it is UTF-8."""
+    try:
+        return None if value is None else value.decode("utf-8")
+    except UnicodeDecodeError:
+        return value
+
+
+def _at(places: list[int], items: list[_Item]) -> list[_Item]:
+    return [items[place] for place in places]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -46,19 +46,24 @@ class Sender:
         self._refused: list[tuple[Record, Any]] = []
         self._told = {output: partial(_delivered, self._refused, output) for output in self._topics}
 
-    def send(self, record: Record) -> None:
-        """Send a record; it may take a while to arrive."""
-        output, name, value = record
-        client, topic = self._clients[output], self._topics[output].name
-        while True:
-            try:
-                client.produce(topic, value, name, headers=[(HEADER, name)], on_delivery=self._told[output])
-                return
-            except BufferError:  # too many records are on their way
-                client.poll(0.1)
-            except self._error as error:  # the client refuses by itself
-                self._refused.append((record, error.args[0]))
-                return
+    def send(self, records: Sequence[Record]) -> None:
+        """Send records of one output; they may take a while to arrive."""
+        if not records:
+            return
+        output = records[0][0]
+        client, topic, told = self._clients[output], self._topics[output].name, self._told[output]
+        produce = client.produce
+        for record in records:
+            _, name, value = record
+            while True:
+                try:
+                    produce(topic, value, name, on_delivery=told, headers=[(HEADER, name)])
+                except BufferError:  # too many records are on their way
+                    client.poll(0.1)
+                    continue
+                except self._error as error:  # the client refuses by itself
+                    self._refused.append((record, error.args[0]))
+                break
 
     def flush(self) -> list[bytes]:
         """Wait until all records that were sent have arrived.
@@ -82,7 +87,7 @@ class Sender:
         middle = len(refused) // 2
         for half in (refused[:middle], refused[middle:]):
             for record, _ in half:
-                self.send(record)
+                self.send([record])
             dead += self._settled(self._arrived())
         return dead
 

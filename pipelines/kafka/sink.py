@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import apache_beam as beam
-import numpy as np
 from apache_beam.metrics import Metrics
 from apache_beam.pvalue import TaggedOutput
 
@@ -26,21 +26,24 @@ from crenel.pipelines.files.scratch import Scratch
 from crenel.pipelines.kafka import dead_letters
 from crenel.pipelines.kafka.dead_letters import DEAD, DeadLetters
 from crenel.pipelines.kafka.messages.owner_text import shortened
-from crenel.pipelines.kafka.messages.values import JsonValues, Unfit, values
+from crenel.pipelines.kafka.messages.value_formats import writing
+from crenel.pipelines.kafka.messages.values import JsonValues, Unfit
 from crenel.pipelines.kafka.sender import HEADER, Record, Sender
 from crenel.pipelines.kafka.topics import Topic
 from crenel.transforms._pack.pack_step import Rejections, as_text
+from crenel.transforms._pack.row_batch import RowBatch
 from crenel.transforms._publish.emitter import NAMESPACE, PUBLISHED, REJECTED, RELEASES, SUPPRESSED
+from crenel.transforms._publish.random_order import shuffled
 
 __all__ = ["HEADER", "EncodeRows", "Record", "WriteRecords"]
 
-#: Bytes of a name, and names that are drawn at once.
-_NAME, _AT_ONCE = 16, 1024
+#: Bytes of a name.
+_NAME = 16
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class EncodeRows(beam.DoFn):
-    """Makes records of rows. A row that is encoded again after a failure becomes another record.
+    """Makes lists of records of rows. A row that is encoded again after a failure becomes another record.
 
     A published or suppressed row that does not fit the schema of its topic goes to the output `rejected`. Any other
     record that does not fit becomes a dead letter.
@@ -56,36 +59,44 @@ class EncodeRows(beam.DoFn):
 
     def setup(self) -> None:
         """Create what cannot be pickled."""
-        self._names = _names() if isinstance(self._place, Topic) else None
-        self._write = (values(self._place) if isinstance(self._place, Topic) else JsonValues()).write
+        self._values = writing(self._place) if isinstance(self._place, Topic) else JsonValues()
         self._rejections = Rejections(dict)
 
-    def process(self, row: Mapping[str, Any]) -> list[Record | TaggedOutput]:
-        """Encode a row."""
-        if self._output == RELEASES:
-            row = {**row, "moment": _as_datetime(row["moment"])}
-        elif self._output == REJECTED:
-            row = {**row, "row": shortened(row["row"])}
-        try:
-            value = self._write(row)
-        except Unfit as why:
-            return [self._unfit(row, why)]
-        if self._names is None:
-            return [(self._output, b"", value + b"\n")]
-        return [(self._output, next(self._names), value)]
+    def process(self, element: RowBatch | Mapping[str, Any]) -> Iterator[list[Record] | TaggedOutput]:
+        """Encode a row, or the rows of a batch."""
+        rows = self._as_written(element.rows if isinstance(element, RowBatch) else [element])
+        made: Sequence[bytes | Unfit] = self._values.write_many(rows)
+        unfit = []
+        if Unfit in set(map(type, made)):
+            unfit = [(row, why) for row, why in zip(rows, made, strict=True) if isinstance(why, Unfit)]
+            made = [value for value in made if not isinstance(value, Unfit)]
+        records = self._records(cast("Sequence[bytes]", made))
+        for row, why in unfit:
+            if self._output in (PUBLISHED, SUPPRESSED):
+                yield TaggedOutput(REJECTED, self._rejections.record(row, why.field, why.reason, 1))
+            else:
+                records.append(self._dead(row, why))
+        if records:
+            yield records
 
-    def _unfit(self, row: Mapping[str, Any], why: Unfit) -> Record | TaggedOutput:
-        if self._output in (PUBLISHED, SUPPRESSED):
-            return TaggedOutput(REJECTED, self._rejections.record(row, why.field, why.reason, 1))
+    def _as_written(self, rows: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+        if self._output == RELEASES:
+            return [{**row, "moment": _as_datetime(row["moment"])} for row in rows]
+        if self._output == REJECTED:
+            return [{**row, "row": shortened(row["row"])} for row in rows]
+        return rows
+
+    def _records(self, made: Sequence[bytes]) -> list[Record]:
+        output = self._output
+        if not isinstance(self._place, Topic):
+            return [(output, b"", value + b"\n") for value in made]
+        # All names are drawn at once: each call of the system costs a microsecond.
+        drawn = secrets.token_bytes(_NAME * len(made))
+        return [(output, drawn[_NAME * i : _NAME * (i + 1)], value) for i, value in enumerate(made)]
+
+    def _dead(self, row: Mapping[str, Any], why: Unfit) -> Record:
         reason = f"{why.field}: {why.reason}"
         return DEAD, b"", dead_letters.line(self._output, self._place, b"", reason, as_text(row).encode())
-
-
-def _names() -> Iterator[bytes]:
-    """Random names. They are drawn many at a time: each call of the system costs a microsecond."""
-    while True:
-        drawn = secrets.token_bytes(_NAME * _AT_ONCE)
-        yield from (drawn[start : start + _NAME] for start in range(0, len(drawn), _NAME))
 
 
 def _as_datetime(moment: Any) -> datetime | None:
@@ -133,22 +144,26 @@ class WriteRecords(beam.DoFn):
         self._records: list[Record] = []
         self._sender.begin()
 
-    def process(self, record: Record) -> None:
-        """Keep a record until the bundle ends."""
-        self._records.append(record)
+    def process(self, records: list[Record]) -> None:
+        """Keep records until the bundle ends."""
+        self._records += records
 
     def finish_bundle(self) -> None:
         """Write the records, and wait until they have arrived."""
         records = self._records
         if not records:
             return
-        dead = [value for output, _, value in records if output == DEAD]
-        for place in _random_order(len(records)):
-            record = records[place]
-            if record[0] in self._files:
-                self._files[record[0]].write(record[2])
-            elif record[0] != DEAD:
-                self._sender.send(record)
+        dead = []
+        by_output: defaultdict[str, list[Record]] = defaultdict(list)
+        for record in shuffled(records):
+            by_output[record[0]].append(record)
+        for output, some in by_output.items():
+            if output in self._files:
+                self._files[output].writelines(value for _, _, value in some)
+            elif output == DEAD:
+                dead += [value for _, _, value in some]
+            else:
+                self._sender.send(some)
         dead += self._sender.flush()
         for file in self._files.values():
             file.flush()
@@ -167,12 +182,6 @@ class WriteRecords(beam.DoFn):
         """Close the files."""
         for file in self._files.values():
             file.close()
-
-
-def _random_order(count: int) -> list[int]:
-    """The numbers below `count`, shuffled by the system's generator."""
-    drawn = np.frombuffer(secrets.token_bytes(8 * count), dtype=np.uint64)
-    return np.argsort(drawn, kind="stable").tolist()  # type: ignore[no-any-return]
 
 
 def _opened(path: Path, *, private: bool) -> IO[bytes]:

@@ -14,9 +14,10 @@ from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils import windowed_value
 from apache_beam.utils.timestamp import Duration, Timestamp
 
+from crenel.pipelines.kafka.committed_offsets import OFFSETS
 from crenel.pipelines.kafka.messages.output_fit import OutputFit
 from crenel.pipelines.kafka.partition_ranges import FOREVER, Partition, Partitions, Watermarks
-from crenel.pipelines.kafka.partition_reader import PartitionReader, Refused, Row
+from crenel.pipelines.kafka.partition_reader import PartitionReader, Read, Refused
 from crenel.pipelines.kafka.topic_watch import TopicWatch
 from crenel.pipelines.kafka.topics import Topic
 from crenel.policy import Policy
@@ -31,6 +32,8 @@ _REST = 1
 #: The most readers that a process keeps open between bundles.
 _MOST_KEPT = 256
 _WINDOWS = (GlobalWindow(),)
+#: The event time of offsets, which have none.
+_NOW = GlobalWindow().start.micros
 
 
 class _OpenReaders:
@@ -74,9 +77,10 @@ _OPEN = _OpenReaders()
 
 
 class ReadPartition(beam.DoFn):
-    """Reads a partition: rows with their event times.
+    """Reads a partition: rows with their event times, many in one element.
 
-    A message that is no row, and a row that could not be published, go to the output `rejected`.
+    A message that is no row, and a row that could not be published, go to the output `rejected`. How far each partition
+    is read goes to the output `offsets`, if the topic has a group.
 
     Each call ends with a question to the broker: is it still the same topic, and are there more partitions? If the
     topic is another, the bundle fails, and nothing that was read of it goes on.
@@ -131,15 +135,16 @@ class ReadPartition(beam.DoFn):
         watch, until = self._watch_of(element), time.monotonic() + self._seconds
         while readers:
             for number, reader in list(readers.items()):
-                read = self._next(reader, watch)
+                read = self._next(reader, stops[number], watch)
                 # Offsets without a record for readers are claimed, too.
                 behind = min(reader.position, stops[number])
                 if not tracker.try_claim({number: behind}):
                     for taken in readers.values():
                         taken.close()
                     return  # the ranges were split before these records: another call reads them
-                yield from self._emit(read, stops[number])
+                yield from self._emit(read)
                 if behind == stops[number]:
+                    yield from self._tell(number, behind)
                     readers.pop(number).close()
             _advance(watermark, [reader.watermark() for reader in readers.values()])
             if all(reader.is_at_end for reader in readers.values()) or time.monotonic() >= until:
@@ -152,6 +157,8 @@ class ReadPartition(beam.DoFn):
         tracker.try_claim(dict.fromkeys(_added(element, found or 0, stops), 0))
         for number, reader in readers.items():
             Metrics.gauge(NAMESPACE, f"lag {number}").set(reader.lag)
+            if reader.has_news():
+                yield from self._tell(number, reader.position)
             _OPEN.put(self._topic, number, reader)
         at_end = all(reader.is_at_end for reader in readers.values())
         tracker.defer_remainder(Duration(_REST if at_end else 0))
@@ -163,22 +170,23 @@ class ReadPartition(beam.DoFn):
             self._watch = TopicWatch(self._topic, identity)
         return self._watch
 
-    def _next(self, reader: PartitionReader, watch: TopicWatch | None) -> list[tuple[int, Row | Refused]]:
+    def _next(self, reader: PartitionReader, stop: int, watch: TopicWatch | None) -> Read:
         try:
-            return reader.read()
+            return reader.read(stop)
         except JobFailed:
             if watch is not None:
                 watch.look()  # if this is another topic, that is the reason
             raise
 
-    def _emit(self, read: list[tuple[int, Row | Refused]], stop: int) -> Iterator[Any]:
-        for offset, content in read:
-            if offset >= stop:
-                break
-            if isinstance(content, Row):
-                yield windowed_value.create(content.row, content.time, _WINDOWS)
-            else:
-                yield self._reject(content)
+    def _emit(self, read: Read) -> Iterator[Any]:
+        if read.rows:
+            yield windowed_value.create(read.rows, min(read.rows.times), _WINDOWS)
+        yield from map(self._reject, read.refused)
+
+    def _tell(self, number: int, offset: int) -> Iterator[TaggedOutput]:
+        """Tell how far a partition is read."""
+        if self._topic.group:
+            yield TaggedOutput(OFFSETS, windowed_value.create((number, offset), _NOW, _WINDOWS))
 
     def _reject(self, refused: Refused) -> TaggedOutput:
         self._rows.inc()

@@ -7,7 +7,7 @@ only when several rows in a row agree with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 __all__ = ["SteadyTime"]
 
@@ -29,6 +29,18 @@ class SteadyTime:
         #: The latest time; None before it is known.
         self.latest: int | None = None
         self._ahead: list[int] = []
+
+    def see_all(self, times: Sequence[int]) -> None:
+        """Take the event times of rows, in their order."""
+        if not times:
+            return
+        most, latest = self._most_ahead, max(times)
+        is_near = self.latest is not None and not self._ahead and (most is None or latest <= self.latest + most)
+        if self.latest is not None and is_near:  # mostly: nothing that a row does then depends on the rows before it
+            self.latest = max(self.latest, latest)
+            return
+        for time in times:
+            self.see(time)
 
     def see(self, time: int) -> None:
         """Take the event time of a row."""

@@ -1,6 +1,7 @@
 """The job of `crenel run` for topics: rows from Kafka in, anonymized rows out, as they arrive.
 
     Partitions -> Read -> Anonymize -> Encode -> Durable -> Write
+                     `-> Durable -> Commit
 
 It is one pipeline for every runner. On this machine outputs may also be files of JSON lines, and
 the run ends with counts of what became of the rows.
@@ -24,17 +25,22 @@ from crenel.pipelines.command_errors import CommandError
 from crenel.pipelines.files.file_job import Launch, Outcome
 from crenel.pipelines.files.scratch import Scratch
 from crenel.pipelines.kafka import clients
+from crenel.pipelines.kafka.committed_offsets import OFFSETS, CommitOffsets
 from crenel.pipelines.kafka.dead_letters import DEAD
-from crenel.pipelines.kafka.messages.values import derived, values
+from crenel.pipelines.kafka.messages.value_formats import reading, writing
+from crenel.pipelines.kafka.messages.values import derived
 from crenel.pipelines.kafka.partition_ranges import Partition, elements
 from crenel.pipelines.kafka.sink import EncodeRows, WriteRecords
 from crenel.pipelines.kafka.source import ReadPartition
-from crenel.pipelines.kafka.topics import Topic, is_topic
+from crenel.pipelines.kafka.topics import HEADER_COLUMN, Topic, is_topic
+from crenel.pipelines.kafka.transactions import WriteInTransactions
 from crenel.policy import Policy
 from crenel.policy.secret import without_secret
 from crenel.runners import JobFailed
 from crenel.transforms import Counts
 from crenel.transforms._pack.element_coders import RECORD
+from crenel.transforms._pack.row_batch import RowBatch
+from crenel.transforms._pack.text_columns import named_columns
 from crenel.transforms._publish.emitter import PUBLISHED, REJECTED, RELEASES, SUPPRESSED
 from crenel.transforms.anonymize import Anonymize, with_outputs
 from crenel.transforms.durable import Durable
@@ -42,7 +48,8 @@ from crenel.transforms.durable import Durable
 __all__ = ["Request", "build", "run"]
 
 _ROW = RECORD
-_RECORD = typehints.Tuple[str, bytes, bytes]
+#: Rows of many messages in one element, and records of many rows: Beam's cost of an element is a multiple of theirs.
+_ROWS, _RECORDS = RowBatch, typehints.List[typehints.Tuple[str, bytes, bytes]]
 _LINES = (".jsonl", ".ndjson", ".json")
 #: The names of the counts among the notes of a run.
 _COUNTS, _MISFITS = "counts", "misfits"
@@ -82,8 +89,12 @@ class Request:
             msg = f"{source!r}: until=end is for the local runner; on others the last rows would not be durable."
             raise CommandError(msg)
         wanted = {name: _output(url, local=local) for name, url in outputs.items() if url is not None}
+        _check_registries(source, wanted)
         wanted = {name: _with_schema(policy, source, name, place) for name, place in wanted.items()}
         _check_distinct(source, wanted)
+        _check_headers(policy, source, wanted[PUBLISHED])
+        _check_transactions(wanted, local=local)
+        source = _with_group(source, wanted[PUBLISHED])
         # Workers may have another working directory.
         folder = None if dead_letters is None else os.path.abspath(dead_letters)
         return cls(policy=policy, source=source, outputs=wanted, dead_letters=folder)
@@ -105,12 +116,30 @@ def _output(text: str, *, local: bool) -> Topic | Path:
     return path.absolute()
 
 
+def _check_registries(source: Topic, outputs: Mapping[str, Topic | Path]) -> None:
+    """Refuse a registry where no schema could be derived."""
+    for name, place in outputs.items():
+        if not isinstance(place, Topic) or place.registry is None:
+            continue
+        if name != PUBLISHED:
+            msg = f"{place!r}: registry is for --input and --output; the owner's records are JSON, without a schema."
+            raise CommandError(msg)
+        if source.registry is None:
+            msg = (
+                f"{place!r}: registry needs registry= for --input, too: the schema of published rows is derived from "
+                "the schema of the input."
+            )
+            raise CommandError(msg)
+
+
 def _with_schema(policy: Policy, source: Topic, name: str, place: Topic | Path) -> Topic | Path:
     """Derive the schema of an Avro topic whose schema file does not exist, and write the file."""
-    if not isinstance(place, Topic) or place.format != "avro" or place.schema_text is not None:
+    if not isinstance(place, Topic) or place.registry is not None:
         return place
-    if name != PUBLISHED or source.format != "avro":
-        msg = f"{place!r}: there is no {place.schema}. It can be derived only for --output, if --input is Avro too."
+    if place.format != "avro" or place.schema_text is not None:
+        return place
+    if name != PUBLISHED or source.schema_text is None:
+        msg = f"{place!r}: there is no {place.schema}. It can be derived only for --output, if --input has schema= too."
         raise CommandError(msg)
     text = derived(policy, source)
     try:
@@ -118,16 +147,47 @@ def _with_schema(policy: Policy, source: Topic, name: str, place: Topic | Path) 
     except OSError as error:
         msg = f"{place.schema} cannot be written: {os.strerror(error.errno or 5).lower()}."
         raise CommandError(msg) from None
-    if place.encoding == "confluent" and place.schema_id is None:
-        msg = f"{place!r}: {place.schema} was written. Register it, and give its id as schema_id=ID."
-        raise CommandError(msg)
     return replace(place, schema_text=text)
+
+
+def _with_group(source: Topic, published: Topic | Path) -> Topic:
+    """Name the group of a topic after what becomes of it, unless the user names it."""
+    if source.group is not None:
+        return source
+    return replace(source, group=f"crenel-{source.name}-to-{published.name}")
+
+
+def _check_transactions(outputs: Mapping[str, Topic | Path], *, local: bool) -> None:
+    """Require that all outputs can be part of a transaction, if it is asked for."""
+    asked = {name: place for name, place in outputs.items() if isinstance(place, Topic) and place.transactions}
+    published = asked.pop(PUBLISHED, None)
+    for place in asked.values():
+        msg = f"{place!r}: transactions must be asked for with --output; they contain all outputs."
+        raise CommandError(msg)
+    if published is None:
+        return
+    if local:
+        msg = f"{published!r}: transactions are for a runner with checkpoints (--runner flink)."
+        raise CommandError(msg)
+    others = [place for place in outputs.values() if isinstance(place, Topic)]
+    if any((place.servers, place.settings) != (published.servers, published.settings) for place in others):
+        msg = f"{published!r}: transactions must be of one cluster: give all outputs the same brokers and options."
+        raise CommandError(msg)
 
 
 def _check_distinct(source: Topic, outputs: Mapping[str, Topic | Path]) -> None:
     places = [str(place) for place in (source, *outputs.values())]
     if len(set(places)) < len(places):
         msg = "the input and the outputs must be different topics and files."
+        raise CommandError(msg)
+
+
+def _check_headers(policy: Policy, source: Topic, published: Topic | Path) -> None:
+    """Refuse headers where a schema describes the columns: the names of its fields have no colon."""
+    headers = [name for name in named_columns(policy) if name.startswith(HEADER_COLUMN)]
+    has_schema = source.registry is not None or (isinstance(published, Topic) and published.format != "json")
+    if headers and has_schema:
+        msg = f"{source!r}: the policy must name no header ({headers[0]}) if a topic has a schema."
         raise CommandError(msg)
 
 
@@ -154,10 +214,13 @@ def run(
     for place in request.outputs.values():
         if isinstance(place, Topic):
             clients.exists(place)
-            values(place)
-    values(request.source)
+    request = _registered(request)
+    for place in request.outputs.values():
+        if isinstance(place, Topic):
+            writing(place)
+    reading(request.source)
     if not local:
-        launch(lambda pipeline: build(pipeline, request, partitions), request.policy.shards)
+        launch(lambda pipeline: build(pipeline, request, partitions), request.policy.most_shards)
         return None
     with Scratch.begin(None, watched=watch is not None) as scratch:
         with nullcontext() if watch is None else watch(scratch):
@@ -165,6 +228,24 @@ def run(
         outcome = _outcome(scratch)
         outcome.seconds = time.monotonic() - began
         return outcome
+
+
+def _registered(request: Request) -> Request:
+    """The request with what the schema registry says of its columns, and with the id of the output's schema.
+
+    Raises:
+        CommandError: the registry does not answer, or its schemas and the policy do not agree.
+    """
+    if request.source.registry is None:
+        return request
+    from crenel.pipelines.kafka.registry.agreement import agreed, registered
+
+    source, kinds, form = agreed(request.policy, request.source)
+    published = request.outputs[PUBLISHED]
+    if not isinstance(published, Topic) or published.registry is None:
+        return replace(request, source=source)
+    published = registered(request.policy, published, kinds, form)
+    return replace(request, source=source, outputs={**request.outputs, PUBLISHED: published})
 
 
 def _partitions(source: Topic) -> Sequence[Partition]:
@@ -204,12 +285,11 @@ def build(
         1.0 if scratch is None else 0.0,
         published if isinstance(published, Topic) else None,
     )
-    read = parts | "Read" >> with_outputs(source, REJECTED, main="rows")
+    read = parts | "Read" >> with_outputs(source, REJECTED, OFFSETS, main="rows")
     rows, unreadable = read["rows"], read[REJECTED]
-    rows.element_type = unreadable.element_type = _ROW
+    rows.element_type, unreadable.element_type = _ROWS, _ROW
     result = rows | "Anonymize" >> Anonymize(request.policy)
-    for output in (result.published, result.suppressed, result.rejected, result.releases):
-        output.element_type = _ROW
+    result.rejected.element_type = _ROW
     found = {PUBLISHED: result.published, SUPPRESSED: result.suppressed, RELEASES: result.releases}
     encoded, misfits = [], []
     for name in (name for name in found if name in request.outputs):
@@ -220,19 +300,34 @@ def build(
         everyone = [unreadable, result.rejected, *misfits] | "All rejected" >> beam.Flatten()
         encoded.append(_encode(everyone, REJECTED, request.outputs[REJECTED])[0])
     everything = encoded | "Together" >> beam.Flatten()
-    everything.element_type = _RECORD
-    durable = everything | "Durable" >> Durable(keys=request.policy.shards, policy=request.policy)
-    _ = durable | "Write" >> beam.ParDo(WriteRecords(request.outputs, request.dead_letters, scratch))
+    everything.element_type = _RECORDS
+    whole = isinstance(published, Topic) and published.transactions is not None
+    outbox = Durable(keys=request.policy.most_shards, policy=request.policy, lists=True, whole=whole)
+    durable = everything | "Durable" >> outbox
+    if whole:
+        write: WriteRecords = WriteInTransactions(request.outputs, request.dead_letters)
+    else:
+        write = WriteRecords(request.outputs, request.dead_letters, scratch)
+    _ = durable | "Write" >> beam.ParDo(write)
+    if request.source.group:
+        _commit(read[OFFSETS], request)
     if scratch is not None:
         counts = unreadable | "Count unreadable" >> beam.Map(_unreadable).with_output_types(_ROW)
         _ = (counts, result.counts) | "All counts" >> beam.Flatten() | "Add up" >> beam.ParDo(_AddUp(scratch))
         _ = misfits | "All misfits" >> beam.Flatten() | "Count misfits" >> beam.ParDo(_CountMisfits(scratch))
 
 
+def _commit(offsets: PCollection, request: Request) -> None:
+    """Commit offsets when checkpoints have what was read below them; in order, so in an outbox of one key."""
+    offsets.element_type = typehints.Tuple[int, int]
+    durable = offsets | "Durable offsets" >> Durable(keys=1, policy=request.policy)
+    _ = durable | "Commit" >> beam.ParDo(CommitOffsets(request.source))
+
+
 def _encode(rows: PCollection, name: str, place: Topic | Path) -> tuple[PCollection, PCollection]:
     """Make records; rows that do not fit are apart."""
     made = rows | f"Encode {name}" >> with_outputs(EncodeRows(name, place), REJECTED, main="records")
-    made["records"].element_type = _RECORD
+    made["records"].element_type = _RECORDS
     made[REJECTED].element_type = _ROW
     return made["records"], made[REJECTED]
 

@@ -5,13 +5,15 @@
 An option with a dot in its name is one of librdkafka's (`security.protocol=SASL_SSL`). Put passwords
 into a file of such options, named by `config`: other users of the machine can see a command line.
 Better still, say where a password is (`sasl.password=env:NAME`, `file:/PATH`): then it does not travel
-with the job, and each worker reads it for itself.
+with the job, and each worker reads it for itself. Options of the client of a schema registry begin with
+`schema.registry.`, in the same places.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ from crenel.policy.checks import suggestion
 from crenel.policy.durations import parse_duration
 from crenel.policy.secret import read_reference
 
-__all__ = ["SCHEME", "Topic", "is_topic"]
+__all__ = ["HEADER_COLUMN", "SCHEME", "Topic", "is_topic"]
 
 SCHEME = "kafka://"
 
@@ -35,6 +37,7 @@ _OWN = {
     "auto.offset.reset",
     "bootstrap.servers",
     "debug",
+    "delivery.report.only.error",
     "enable.auto.commit",
     "enable.auto.offset.store",
     "enable.idempotence",
@@ -42,11 +45,16 @@ _OWN = {
     "group.id",
     "transactional.id",
 }
-_BOTH = ("config", "encoding", "format", "schema", "schema_id")
-_READ = ("idle", "schemas", "start", "until")
+#: Options of the client of a schema registry begin with this, as in Confluent's own tools.
+_OF_REGISTRY = "schema.registry."
+#: A policy names the header `region` of records as the column `header:region`.
+HEADER_COLUMN = "header:"
+_BOTH = ("config", "encoding", "format", "registry", "schema", "subject")
+_WRITTEN = ("transactions",)
+_READ = ("group", "idle", "start", "until")
 _CHOICES = {
-    "encoding": ("bare", "single", "confluent"),
-    "format": ("json", "avro"),
+    "encoding": ("bare", "single"),
+    "format": ("json", "avro", "protobuf"),
     "start": ("earliest", "latest"),
     "until": ("end",),
 }
@@ -63,21 +71,30 @@ class Topic:
 
     servers: str
     name: str
+    #: The format of values; empty for an output with a registry that is written in the format of its input.
     format: str = "json"
     #: The file of the Avro schema, and its text: workers may be on other machines.
     schema: str | None = None
     schema_text: str | None = None
-    #: The start of an Avro value: nothing, a fingerprint (a single object), or the schema's id (Confluent).
+    #: The start of an Avro value: nothing, or a fingerprint (a single object).
     encoding: str = "bare"
-    #: The id of the schema in the file; or a folder of the schemas of all values, and their texts by id.
+    #: The address of the schema registry, and the subject there; by default the topic's own.
+    registry: str | None = None
+    subject: str | None = None
+    #: What a run and the registry agreed on when it began. Of an input: the columns, and the kinds that each may hold.
+    #: Of an output: the id of its schema, and the columns whose values become text.
+    columns: tuple[tuple[str, tuple[str, ...]], ...] = ()
     schema_id: int | None = None
-    schemas: str | None = None
-    schema_texts: tuple[tuple[int, str], ...] = ()
+    text_columns: tuple[str, ...] = ()
     #: Where reading begins, and where it ends: at the last record there is now, or never.
     start: str = "earliest"
     until: str | None = None
     #: Seconds of silence after which a partition no longer holds event time back.
     idle: float = 30.0
+    #: The consumer group that offsets are committed to, for lag only; none if it is empty or None.
+    group: str | None = None
+    #: How the names of transactions begin, if the topic is written in transactions.
+    transactions: str | None = None
     #: Options of librdkafka.
     settings: tuple[tuple[str, str], ...] = ()
 
@@ -91,7 +108,24 @@ class Topic:
         Raises:
             SecretError: one of these is not here.
         """
-        return {name: self._value(name, value) for name, value in self.settings}
+        return {name: self._value(name, value) for name, value in self.settings if not name.startswith(_OF_REGISTRY)}
+
+    def registry_options(self) -> dict[str, str]:
+        """Return the options of a client of the schema registry, with the values that are only referred to.
+
+        Raises:
+            SecretError: one of these is not here.
+        """
+        return {
+            name.removeprefix(_OF_REGISTRY): self._value(name, value)
+            for name, value in self.settings
+            if name.startswith(_OF_REGISTRY)
+        }
+
+    @property
+    def values_subject(self) -> str:
+        """The subject of the topic's values in the schema registry."""
+        return self.subject or f"{self.name}-value"
 
     def _value(self, name: str, value: str) -> str:
         if not _REFERENCE.fullmatch(value):
@@ -124,7 +158,7 @@ class Topic:
             raise CommandError(msg)
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         settings = _settings(plain, options)
-        known = _BOTH + (_READ if read else ())
+        known = _BOTH + (_READ if read else _WRITTEN)
         for option, value in options.items():
             if option not in known:
                 guess = suggestion(option, known).capitalize()
@@ -136,50 +170,50 @@ class Topic:
         given: dict[str, Any] = {option: options[option] for option in options if option != "config"}
         if "idle" in given:
             given["idle"] = _seconds(plain, given["idle"])
-        if "schema_id" in given:
-            given["schema_id"] = _schema_id(plain, given["schema_id"])
+        if "registry" in given:
+            _check_registry(plain, given, read=read)
+            given.setdefault("format", "")
         topic = cls(servers=parts.netloc, name=name, settings=settings, **given)
         topic._check_references()
-        topic._check_avro()
+        topic._check_formats()
         if topic.schema is not None:
             topic = replace(topic, schema_text=_text(plain, topic.schema, needed=read))
-        if topic.schemas is not None:
-            topic = replace(topic, schema_texts=_texts(plain, topic.schemas))
-        topic._check_ids(read=read)
         return topic
 
     def _check_references(self) -> None:
         """Require what is referred to: the broker is asked from here, too, before a job begins."""
         try:
             self.client_options()
+            self.registry_options()
         except SecretError as error:
             raise CommandError(str(error).removesuffix(INCURABLE).rstrip()) from None
 
-    def _check_avro(self) -> None:
-        named = self.schema_id is not None or self.schemas is not None
-        if self.format != "avro" and (self.schema or self.encoding != "bare" or named):
-            msg = f"{self!r}: schema, encoding, schema_id and schemas are of format=avro."
+    def _check_formats(self) -> None:
+        if self.registry is not None:
+            return
+        if self.subject is not None or self.format == "protobuf":
+            msg = f"{self!r}: subject and format=protobuf need registry=URL."
+            raise CommandError(msg)
+        if self.format != "avro" and (self.schema or self.encoding != "bare"):
+            msg = f"{self!r}: schema and encoding are of format=avro."
             raise CommandError(msg)
         if self.format == "avro" and self.schema is None:
-            msg = f"{self!r}: format=avro needs schema=FILE, the Avro schema of its values."
-            raise CommandError(msg)
-        if self.encoding != "confluent" and named:
-            msg = f"{self!r}: schema_id and schemas are of encoding=confluent."
-            raise CommandError(msg)
-        if self.schema_id is not None and self.schemas is not None:
-            msg = f"{self!r}: must have schema_id or schemas, not both; put the schema of that id into the folder, too."
+            msg = f"{self!r}: format=avro needs schema=FILE, the Avro schema of its values; or registry=URL."
             raise CommandError(msg)
 
-    def _check_ids(self, *, read: bool) -> None:
-        """Require ids: without them a value of another schema would be read as one of this, under wrong field names."""
-        if self.encoding != "confluent" or self.schema_id is not None or self.schemas is not None:
-            return
-        needed = f"encoding=confluent needs schema_id=ID, the id that the schema registry has for {self.schema}"
-        if read:
-            msg = f"{self!r}: {needed}; or schemas=FOLDER, with a file ID.avsc for each schema that values have."
-            raise CommandError(msg)
-        if self.schema_text is not None:
-            msg = f"{self!r}: {needed}."
+
+def _check_registry(plain: str, given: Mapping[str, str], *, read: bool) -> None:
+    """Check the address of a registry, and that nothing else says what the registry does."""
+    parts = urlsplit(given["registry"])
+    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
+        msg = (
+            f"{plain}: registry must be http://HOST:PORT or https://HOST:PORT, with "
+            "schema.registry.basic.auth.user.info in a file that config= names."
+        )
+        raise CommandError(msg)
+    for option in ("schema", "encoding", *(("format",) if read else ())):
+        if option in given:
+            msg = f"{plain}: {option} must not be given beside registry, which has the schema of each record."
             raise CommandError(msg)
 
 
@@ -188,8 +222,9 @@ def _settings(plain: str, options: dict[str, str]) -> tuple[tuple[str, str], ...
     settings = _properties(plain, options["config"]) if "config" in options else {}
     settings.update({name: options.pop(name) for name in list(options) if "." in name})
     for name in settings:
-        if name in _OWN:
-            msg = f"{plain}: {name} must not be set: crenel sets it."
+        if name in _OWN or name == f"{_OF_REGISTRY}url":
+            instead = " by registry=" if name.startswith(_OF_REGISTRY) else ""
+            msg = f"{plain}: {name} must not be set: crenel sets it{instead}."
             raise CommandError(msg)
     return tuple(settings.items())
 
@@ -202,30 +237,6 @@ def _text(plain: str, path: str, *, needed: bool) -> str | None:
             return None
         msg = f"{plain}: {path} cannot be read; it must be the file of an Avro schema."
         raise CommandError(msg) from None
-
-
-def _texts(plain: str, folder: str) -> tuple[tuple[int, str], ...]:
-    """The schemas of a folder, by id."""
-    try:
-        names = sorted(name for name in os.listdir(folder) if name.endswith(".avsc"))
-    except OSError:
-        msg = f"{plain}: {folder} cannot be read; it must be a folder of Avro schemas."
-        raise CommandError(msg) from None
-    found = []
-    for name in names:
-        number = name.removesuffix(".avsc")
-        if not _is_id(number):
-            msg = f"{plain}: {folder} must have files ID.avsc, named after the ids of a schema registry, not {name}."
-            raise CommandError(msg)
-        found.append((int(number), str(_text(plain, os.path.join(folder, name), needed=True))))
-    if len(dict(found)) < max(len(found), 1):
-        msg = f"{plain}: {folder} must have files ID.avsc, named after the ids of a schema registry, one for each id."
-        raise CommandError(msg)
-    return tuple(found)
-
-
-def _is_id(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and int(text) < 1 << 32
 
 
 def _properties(plain: str, path: str) -> dict[str, str]:
@@ -248,10 +259,3 @@ def _seconds(plain: str, text: str) -> float:
         msg = f"{plain}: idle must be a duration such as 30s, not {text!r}."
         raise CommandError(msg)
     return micros / 1e6
-
-
-def _schema_id(plain: str, text: str) -> int:
-    if not _is_id(text):
-        msg = f"{plain}: schema_id must be a schema's number, not {text!r}."
-        raise CommandError(msg)
-    return int(text)

@@ -144,18 +144,16 @@ def test_the_engine(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert figures["oracle"]["ratio"] > 0
 
 
-def test_shards(data_dir: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_shards(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert data_dir
     assert scale.main(["--quick"]) == 0
     figures = last_line(capsys)
     for found in figures["sharding"].values():
-        assert len(found["person"]["loss"]) == len(found["locality"]["loss"]) == len(found["shards"])
-        # With one shard, it does not matter how rows are assigned.
-        assert found["person"]["loss"][0] == found["locality"]["loss"][0]
+        assert all(len(found[way]["loss"]) == len(found["asked"]) for way in scale.WAYS)
+        assert max(found["tree"]["fullest"]) < 1.6
+        assert found["tree"]["loss"][1] < found["person"]["loss"][1]
     assert figures["cost"]["packs"]["10"]["row"] > figures["cost"]["packs"]["1000"]["row"]
-    pytest.importorskip("matplotlib", reason="plots need the extra `benchmarks`")
-    scale.plot(figures["sharding"], tmp_path / "scale.png")
-    assert (tmp_path / "scale.png").stat().st_size < 100_000
+    assert figures["throughput"]["1"] > 0
 
 
 def test_the_partitioning_paper(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -67,9 +67,9 @@ class Flink:
     began after the barrier.
     """
 
-    def __init__(self, confirmations: int = CONFIRMATIONS) -> None:
+    def __init__(self, confirmations: int = CONFIRMATIONS, *, whole: bool = False) -> None:
         self.now = 1000.0
-        self.step = Outbox(uuid.uuid4().hex, confirmations, 1.0, clock=lambda: self.now)
+        self.step = Outbox(uuid.uuid4().hex, confirmations, 1.0, clock=lambda: self.now, whole=whole)
         self.step.setup()
         self.state = (Bag(), Cell(), Timer(), Timer())
         #: All packs written so far, according to the current state. A crash rolls it back too.
@@ -81,6 +81,8 @@ class Flink:
         self.complete: Any = copy.deepcopy((self.state, self.written))
         self.notifications = 0
         self.sent: list[bytes] = []
+        #: Of whole packs, those of each call that has sent some: their numbers, histories and contents.
+        self.calls: list[list[tuple[int, bytes, bytes]]] = []
 
     def write(self, pack: bytes) -> None:
         waiting, token, look, end = self.state
@@ -98,11 +100,17 @@ class Flink:
         self._take(self.step.on_end(KEY, waiting, token))
 
     def _take(self, elements: Iterable[Any]) -> None:
+        call = []
         for element in elements:
             if isinstance(element, TaggedOutput):
                 Probe().process(element.value, self.bundle)
+            elif isinstance(element, tuple):
+                self.sent.append(SEAL.open("crenel.durable", element[3]))
+                call.append((element[1], element[2], self.sent[-1]))
             else:
                 self.sent.append(SEAL.open("crenel.durable", element))
+
+        self.calls += [call] if call else []
 
     def finish(self) -> None:
         self.over += self.bundle.callbacks
@@ -178,6 +186,33 @@ def test_everything_is_sent_in_the_end(events: list[str]) -> None:
     assert flink.state[2].at is None, "an empty outbox has no timer"
 
 
+@given(st.lists(st.sampled_from(EVENTS), max_size=80))
+def test_a_sink_that_remembers_a_number_and_a_history_takes_each_whole_pack_once(events: list[str]) -> None:
+    flink = Flink(whole=True)
+    assert play(flink, events) == []
+    following, known, taken = 0, b"", []
+    for call in flink.calls:
+        if call[0][0] < following:
+            assert known in [history for number, history, _ in call if number == following - 1], (
+                "it comes with the last"
+            )
+        new = [pack for number, _, pack in call if number >= following]
+        assert [number for number, _, _ in call] == list(range(call[0][0], call[-1][0] + 1))
+        assert call[0][0] <= following, "none is missing"
+        if new:
+            following, known = call[-1][0] + 1, call[-1][1]
+        taken += new
+    assert taken == list(dict.fromkeys(flink.sent)), "all of them, each once"
+
+
+def test_at_the_end_of_time_whole_packs_have_no_number() -> None:
+    """They are in no checkpoint, so the number may become another pack's."""
+    flink = Flink(whole=True)
+    flink.write(b"a")
+    flink.end()
+    assert flink.calls == [[(outbox.UNNUMBERED, b"", b"a")]]
+
+
 def test_one_confirmation_is_not_enough() -> None:
     """A bundle that begins after the barrier is finalized together with the bundles before it."""
     events = ["barrier", "write", "finish", "completed", "notified", "look"]
@@ -247,6 +282,25 @@ def test_packs_hold_all_elements_of_a_bundle() -> None:
     assert {pack.value[0] for pack in packs} <= {0, 1, 2}
     assert [pack.timestamp.micros for pack in packs] == [499, 999, 1_199]
     assert list(gather.finish_bundle()) == []
+
+
+def test_items_of_lists_are_mixed_and_packed() -> None:
+    """Those of one list, or of one release, must not lie together in what waits."""
+    coder = IterableCoder(BytesCoder())
+    gather, opener = Gather(coder, keys=3, lists=True), Open(coder, lists=True)
+    gather.setup()
+    opener.setup()
+    gather.start_bundle()
+    packs = []
+    for start in (0, 600):
+        given = [b"%d" % i for i in range(start, start + 600)]
+        packs += gather.process(given, windowed_value.create(given, start, (GlobalWindow(),))) or ()
+    packs += gather.finish_bundle()
+    held = [elements for pack in packs for elements in opener.process(pack.value[1])]
+    assert list(map(len, held)) == [500, 100, 500, 100]
+    assert sorted(int(one) for one in held[0] + held[1]) == [*range(600)]
+    assert sum(int(a) < int(b) for a, b in pairwise(held[0])) < 320
+    assert sum(int(one) >= 500 for one in held[0]) > 20, "mixed before they are cut into packs"
 
 
 def gather_of(element_type: Any) -> Gather:

@@ -15,6 +15,7 @@ from crenel.policy.columns import AHEAD
 from crenel.transforms._hold.ahead import Refusal
 from crenel.transforms._pack.pack_step import Rejections, batch_rows
 from crenel.transforms._pack.payloads import Batch, Form, Objects, Payload
+from crenel.transforms._pack.row_batch import RowBatch
 from crenel.transforms._pack.row_options import RowOptions
 from crenel.transforms._publish.emitter import REJECTED, TRACE, Emitter
 from crenel.transforms._publish.owner_records import OwnerRecords
@@ -57,7 +58,7 @@ class RefusedRows:
             record = self._rejections.record(row, self._field, AHEAD, 1, **more)
             yield TaggedOutput(REJECTED, windowed_value.create(record, stamp, windows))
         if self._options.trace:
-            for traced in self._traced(refusal, numbers, shard, window):
+            for traced in self._traced(refusal, numbers, shard, window, stamp):
                 yield TaggedOutput(TRACE, windowed_value.create(traced, stamp, windows))
 
     def _rows(self, refusal: Refusal) -> Iterator[dict[str, Any]]:
@@ -74,18 +75,20 @@ class RefusedRows:
         column = payload.column(str(self._options.row_number))
         return list(column.to_pylist() if isinstance(payload, Batch) else column)
 
-    def _traced(self, refusal: Refusal, numbers: list[int], shard: int, window: Any) -> Iterable[Any]:
+    def _traced(self, refusal: Refusal, numbers: list[int], shard: int, window: Any, stamp: int) -> Iterable[Any]:
         """Make records of the trace, in the form of the rows."""
         place = np.arange(len(numbers), dtype=np.int64) + refusal.first + _NUMBERS
         records = [self._owners.refused(number, refusal.moment, shard) for number in numbers]
         hashes = self._emitter.place(shard, place, window)
         order = self._options.order_column
-        if refusal.rows.form is not Form.ARROW:
+        if not refusal.rows.form.is_arrow:
             # As for released rows: schemas have no unsigned integers, and the order is the same.
             signed = (hashes ^ np.uint64(1 << 63)).view(np.int64).tolist()
-            return [row if order is None else {**row, order: key} for row, key in zip(records, signed, strict=True)]
+            rows = [row if order is None else {**row, order: key} for row, key in zip(records, signed, strict=True)]
+            return [RowBatch(rows, [stamp] * len(rows))] if refusal.rows.form is Form.BATCH else rows
         batch = self._owners.refused_batch(records)
-        return [batch if order is None else batch.append_column(order, pa.array(hashes))]
+        batch = batch if order is None else batch.append_column(order, pa.array(hashes))
+        return [pa.Table.from_batches([batch]) if refusal.rows.form is Form.TABLE else batch]
 
 
 def _values(payload: Payload, names: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:

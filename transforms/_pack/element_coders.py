@@ -14,7 +14,7 @@ from apache_beam.coders import Coder, coders, registry
 
 from crenel.transforms._pack import carried_values
 
-__all__ = ["RECORD", "BatchCoder", "Carried", "CarriedCoder", "unpickles", "use_for_batches"]
+__all__ = ["RECORD", "BatchCoder", "Carried", "CarriedCoder", "PlainCoder", "unpickles", "use_for_batches"]
 
 #: Beam's coders that read pickles: those that do nothing else, and the one for any value.
 _PICKLERS = (coders.PickleCoder, coders.DillCoder, coders.CloudpickleCoder, coders.FastPrimitivesCoder)
@@ -24,7 +24,7 @@ class Carried:
     """Any value that can be carried, as a type hint: Beam then writes such elements by `CarriedCoder`."""
 
 
-class _Coder(Coder):
+class PlainCoder(Coder):
     """A coder without settings."""
 
     def is_deterministic(self) -> bool:
@@ -38,7 +38,7 @@ class _Coder(Coder):
         return hash(type(self))
 
 
-class CarriedCoder(_Coder):
+class CarriedCoder(PlainCoder):
     """Writes values as `carried_values` does."""
 
     def encode(self, value: Any) -> bytes:
@@ -54,7 +54,7 @@ class CarriedCoder(_Coder):
         return Carried
 
 
-class BatchCoder(_Coder):
+class BatchCoder(PlainCoder):
     """Writes a RecordBatch as an Arrow IPC stream."""
 
     def encode(self, value: pa.RecordBatch) -> bytes:

@@ -19,6 +19,9 @@ from numpy.typing import NDArray
 
 from crenel.policy import Policy
 from crenel.policy.secret import Secret, as_secret
+from crenel.policy.sharding.shard_rule import TREES
+from crenel.transforms._pack.payloads import Form
+from crenel.transforms._pack.row_batch import RowBatch
 from crenel.transforms._pack.row_options import RowOptions
 from crenel.transforms._pack.row_pack import Packed, Packer, deal, hand_over
 from crenel.transforms._pack.sharding import shard_name
@@ -55,6 +58,19 @@ class Rejections:
         counter = self._by_reason.setdefault(reason, Metrics.counter(NAMESPACE, f"rejected: {reason}"))
         counter.inc(windows)
         return self._kind(row=as_text(row), field=field, reason=reason, **more)
+
+
+class Fullness:
+    """Counts the rows of each leaf of a tree: they tell when the stream has drifted away from it."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._counts = isinstance(policy.shard_by, TREES)
+        self._rows: dict[int, Any] = {}
+
+    def count(self, shard: int, rows: int) -> None:
+        """Count rows of a shard."""
+        if self._counts:
+            self._rows.setdefault(shard, Metrics.counter(NAMESPACE, f"rows of shard {shard}")).inc(rows)
 
 
 def as_text(row: Any) -> str:
@@ -134,7 +150,8 @@ class PackRows(beam.DoFn):
         self._packer = Packer(self._policy, self._secret, self._options)
         self._rejections = Rejections(self._record)
         self._rows = Metrics.counter(NAMESPACE, "rows")
-        self._enough = min(_ROWS_OF_SHARD * self._policy.shards, _MOST_ROWS)
+        self._fullness = Fullness(self._policy)
+        self._enough = min(_ROWS_OF_SHARD * self._policy.most_shards, _MOST_ROWS)
 
     def start_bundle(self) -> None:
         """Begin without rows: a bundle that failed leaves none."""
@@ -161,8 +178,12 @@ class PackRows(beam.DoFn):
         if buffer.is_arrow:
             return self._keep_batch(buffer, element, time)
         elements = buffer.elements
-        elements.append(element)
-        buffer.times.append(time)
+        if buffer.kind is RowBatch:
+            elements.extend(element.rows)
+            buffer.times.extend(element.times)
+        else:
+            elements.append(element)
+            buffer.times.append(time)
         return () if len(elements) < _ROWS else self._encode(buffer)
 
     def _keep_batch(self, buffer: _Buffer, batch: pa.RecordBatch | pa.Table, time: int) -> Iterator[Any]:
@@ -194,11 +215,12 @@ class PackRows(beam.DoFn):
         if buffer.is_arrow:
             batch = _one(elements)
             count, rows = batch.num_rows, _batch_reader(batch)
-            packed = self._packer.pack_arrow(batch, self._given(np.repeat(times, [len(part) for part in elements])))
+            given = self._given(np.repeat(times, [len(part) for part in elements]))
+            form = Form.TABLE if issubclass(buffer.kind, pa.Table) else Form.ARROW
+            packed = self._packer.pack_arrow(batch, given, form)
         else:
             count, rows = len(elements), _list_reader(elements)
-            pack = self._packer.pack_dicts if issubclass(buffer.kind, dict) else self._packer.pack_objects
-            packed = pack(elements, self._given(times))
+            packed = self._packed(buffer.kind, elements, self._given(times))
         since = self._since(packed, times)
         buffer.encoded.append(packed)
         buffer.since = min(buffer.since, since)
@@ -209,6 +231,12 @@ class PackRows(beam.DoFn):
             yield from self._rejected(packed, rows, since, buffer.windows)
         if sum(len(part.shard) for part in buffer.encoded) >= self._enough:
             yield from self._deal(buffer)
+
+    def _packed(self, kind: type, rows: list[Any], times: NDArray[np.int64] | None) -> Packed:
+        """Encode rows that came as elements of this type."""
+        if kind is RowBatch:
+            return self._packer.pack_dicts(rows, times, Form.BATCH)
+        return (self._packer.pack_dicts if issubclass(kind, dict) else self._packer.pack_objects)(rows, times)
 
     def _rejected(self, packed: Packed, rows: _Reader, timestamp: int, windows: Any) -> Iterator[Any]:
         """Emit the owner's records of rejected rows, each row as it came, but for its number."""
@@ -228,6 +256,7 @@ class PackRows(beam.DoFn):
             return
         buffer.encoded, buffer.since = [], _NEVER
         for pack in deal(encoded):
+            self._fullness.count(pack.shard, len(pack.rows) * len(buffer.windows))
             key = _ONE_KEY if self._one_key else pack.shard
             # Each window has its own, sealed for it.
             for window in buffer.windows:

@@ -34,6 +34,14 @@ class Form(Enum):
     DICT = "dict"
     ROW = "row"
     ARROW = "arrow"
+    TABLE = "table"
+    #: Dicts, many in one element.
+    BATCH = "batch"
+
+    @property
+    def is_arrow(self) -> bool:
+        """Whether rows came in Arrow, in batches or in tables."""
+        return self in (Form.ARROW, Form.TABLE)
 
 
 class Payload(ABC):
@@ -242,6 +250,6 @@ def _has_few_texts(column: Sequence[Any], kinds: set[type]) -> bool:
 
 def from_bytes(form: Form, data: bytes) -> Payload:
     """Read what `to_bytes` wrote."""
-    if form is Form.ARROW:
+    if form.is_arrow:
         return Batch(pa.ipc.open_stream(data).read_all())
     return Objects.from_bytes(data)

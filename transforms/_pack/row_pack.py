@@ -140,13 +140,13 @@ class Packed:
     @property
     def packs(self) -> list[RowPack]:
         """The encoded rows by shard."""
-        return list(_by_shard(self.pack, self.shard))
+        return list(by_shard(self.pack, self.shard))
 
 
 def deal(parts: Sequence[Packed]) -> list[RowPack]:
     """Deal the encoded rows of several batches of one form out to their shards."""
     pack = joined([part.pack for part in parts])
-    return list(_by_shard(pack, np.concatenate([part.shard for part in parts])))
+    return list(by_shard(pack, np.concatenate([part.shard for part in parts])))
 
 
 def joined(packs: Sequence[RowPack]) -> RowPack:
@@ -199,10 +199,12 @@ class Packer:
         if policy.event_time is not None:
             self._moments.add(policy.event_time)
 
-    def pack_dicts(self, rows: Sequence[Mapping[str, Any]], time: NDArray[np.int64] | None) -> Packed:
+    def pack_dicts(
+        self, rows: Sequence[Mapping[str, Any]], time: NDArray[np.int64] | None, form: Form = Form.DICT
+    ) -> Packed:
         """Pack rows that are mappings; a column that a row lacks is missing in it."""
         columns = {name: self._plain(name, column) for name, column in self._columns_of(rows).items()}
-        return self._pack(columns, time, Form.DICT)
+        return self._pack(columns, time, form)
 
     def _columns_of(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Sequence[Any]]:
         # Mostly all columns are there, and not to ask is much faster. A subclass of dict may make up what is not.
@@ -219,13 +221,15 @@ class Packer:
         columns = {name: self._plain(name, [getattr(row, name, None) for row in rows]) for name in self._columns}
         return self._pack(columns, time, Form.ROW)
 
-    def pack_arrow(self, batch: pa.RecordBatch | pa.Table, time: NDArray[np.int64] | None) -> Packed:
+    def pack_arrow(
+        self, batch: pa.RecordBatch | pa.Table, time: NDArray[np.int64] | None, form: Form = Form.ARROW
+    ) -> Packed:
         """Pack Arrow's columns; no row becomes a Python object."""
         columns = self._arrow_columns(batch)
         encoded = self._encoder.encode(columns, self._time(columns, time))
         kept = {name: columns[name] for name in self._kept if name in columns}
         table = pa.table(kept) if kept else _no_columns(batch)
-        return self._deal(encoded, columns, Form.ARROW, Batch(table))
+        return self._deal(encoded, columns, form, Batch(table))
 
     def _arrow_columns(self, batch: pa.RecordBatch | pa.Table) -> dict[str, Any]:
         if self._text is None:
@@ -287,7 +291,8 @@ def _refused(name: str, column: Sequence[Any]) -> Iterator[Rejection]:
             yield Rejection(place, name, reason)
 
 
-def _by_shard(pack: RowPack, shard: NDArray[np.int64]) -> Iterator[RowPack]:
+def by_shard(pack: RowPack, shard: NDArray[np.int64]) -> Iterator[RowPack]:
+    """Split a pack by the shards of its rows."""
     if len(shard) == 0:
         return
     if shard.min() == shard.max():
@@ -299,7 +304,7 @@ def _by_shard(pack: RowPack, shard: NDArray[np.int64]) -> Iterator[RowPack]:
     shard = shard[order]
     ends = [0, *(np.flatnonzero(np.diff(shard)) + 1).tolist(), len(shard)]
     # Arrow's `take` costs by the call. Objects may be held as they are, and must not keep other shards' rows alive.
-    whole = pack.take(order) if pack.form is Form.ARROW else None
+    whole = pack.take(order) if pack.form.is_arrow else None
     for start, stop in pairwise(ends):
         part = pack.take(order[start:stop]) if whole is None else whole.slice(start, stop)
         yield replace(part, shard=int(shard[start]))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,9 +17,10 @@ import pyarrow.compute as pc
 
 from crenel.errors import Rejected
 from crenel.policy import Policy, columns
+from crenel.policy.checks import suggestion
 from crenel.policy.quasi_identifiers import Datetime, Numeric
 
-__all__ = ["TextColumns", "named_columns", "numbers"]
+__all__ = ["TextColumns", "lacking", "named_columns", "numbers"]
 
 #: Text that stands for a number that is missing.
 _MISSING_NUMBERS = frozenset(["NA", "N/A", "NaN", "nan", "NULL", "null"])
@@ -77,6 +78,15 @@ def named_columns(policy: Policy) -> list[str]:
     roles = [policy.person, policy.event_time, *policy.quasi_identifiers, *policy.sensitive, *policy.publish]
     by = policy.shard_by if isinstance(policy.shard_by, tuple) else ()
     return [name for name in dict.fromkeys([*roles, *by]) if name is not None]
+
+
+def lacking(policy: Policy, there: Sequence[str]) -> Iterator[str]:
+    """Complain about columns that a policy names and that are not there: the rest of a sentence about each."""
+    needed = named_columns(policy)
+    for name in needed:
+        if name not in there:
+            guess = suggestion(name, [other for other in there if other not in needed]).capitalize()
+            yield f"has no column {name!r}, which the policy names. {guess}".strip()
 
 
 def _value(text: str) -> float | int | None:

@@ -71,6 +71,27 @@ class Counts:
     #: The most rows that a shard held after a step.
     held: int = 0
 
+    @property
+    def published(self) -> int:
+        """Rows published in groups, or under the generalization of one; not those that were published as `*`."""
+        return self.kinds[Kind.CLUSTER] + self.kinds[Kind.REUSE]
+
+    @property
+    def suppressed(self) -> int:
+        """Rows that no group was found for."""
+        return self.kinds[Kind.SUPPRESSED]
+
+    @property
+    def sampled_out(self) -> int:
+        """Rows that were left out at random, by a method that samples."""
+        return self.kinds[Kind.SAMPLED_OUT]
+
+    @property
+    def mean_loss(self) -> float | None:
+        """The average loss of published and suppressed rows, from 0 to 1; None if there are none."""
+        rows = self.published + self.suppressed
+        return self.loss / rows if rows else None
+
     def arrive(self, rows: int, rejected: Iterable[tuple[str, str]] = ()) -> None:
         """Count rows that arrived, and the field and reason of each that was rejected."""
         self.rows += rows

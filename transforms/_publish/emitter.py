@@ -22,6 +22,7 @@ from crenel.policy import Policy
 from crenel.transforms._hold.shard_holder import Departure
 from crenel.transforms._pack.arrow_tables import alone
 from crenel.transforms._pack.payloads import Form
+from crenel.transforms._pack.row_batch import RowBatch
 from crenel.transforms._pack.row_options import RowOptions
 from crenel.transforms._publish.counts import Counts
 from crenel.transforms._publish.owner_records import OwnerRecords
@@ -127,7 +128,9 @@ class Emitter:
         for departure in departures:
             self._count(departure, window)
             at = self._timestamps(departure, earliest, window.max_timestamp().micros)
-            outputs = self._batches if departure.form is Form.ARROW else self._one_by_one
+            outputs = self._batches if departure.form.is_arrow else self._one_by_one
+            if departure.form is Form.BATCH:
+                outputs = self._row_batches
             yield from outputs(*self._mixed(departure, at, shard), shard, window)
 
     def _timestamps(self, departure: Departure, earliest: int, latest: int) -> list[int]:
@@ -135,7 +138,7 @@ class Emitter:
         if self._at_end:
             return [latest] * len(departure.releases)
         at = stamps(departure.releases.moment, earliest, latest, self.tick)
-        if departure.form is Form.ARROW and not self._has_deadlines:
+        if departure.form.is_arrow and not self._has_deadlines:
             return [max(at)] * len(at)  # nothing would be late: one batch
         return at
 
@@ -161,24 +164,44 @@ class Emitter:
 
     def _batches(self, departure: Departure, at: list[int], shard: int, window: Any) -> Iterator[Iterable[Any]]:
         kinds, sizes, windows = departure.releases.kind, departure.releases.sizes, (window,)
+        made = _as_table if departure.form is Form.TABLE else _as_batch
         publisher, end = self._publisher, max(at)
         published = publisher.published_batch(departure)
         published = self._placed(published, departure, publisher.published_places(departure), shard, window)
         stamped = self._stamped(published, np.where(publisher.leaves[kinds], sizes, 0), at)
-        yield [windowed_value.create(batch, stamp, windows) for batch, stamp in stamped]
+        yield [windowed_value.create(made(batch), stamp, windows) for batch, stamp in stamped]
         if np.any(kinds == Kind.SUPPRESSED):
             suppressed = publisher.suppressed_batch(departure)
             suppressed = self._placed(suppressed, departure, publisher.suppressed_places(departure), shard, window)
             stamped = self._stamped(suppressed, np.where(kinds == Kind.SUPPRESSED, sizes, 0), at)
-            yield [_tagged(SUPPRESSED, batch, stamp, windows) for batch, stamp in stamped]
-        yield [_tagged(RELEASES, self._owners.release_batch(departure, shard), end, windows)]
+            yield [_tagged(SUPPRESSED, made(batch), stamp, windows) for batch, stamp in stamped]
+        yield [_tagged(RELEASES, made(self._owners.release_batch(departure, shard)), end, windows)]
         if self._traces:
             traced = self._owners.trace_batch(departure, shard)
             traced = self._placed(traced, departure, departure.releases.rows, shard, window)
-            yield [_tagged(TRACE, traced, end, windows)]
+            yield [_tagged(TRACE, made(traced), end, windows)]
 
     def _one_by_one(self, departure: Departure, at: list[int], shard: int, window: Any) -> Iterator[Iterable[Any]]:
-        windows, publisher = (window,), self._publisher
+        windows = (window,)
+        for tag, rows, stamp_of in self._outputs(departure, at, shard, window):
+            if tag == PUBLISHED:
+                # Without a step of Python for each row: there are as many stamps as rows.
+                yield map(windowed_value.create, rows, stamp_of, repeat(windows))
+            else:
+                yield (_tagged(tag, row, stamp, windows) for row, stamp in zip(rows, stamp_of, strict=True))
+
+    def _row_batches(self, departure: Departure, at: list[int], shard: int, window: Any) -> Iterator[Iterable[Any]]:
+        for tag, rows, stamp_of in self._outputs(departure, at, shard, window):
+            if stamp_of:
+                batch, first = RowBatch(list(rows), stamp_of), min(stamp_of)
+                made = _tagged(tag, batch, first, (window,))
+                yield [made.value if tag == PUBLISHED else made]
+
+    def _outputs(
+        self, departure: Departure, at: list[int], shard: int, window: Any
+    ) -> Iterator[tuple[str, Iterable[Any], list[int]]]:
+        """Make the rows and records of each output, and their timestamps."""
+        publisher = self._publisher
         stamp_of = np.repeat(at, departure.releases.sizes)
         kinds = np.repeat(departure.releases.kind, departure.releases.sizes)
         published: Iterable[Any] = publisher.published(departure)
@@ -188,17 +211,12 @@ class Emitter:
             suppressed = self._ordered(suppressed, departure, publisher.suppressed_places(departure), shard, window)
         if departure.form is Form.ROW:
             published, suppressed = map(self._as_beam_row, published), map(self._as_beam_row, suppressed)
-        leave = stamp_of[publisher.leaves[kinds]].tolist()
-        # Without a step of Python for each row: there are as many stamps as rows.
-        yield map(windowed_value.create, published, leave, repeat(windows))
-        hidden = stamp_of[kinds == Kind.SUPPRESSED].tolist()
-        yield [_tagged(SUPPRESSED, row, stamp, windows) for row, stamp in zip(suppressed, hidden, strict=True)]
-        records = map(self._as_record, self._owners.releases(departure, shard))
-        yield (_tagged(RELEASES, record, stamp, windows) for record, stamp in zip(records, at, strict=True))
+        yield PUBLISHED, published, stamp_of[publisher.leaves[kinds]].tolist()
+        yield SUPPRESSED, suppressed, stamp_of[kinds == Kind.SUPPRESSED].tolist()
+        yield RELEASES, map(self._as_record, self._owners.releases(departure, shard)), at
         if self._traces:
             traced: Iterable[Any] = self._owners.trace(departure, shard)
-            traced = self._ordered(traced, departure, departure.releases.rows, shard, window)
-            yield (_tagged(TRACE, row, stamp, windows) for row, stamp in zip(traced, stamp_of.tolist(), strict=True))
+            yield TRACE, self._ordered(traced, departure, departure.releases.rows, shard, window), stamp_of.tolist()
 
     def _placed(
         self, batch: pa.RecordBatch, departure: Departure, places: NDArray[np.int64], shard: int, window: Any
@@ -265,6 +283,14 @@ class Emitter:
             self._loss.update(loss)
         if len(late):
             self._delay.update(max(int(late.max()) // 1000, 0))
+
+
+def _as_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
+
+
+def _as_table(batch: pa.RecordBatch) -> pa.Table:
+    return pa.Table.from_batches([batch])
 
 
 def _taken(releases: Releases, order: NDArray[np.intp]) -> Releases:

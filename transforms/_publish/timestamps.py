@@ -10,8 +10,8 @@ import numpy as np
 from apache_beam.utils.timestamp import MAX_TIMESTAMP, MIN_TIMESTAMP
 from numpy.typing import NDArray
 
-#: Looked up once: to compute them costs a microsecond.
-_EARLIEST, _LATEST = int(MIN_TIMESTAMP.micros), int(MAX_TIMESTAMP.micros)
+#: Beam's first and last timestamp, in microseconds. Looked up once: to compute them costs a microsecond.
+RANGE = int(MIN_TIMESTAMP.micros), int(MAX_TIMESTAMP.micros)
 
 
 def rounded(time: int, tick: int) -> int:
@@ -34,4 +34,4 @@ def stamps(moment: NDArray[np.int64], earliest: int, latest: int, tick: int) -> 
 
 def clamped(time: int) -> int:
     """A time in microseconds, limited to Beam's range."""
-    return min(max(time, _EARLIEST), _LATEST)
+    return min(max(time, RANGE[0]), RANGE[1])

@@ -7,10 +7,11 @@ release share one, so either all of them fit or none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from crenel.pipelines.kafka.messages.values import UNFIT, JsonValues, values
+from crenel.pipelines.kafka.messages.value_formats import writing
+from crenel.pipelines.kafka.messages.values import UNFIT, JsonValues
 from crenel.pipelines.kafka.topics import Topic
 from crenel.policy import Policy
 
@@ -33,22 +34,27 @@ class OutputFit:
 
     def __init__(self, policy: Policy, topic: Topic) -> None:
         self._names = (*policy.sensitive, *policy.publish)
-        self._values = values(topic)
+        self._values = writing(topic)
         self._json = JsonValues()
         largest = int(dict(topic.settings).get("message.max.bytes", _LARGEST))
         #: The rest is for the generalized columns, the key and the header.
         self._most = largest - largest // 10
 
-    def problem(self, row: Mapping[str, Any], size: int) -> tuple[str, str] | None:
-        """The column that does not fit, and why; None if all do.
+    def problems(self, rows: Sequence[Mapping[str, Any]], sizes: Sequence[int]) -> dict[int, tuple[str, str]]:
+        """Find the rows that do not fit: by place, the column that does not, and why.
 
         Args:
-            row: The row.
-            size: The bytes that it was read from.
+            rows: The rows.
+            sizes: The bytes that each was read from.
         """
-        if size * _GROWS > self._most:
-            lengths = {name: len(self._json.write({name: row.get(name)})) for name in self._names}
-            if sum(lengths.values()) > self._most:
-                return max(lengths, key=lambda name: lengths[name]), _TOO_LARGE
-        found = self._values.misfit(row, self._names)
-        return None if found is None else (found, UNFIT)
+        found = {place: (name, UNFIT) for place, name in self._values.misfits(rows, self._names).items()}
+        for place, size in enumerate(sizes):
+            if size * _GROWS > self._most:
+                name = self._too_large(rows[place])
+                found |= {} if name is None else {place: (name, _TOO_LARGE)}
+        return found
+
+    def _too_large(self, row: Mapping[str, Any]) -> str | None:
+        """The largest column, if all that are published would be larger than a record may be."""
+        lengths = {name: len(self._json.write({name: row.get(name)})) for name in self._names}
+        return max(lengths, key=lambda name: lengths[name]) if sum(lengths.values()) > self._most else None

@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 import json
 import math
-import os
-import struct
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date, datetime
+from datetime import time as time_of_day
+from decimal import Decimal
 from typing import Any
 
 from crenel.pipelines.command_errors import CommandError
@@ -17,20 +18,27 @@ from crenel.pipelines.kafka.topics import Topic
 from crenel.policy import Policy
 from crenel.transforms._publish.publisher import Publisher
 
-__all__ = ["UNFIT", "JsonValues", "Unfit", "Unreadable", "Values", "derived", "values"]
+__all__ = ["UNFIT", "AvroValues", "JsonValues", "Unavailable", "Unfit", "Unreadable", "Values", "derived"]
 
-#: The start of Confluent's values: a byte, and the schema's id.
-_CONFLUENT = struct.Struct(">BI")
 #: The start of single objects; the schema's fingerprint follows.
 _SINGLE = b"\xc3\x01"
 #: Reasons why a value is no row.
-_NOT_OF_THIS_SCHEMA, _OF_ANOTHER_ID = "not Avro of this schema", "Avro of another schema id"
+_NOT_JSON, _NO_OBJECT = "not JSON", "not a JSON object"
+_NOT_OF_THIS_SCHEMA = "not Avro of this schema"
+#: Avro's plain types, and those of their values.
+_PLAIN_KINDS = {"null": type(None), "boolean": bool, "int": int, "long": int, "double": float, "string": str}
+#: Types of Avro's values that JSON lacks.
+_TEXTS = frozenset({bytes, date, datetime, time_of_day, Decimal})
 #: The reason why a row cannot be written.
-UNFIT = "does not fit the Avro schema of the output"
+UNFIT = "does not fit the schema of the output"
 
 
 class Unreadable(Exception):
     """A value is no row. The message is a short constant."""
+
+
+class Unavailable(Exception):
+    """Values cannot be read for now: what is needed for it does not answer. They are to be tried again."""
 
 
 class Unfit(Exception):
@@ -43,7 +51,11 @@ class Unfit(Exception):
 
 
 class Values(ABC):
-    """Reads and writes rows."""
+    """Reads and writes rows.
+
+    Topics are read and written many rows at a time (`read_many`, `write_many`, `misfits`). A format that has no faster
+    way needs to say only what becomes of one.
+    """
 
     @abstractmethod
     def read(self, value: bytes) -> dict[str, Any]:
@@ -51,7 +63,22 @@ class Values(ABC):
 
         Raises:
             Unreadable: the value is no row.
+            Unavailable: it cannot be read for now.
         """
+
+    def read_many(self, values: Iterable[bytes]) -> list[dict[str, Any] | Unreadable]:
+        """Read rows: for each value its row, or why it is none.
+
+        Raises:
+            Unavailable: they cannot be read for now.
+        """
+        found: list[dict[str, Any] | Unreadable] = []
+        for value in values:
+            try:
+                found.append(self.read(value))
+            except Unreadable as why:
+                found.append(why)
+        return found
 
     @abstractmethod
     def write(self, row: Mapping[str, Any]) -> bytes:
@@ -61,45 +88,96 @@ class Values(ABC):
             Unfit: it does not fit the schema.
         """
 
-    def misfit(self, row: Mapping[str, Any], names: Sequence[str]) -> str | None:
-        """Tell which of these columns could not be written; None if all could."""
-        return None
+    def write_many(self, rows: Iterable[Mapping[str, Any]]) -> list[bytes | Unfit]:
+        """Encode rows: for each its value, or why it does not fit the schema."""
+        made: list[bytes | Unfit] = []
+        for row in rows:
+            try:
+                made.append(self.write(row))
+            except Unfit as why:
+                made.append(why)
+        return made
 
-
-def values(topic: Topic) -> Values:
-    """The format of a topic's values.
-
-    Raises:
-        CommandError: its schema is broken.
-    """
-    return JsonValues() if topic.format == "json" else _AvroValues(topic)
+    def misfits(self, rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[int, str]:
+        """Tell which rows have one of these columns that could not be written: by place, the first such column."""
+        return {}
 
 
 def _refused(constant: str) -> Any:
     raise ValueError(constant)
 
 
+def _as_text(value: Any) -> str:
+    """Write a value of one of Avro's types that JSON lacks as text; `json` decides on all others."""
+    if type(value) in _TEXTS:
+        return str(writers._plain(value))
+    raise TypeError
+
+
 class JsonValues(Values):
-    """Rows as JSON objects."""
+    """Rows as JSON objects.
+
+    Two libraries do the work, each where it does the same as Python's `json`. msgspec reads: it knows integers of any
+    size, of which orjson makes floats. orjson writes: it leaves bytes and moments to `_as_text`. What either refuses is
+    left to `json`, which decides: text with half of a surrogate pair, UTF-16, a number beyond the largest float.
+    """
 
     # Made once: `json.loads` and `json.dumps` would make one for each row, which costs as much as their work.
     _decode = json.JSONDecoder(parse_constant=_refused).decode
     _encode = json.JSONEncoder(default=writers._plain, ensure_ascii=False, allow_nan=False).encode
 
+    def __init__(self) -> None:
+        import msgspec
+        import orjson
+
+        self._decode_fast = msgspec.json.Decoder(dict).decode
+        self._encode_fast = orjson.dumps
+        #: Types that orjson would write in a way of its own.
+        self._left = (
+            orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_SUBCLASS
+        )
+
     def read(self, value: bytes) -> dict[str, Any]:
         """Read a JSON object."""
         try:
+            return self._decode_fast(value)
+        except (ValueError, RecursionError):  # msgspec's own errors and UnicodeDecodeError are ValueErrors
+            return self._read_slowly(value)
+
+    def read_many(self, values: Iterable[bytes]) -> list[dict[str, Any] | Unreadable]:
+        """Read JSON objects."""
+        values = list(values)
+        try:
+            return list(map(self._decode_fast, values))
+        except (ValueError, RecursionError):  # one of them; the others are read again, which is rare enough
+            return super().read_many(values)
+
+    def _read_slowly(self, value: bytes) -> dict[str, Any]:
+        try:
             row = self._decode(value.decode(json.detect_encoding(value), "surrogatepass"))
         except (ValueError, RecursionError):
-            msg = "not JSON"
-            raise Unreadable(msg) from None
+            raise Unreadable(_NOT_JSON) from None
         if type(row) is not dict:
-            msg = "not a JSON object"
-            raise Unreadable(msg)
+            raise Unreadable(_NO_OBJECT)
         return row
 
     def write(self, row: Mapping[str, Any]) -> bytes:
         """Write a JSON object on one line."""
+        try:
+            return self._encode_fast(row, _as_text, self._left)
+        except TypeError:  # also orjson's own errors
+            return self._write_slowly(row)
+
+    def write_many(self, rows: Iterable[Mapping[str, Any]]) -> list[bytes | Unfit]:
+        """Write JSON objects, each on one line."""
+        rows = list(rows)
+        encode, left = self._encode_fast, self._left
+        try:
+            return [encode(row, _as_text, left) for row in rows]
+        except TypeError:  # one of them
+            return list(map(self.write, rows))
+
+    def _write_slowly(self, row: Mapping[str, Any]) -> bytes:
         try:
             text = self._encode(row)
         except ValueError:  # NaN, which is not JSON
@@ -115,7 +193,16 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-class _AvroValues(Values):
+class AvroValues(Values):
+    """Rows as records of Avro, all of one schema.
+
+    Args:
+        topic: The topic, with its schema.
+
+    Raises:
+        CommandError: the schema is broken.
+    """
+
     def __init__(self, topic: Topic) -> None:
         import fastavro
 
@@ -125,44 +212,51 @@ class _AvroValues(Values):
         self._head = _head(topic, self._schema)
         #: A schema for each field alone.
         self._fields = _fields(self._schema)
-        #: The schemas that values may have been written with, by id; None if values have no id.
-        self._by_id = _by_id(topic, self._schema) if topic.encoding == "confluent" else None
+        #: The types of values that each field surely takes, and the limit of its integers.
+        self._kinds = {name: _kinds(record["fields"][0]["type"]) for name, record in self._fields.items()}
 
     def read(self, value: bytes) -> dict[str, Any]:
-        written_with = self._written_with(value)
+        """Read a record."""
+        if not value.startswith(self._head):
+            raise Unreadable(_NOT_OF_THIS_SCHEMA)
         stream = io.BytesIO(value[len(self._head) :])
         try:
-            # If the schemas differ, fields are matched by name.
-            row = self._read(stream, written_with, None if written_with is self._schema else self._schema)
+            row = self._read(stream, self._schema, None)
         except Exception:  # fastavro raises all kinds of errors for broken bytes
             raise Unreadable(_NOT_OF_THIS_SCHEMA) from None
         if stream.read(1):
             raise Unreadable(_NOT_OF_THIS_SCHEMA)
         return dict(row)
 
-    def _written_with(self, value: bytes) -> Any:
-        """The schema that a value was written with. It is never guessed."""
-        if self._by_id is None:
-            if not value.startswith(self._head):
-                raise Unreadable(_NOT_OF_THIS_SCHEMA)
-            return self._schema
-        if len(value) < _CONFLUENT.size or value[0] != 0:
-            raise Unreadable(_NOT_OF_THIS_SCHEMA)
-        _, number = _CONFLUENT.unpack_from(value)
-        if number not in self._by_id:
-            raise Unreadable(_OF_ANOTHER_ID)
-        return self._by_id[number]
-
     def write(self, row: Mapping[str, Any]) -> bytes:
+        """Write a record."""
         stream = io.BytesIO()
         stream.write(self._head)
         try:
             self._write(stream, self._schema, row)
         except Exception:  # its message contains values of the row
-            raise Unfit(self.misfit(row, list(self._fields)) or "", UNFIT) from None
+            raise Unfit(self._misfit(row, self._fields) or "", UNFIT) from None
         return stream.getvalue()
 
-    def misfit(self, row: Mapping[str, Any], names: Sequence[str]) -> str | None:
+    def misfits(self, rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[int, str]:
+        """Tell which rows have one of these columns that could not be written: by place, the first such column."""
+        doubtful = [name for name in names if name in self._fields and not self._surely_fit(rows, name)]
+        if not doubtful:
+            return {}
+        found = ((place, self._misfit(row, doubtful)) for place, row in enumerate(rows))
+        return {place: name for place, name in found if name is not None}
+
+    def _surely_fit(self, rows: Sequence[Mapping[str, Any]], name: str) -> bool:
+        """Whether a column of plain values can be written, as far as their types tell: to ask fastavro costs more."""
+        kinds, limit = self._kinds[name]
+        column = [row.get(name) for row in rows]
+        if not set(map(type, column)) <= kinds:
+            return False
+        numbers = [value for value in column if type(value) is int]
+        return not numbers or (-limit <= min(numbers) and max(numbers) < limit)
+
+    def _misfit(self, row: Mapping[str, Any], names: Iterable[str]) -> str | None:
+        """Tell which of these columns could not be written; None if all could."""
         return next((name for name in names if name in self._fields and not self._fits(row, name)), None)
 
     def _fits(self, row: Mapping[str, Any], name: str) -> bool:
@@ -175,7 +269,16 @@ class _AvroValues(Values):
 
 def _load(topic: Topic) -> Any:
     """The parsed schema of a topic's values."""
-    return _parsed(topic, str(topic.schema), topic.schema_text or "")
+    import fastavro
+
+    try:
+        schema: Any = fastavro.parse_schema(json.loads(topic.schema_text or ""))
+    except Exception:  # fastavro raises all kinds of errors for a broken schema
+        schema = None
+    if not isinstance(schema, dict) or schema.get("type") != "record":
+        msg = f"{topic!r}: {topic.schema} must hold the Avro schema of a record."
+        raise CommandError(msg)
+    return schema
 
 
 def _fields(schema: Any) -> dict[str, Any]:
@@ -189,41 +292,11 @@ def _fields(schema: Any) -> dict[str, Any]:
     }
 
 
-def _parsed(topic: Topic, path: str, text: str) -> Any:
-    import fastavro
-
-    try:
-        schema: Any = fastavro.parse_schema(json.loads(text))
-    except Exception:  # fastavro raises all kinds of errors for a broken schema
-        schema = None
-    if not isinstance(schema, dict) or schema.get("type") != "record":
-        msg = f"{topic!r}: {path} must hold the Avro schema of a record."
-        raise CommandError(msg)
-    return schema
-
-
-def _by_id(topic: Topic, schema: Any) -> dict[int, Any]:
-    """The schemas that values were written with, by id."""
-    found = {} if topic.schema_id is None else {topic.schema_id: schema}
-    for number, text in topic.schema_texts:
-        path = os.path.join(str(topic.schemas), f"{number}.avsc")
-        found[number] = _parsed(topic, path, text)
-        _check_resolved(topic, path, found[number], schema)
-    return found
-
-
-def _check_resolved(topic: Topic, path: str, written: Any, wanted: Any) -> None:
-    """Refuse a schema, before anything is read, that would make every value unreadable."""
-    names = {"written": written["name"].rpartition(".")[2], "wanted": wanted["name"].rpartition(".")[2]}
-    known = {names["wanted"], *(alias.rpartition(".")[2] for alias in wanted.get("aliases", ()))}
-    if names["written"] not in known:
-        msg = f"{topic!r}: {path} is of a record {names['written']!r}, not {names['wanted']!r} as {topic.schema}."
-        raise CommandError(msg)
-    there = {field["name"] for field in written["fields"]}
-    for field in wanted["fields"]:
-        if "default" not in field and there.isdisjoint([field["name"], *field.get("aliases", ())]):
-            msg = f"{topic!r}: {path} has no field {field['name']!r}, which {topic.schema} has without a default."
-            raise CommandError(msg)
+def _kinds(field: Any) -> tuple[frozenset[type], int]:
+    """The types of values that a field surely takes, and the limit of its integers."""
+    types = [kind for kind in (field if isinstance(field, list) else [field]) if isinstance(kind, str)]
+    limit = 1 << 63 if "long" in types else 1 << 31
+    return frozenset(_PLAIN_KINDS[kind] for kind in types if kind in _PLAIN_KINDS), limit
 
 
 def derived(policy: Policy, source: Topic) -> str:
@@ -238,8 +311,6 @@ def derived(policy: Policy, source: Topic) -> str:
 
 
 def _head(topic: Topic, schema: Any) -> bytes:
-    if topic.encoding == "confluent":
-        return _CONFLUENT.pack(0, topic.schema_id or 0)
     if topic.encoding == "single":
         from fastavro.schema import fingerprint, to_parsing_canonical_form
 

@@ -20,6 +20,7 @@ VERSION = "3.9.2"
 _POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
 <groupId>crenel</groupId><artifactId>broker</artifactId><version>1</version><dependencies>
 <dependency><groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId><version>{VERSION}</version></dependency>
+<dependency><groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId><version>{VERSION}</version></dependency>
 <dependency><groupId>org.slf4j</groupId><artifactId>slf4j-reload4j</artifactId><version>1.7.36</version></dependency>
 </dependencies></project>
 """
@@ -36,6 +37,7 @@ offsets.topic.replication.factor=1
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 auto.create.topics.enable=false
+log.cleaner.backoff.ms=500
 """
 #: An arbitrary id.
 _CLUSTER = "Y3JlbmVsLWNyZW5lbC1jcg"
@@ -55,7 +57,7 @@ def missing() -> str | None:
 
 def _libraries() -> Path:
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(cache) / "crenel" / f"kafka-{VERSION}"
+    return Path(cache) / "crenel" / f"kafka-{VERSION}-with-tools"
 
 
 def _is_there() -> bool:
@@ -75,6 +77,10 @@ def libraries() -> Path:
             shutil.rmtree(folder, ignore_errors=True)
             os.replace(Path(scratch) / "jars", folder)
     return folder
+
+
+def _java() -> list[str]:
+    return ["java", "-XX:TieredStopAtLevel=1", "-cp", f"{libraries()}/*"]
 
 
 @dataclass(frozen=True)
@@ -121,20 +127,37 @@ class Broker:
         admin = AdminClient({"bootstrap.servers": self.address})
         admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(30)
 
-    def produce(self, topic: str, values: Sequence[bytes | None], partition: int = -1, millis: int = 0) -> None:
+    def lag(self, group: str) -> dict[int, int]:
+        """The lag of a group by partition, as the broker's own tool tells it; without partitions of no known lag."""
+        command = [*_java(), "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand", "--describe"]
+        command += ["--bootstrap-server", self.address, "--group", group]
+        said = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120).stdout
+        # GROUP TOPIC PARTITION CURRENT-OFFSET LOG-END-OFFSET LAG ...
+        found = [line.split() for line in said.splitlines() if line.startswith(group)]
+        return {int(cells[2]): int(cells[5]) for cells in found if cells[5] != "-"}
+
+    def produce(
+        self,
+        topic: str,
+        values: Sequence[bytes | None],
+        partition: int = -1,
+        millis: int = 0,
+        keys: Sequence[bytes] | None = None,
+    ) -> None:
         from confluent_kafka import Producer
 
         settings = {"queue.buffering.max.messages": 1_000_000, "message.max.bytes": 10_000_000}
         producer = Producer({"bootstrap.servers": self.address, **settings})
-        for value in values:
-            producer.produce(topic, value, partition=partition, timestamp=millis)
+        for place, value in enumerate(values):
+            key = None if keys is None else keys[place]
+            producer.produce(topic, value, key, partition=partition, timestamp=millis)
         assert producer.flush(60) == 0
 
-    def read(self, topic: str) -> list[Any]:
-        """All messages of a topic, committed or not."""
+    def read(self, topic: str, isolation: str = "read_uncommitted") -> list[Any]:
+        """All messages of a topic, committed or not; or committed ones only (`read_committed`)."""
         from confluent_kafka import Consumer, TopicPartition
 
-        settings = {"group.id": "reader", "isolation.level": "read_uncommitted", "enable.auto.commit": False}
+        settings = {"group.id": "reader", "isolation.level": isolation, "enable.auto.commit": False}
         consumer = Consumer({"bootstrap.servers": self.address, "enable.partition.eof": True, **settings})
         found: list[Any] = []
         try:
@@ -165,7 +188,7 @@ class Server:
         self.broker = Broker(f"localhost:{port}", f"localhost:{tls}")
         self._folder = folder
         self._process: Process | None = None
-        self._java = ["java", "-Xmx384m", "-XX:TieredStopAtLevel=1", "-cp", f"{libraries()}/*"]
+        self._java = [*_java(), "-Xmx384m"]
         folder.mkdir(parents=True, exist_ok=True)
         self._config = folder / "server.properties"
         lines = _PROPERTIES + "".join(f"{name}={value}\n" for name, value in (overrides or {}).items())

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -30,6 +31,7 @@ class FlinkRun:
         name: The name of the job, and the start of the topics' names.
         policy: The policy.
         flags: Further flags.
+        options: Further options of both topics.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class FlinkRun:
         name: str,
         policy: str = made.POLICY,
         flags: tuple[str, ...] = (),
+        options: Mapping[str, str] | None = None,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "policy.yaml").write_text(policy)
@@ -48,7 +51,8 @@ class FlinkRun:
         self._name = name
         self._before = self._rest.jobs(name)
         command = [sys.executable, "-m", "crenel.pipelines.cli", "run", str(folder / "policy.yaml")]
-        command += ["--input", kafka.url(f"{name}-in", idle="3s"), "--output", kafka.url(f"{name}-out", **OUT)]
+        given, wanted = {"idle": "3s", **(options or {})}, {**OUT, **(options or {})}
+        command += ["--input", kafka.url(f"{name}-in", **given), "--output", kafka.url(f"{name}-out", **wanted)]
         command += ["--runner", "flink", "--workers", "2", "--flink-master", self._rest.master]
         command += ["--checkpointing_interval=1500", f"--job_name={name}", *flags]
         with self._log.open("wb") as log:

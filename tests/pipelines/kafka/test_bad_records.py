@@ -156,7 +156,7 @@ def test_a_row_that_does_not_fit_the_avro_schema_of_the_output_is_rejected(
     given = ["--input", kafka.url(source, until="end"), "--rejected", kafka.url(rejected)]
     out = kafka.url(published, format="avro", schema=str(tmp_path / "out.avsc"))
     assert run(policy, dead, *given, "--output", out) == 0
-    reason = "does not fit the Avro schema of the output"
+    reason = "does not fit the schema of the output"
     assert json.loads(capfd.readouterr().out)["rejected_by"] == [
         {"field": "ill", "reason": reason, "rows": 1},
         {"field": "note", "reason": reason, "rows": 1},
@@ -180,7 +180,7 @@ def test_a_schema_that_takes_no_generalization_rejects_with_field_and_reason(
     assert json.loads(capfd.readouterr().out)["misfits"] == 100
     refused = [json.loads(message.value()) for message in kafka.read(rejected)]
     assert {(record["field"], record["reason"]) for record in refused} == {
-        ("age", "does not fit the Avro schema of the output")
+        ("age", "does not fit the schema of the output")
     }
     assert len(refused) == 100
 
@@ -192,7 +192,7 @@ def test_neighbours_of_a_refused_record_arrive(kafka: Broker) -> None:
     sender = Sender({"published": Topic(servers=kafka.address, name=topic)})
     for number in range(400):
         size = 9000 if number in (5, 333) else 500
-        sender.send(("published", number.to_bytes(16, "big"), b"x" * size))
+        sender.send([("published", number.to_bytes(16, "big"), b"x" * size)])
     dead = [json.loads(line) for line in sender.flush()]
     assert sorted(int(letter["key"], 16) for letter in dead) == [5, 333]
     arrived = {int.from_bytes(message.key(), "big") for message in kafka.read(topic)}
@@ -205,14 +205,14 @@ def test_an_output_topic_that_was_deleted_is_named(kafka: Broker) -> None:
     kafka.create(topic)
     soon = (("topic.metadata.propagation.max.ms", "1000"),)  # not after half a minute
     sender = Sender({"published": Topic(servers=kafka.address, name=topic, settings=soon)})
-    sender.send(("published", b"1", b"1"))
+    sender.send([("published", b"1", b"1")])
     assert sender.flush() == []
     kafka.delete(topic)
-    sender.send(("published", b"2", b"2"))
+    sender.send([("published", b"2", b"2")])
     with pytest.raises(JobFailed) as raised:
         for _ in range(3):
             sender.flush()
-            sender.send(("published", b"3", b"3"))
+            sender.send([("published", b"3", b"3")])
     said = str(raised.value)
     assert f"kafka://{kafka.address}/{topic}: " in said
     assert "The topic does not exist, or was deleted: create it." in said

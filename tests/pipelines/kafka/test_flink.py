@@ -49,7 +49,7 @@ def test_no_row_is_published_under_two_generalizations(kafka: Broker, flink: Fli
     kafka.produce("visits", [*made.as_json(rows[:500]), b"no row", wide, *made.as_json([refused])])
     (tmp_path / "policy.yaml").write_text(made.POLICY.replace("shards: 2", "shards: 4"))
     command = [sys.executable, "-m", "crenel.pipelines.cli", "run", str(tmp_path / "policy.yaml")]
-    command += ["--input", kafka.url("visits", idle="3s"), "--output", kafka.url("anonymous")]
+    command += ["--input", kafka.url("visits", idle="3s"), "--output", kafka.url("anonymous", transactions="anonymous")]
     command += ["--rejected", kafka.url("mistakes"), "--runner", "flink", "--workers", "2"]
     command += ["--flink-master", flink.cluster.rest.master, "--checkpointing_interval=1500", "--job_name=anonymous"]
     command += ["--dead-letters", str(tmp_path / "dead")]
@@ -61,8 +61,9 @@ def test_no_row_is_published_under_two_generalizations(kafka: Broker, flink: Fli
             _lose_a_machine(job, kafka, flink, rows)
         finally:
             process.terminate()
-    messages = kafka.read("anonymous")
-    _check(messages, rows)
+    _check(kafka.read("anonymous"), rows)
+    committed = [json.loads(message.value())["note"] for message in kafka.read("anonymous", "read_committed")]
+    assert sorted(committed) == list(range(ROWS)), "who reads committed records only has each row once"
     rejected = {json.loads(message.value())["row"] for message in kafka.read("mistakes")}
     digest = hashlib.sha256(wide).hexdigest()
     assert {row.rpartition("... ")[2] for row in rejected} == {
@@ -79,6 +80,7 @@ def test_no_row_is_published_under_two_generalizations(kafka: Broker, flink: Fli
     # The state of a source that pauses has names: at most one for each partition, however often it paused.
     logs = [path.read_text(errors="replace") for path in flink.folder.rglob("db/LOG")]
     assert logs, "RocksDB leaves a log"
+    assert all("max_manifest_file_size: 32768\n" in log for log in logs), "it would grow for ever"
     assert 0 < len({name for log in logs for name in re.findall(r"sdf_checkpoint:\d*:\d+", log)}) <= 4
 
 

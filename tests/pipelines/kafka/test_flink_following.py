@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import json
 import re
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import fastavro
 import pytest
 
 from crenel.errors import INCURABLE
@@ -13,6 +17,9 @@ from crenel.runners.flink.cluster import until
 from tests.pipelines.kafka import rows as made
 from tests.pipelines.kafka.broker import Broker
 from tests.pipelines.kafka.flink_runs import FlinkRun, feed, told
+from tests.pipelines.kafka.registry import writers
+from tests.pipelines.kafka.registry_gate import Gate
+from tests.pipelines.kafka.registry_server import Registry
 from tests.runners.harness import PATIENCE, Flink, need_flink
 
 pytestmark = [pytest.mark.kafka, pytest.mark.flink]
@@ -52,6 +59,39 @@ def test_a_deleted_output_topic_is_named_and_waited_for(kafka: Broker, flink: Fl
         kafka.create("sink-out")
         wait(run, lambda: set(told(kafka, "sink-out")) >= set(range(500, 1_000)))
         assert "SECRET" not in run.said
+
+
+def test_workers_ask_the_registry_themselves(kafka: Broker, flink: Flink, registry: Registry, tmp_path: Path) -> None:
+    """They log in by themselves, and the writers' schema changes while they run."""
+    kafka.create("schemas-in", "schemas-out", "schemas-mistakes")
+    avro, rows = writers.avro(), made.make(400)
+    ids = {version: registry.register("schemas-in-value", avro.schemas[version]) for version in ("swapped", "lacking")}
+    ids["first"] = registry.register("schemas-in-value", avro.schemas["first"].replace("Visit", "Stay"))
+    gate = Gate(registry.url, "me:hush")
+    (tmp_path / "login").write_text("me:hush\n")
+    (tmp_path / "login").chmod(0o600)
+    (tmp_path / "client").write_text(f"schema.registry.basic.auth.user.info=file:{tmp_path / 'login'}\n")
+    options = {"registry": gate.url, "config": str(tmp_path / "client")}
+    owners = ("--rejected", kafka.url("schemas-mistakes"))
+    with FlinkRun(kafka, flink, tmp_path, "schemas", flags=owners, options=options) as run:
+        run.job()
+        for version, start in (("first", 0), ("swapped", 200), ("lacking", 300)):
+            some = rows[start : start + (200 if start == 0 else 100)]
+            kafka.produce("schemas-in", [avro.value(version, ids[version], row) for row in some])
+        wait(run, lambda: len(kafka.read("schemas-out")) >= 300 and len(kafka.read("schemas-mistakes")) >= 100)
+        assert "SECRET" not in run.said
+    gate.close()
+    schema = registry.latest("schemas-out-value")
+    parsed = fastavro.parse_schema(json.loads(schema["schema"]))
+    published = {}
+    for message in kafka.read("schemas-out"):
+        assert message.value()[:5] == struct.pack(">BI", 0, schema["id"])
+        row = fastavro.schemaless_reader(io.BytesIO(message.value()[5:]), parsed, None)
+        published[row["note"]] = row
+    assert sorted(published) == list(range(300))
+    assert all(made.covers(row, {**rows[note], "ill": rows[note]["ill"] or "none"}) for note, row in published.items())
+    reasons = {json.loads(message.value())["reason"] for message in kafka.read("schemas-mistakes")}
+    assert reasons == {f"schema {ids['lacking']} lacks the column 'note'"}
 
 
 def test_workers_that_cannot_be_started_end_the_run(kafka: Broker, flink: Flink, tmp_path: Path) -> None:
@@ -145,5 +185,7 @@ def test_with_high_availability_a_lost_job_manager_is_survived(kafka: Broker, tm
         kafka.grow("available-in", 4)
         feed(kafka, "available-in", rows[1_000:])
         until(lambda: len(told(kafka, "available-out")) == len(rows), PATIENCE)
+        lag = dict.fromkeys(range(4), 0)
+        until(lambda: kafka.lag("crenel-available-in-to-available-out") == lag, PATIENCE)
         assert run.process.poll() is None, run.said
     assert all(len(forms) == 1 for forms in told(kafka, "available-out").values()), "a row under two generalizations"

@@ -77,25 +77,65 @@ def test_json_from_topic_to_topic(
     assert (tmp_path / "s.jsonl").stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize("encoding", ["bare", "single", "confluent"])
+def test_a_compacted_topic_with_tombstones(kafka: Broker, policy: str, tmp_path: Path) -> None:
+    """What compaction has left is read to the end; a tombstone is rejected, and deletes nothing."""
+    source, published, rejected = names(3)
+    compact = {"cleanup__policy": "compact", "min__cleanable__dirty__ratio": "0.01", "segment__ms": "100"}
+    kafka.create(source, partitions=1, **compact)
+    kafka.create(published, rejected)
+    rows = made.make(300)
+    keys = [b"%d" % (number % 150) for number in range(300)]
+    kafka.produce(source, made.as_json(rows), keys=keys)
+    time.sleep(0.2)
+    kafka.produce(source, [None], keys=[b"tombstone"])  # in a segment of its own, so that the first may be compacted
+    until = time.monotonic() + 120
+    while len(kafka.read(source)) > 151:
+        assert time.monotonic() < until, "too slow"
+        time.sleep(0.5)
+    given = ["--input", kafka.url(source, until="end", group="watched"), "--output", kafka.url(published)]
+    assert main(["run", policy, *given, "--rejected", kafka.url(rejected), *ANY]) == 0
+    assert {json.loads(message.value())["note"] for message in kafka.read(published)} == set(range(150, 300))
+    assert [json.loads(message.value())["reason"] for message in kafka.read(rejected)] == ["no value"]
+    assert kafka.lag("watched") == {0: 0}
+
+
+def test_a_header_is_published_only_if_the_policy_names_it(kafka: Broker, tmp_path: Path) -> None:
+    from confluent_kafka import Producer
+
+    source, published = names(2)
+    kafka.create(source, published)
+    rows = made.make(60)
+    producer = Producer({"bootstrap.servers": kafka.address})
+    for row, value in zip(rows, made.as_json(rows), strict=True):
+        headers = [("region", f"region {row['note']}".encode()), ("trace", b"SECRET")]
+        producer.produce(source, value, headers=headers)
+    assert producer.flush(60) == 0
+    path = tmp_path / "policy.yaml"
+    path.write_text(made.POLICY.replace("publish: [note]", "publish: [note, 'header:region']"))
+    given = ["--input", kafka.url(source, until="end"), "--output", kafka.url(published)]
+    assert main(["run", str(path), *given, *ANY]) == 0
+    messages = kafka.read(published)
+    out = [json.loads(message.value()) for message in messages]
+    assert {row["note"]: row["header:region"] for row in out} == {i: f"region {i}" for i in range(len(rows))}
+    assert all(message.headers() == [("crenel-row", message.key())] for message in messages)
+    assert not any(b"SECRET" in message.value() for message in messages)
+
+
+@pytest.mark.parametrize("encoding", ["bare", "single"])
 def test_avro_from_topic_to_topic(kafka: Broker, policy: str, tmp_path: Path, encoding: str) -> None:
     source, published = names(2)
     kafka.create(source, published)
     rows = made.make(200)
     schema = fastavro.parse_schema(made.SCHEMA)
     (tmp_path / "visit.avsc").write_text(json.dumps(made.SCHEMA))
-    heads = {"bare": b"", "confluent": b"\0\0\0\0\x07"}
-    heads["single"] = b"\xc3\x01" + _fingerprint(made.SCHEMA)
+    heads = {"bare": b"", "single": b"\xc3\x01" + _fingerprint(made.SCHEMA)}
     kafka.produce(source, [_avro(row, schema, heads[encoding]) for row in rows])
     avro = {"format": "avro", "encoding": encoding}
-    options = {"schema_id": "7"} if encoding == "confluent" else {}
-    read = kafka.url(source, until="end", schema=str(tmp_path / "visit.avsc"), **avro, **options)
-    # The schema of published rows is derived, so the test chooses its id.
-    given = {"schema_id": "9"} if encoding == "confluent" else {}
-    written_to = kafka.url(published, schema=str(tmp_path / "out.avsc"), **avro, **given)
+    read = kafka.url(source, until="end", schema=str(tmp_path / "visit.avsc"), **avro)
+    written_to = kafka.url(published, schema=str(tmp_path / "out.avsc"), **avro)
     assert main(["run", policy, "--input", read, "--output", written_to, *ANY]) == 0
     written = json.loads((tmp_path / "out.avsc").read_text())
-    head = {"bare": b"", "confluent": b"\0\0\0\0\x09", "single": b"\xc3\x01" + _fingerprint(written)}[encoding]
+    head = {"bare": b"", "single": b"\xc3\x01" + _fingerprint(written)}[encoding]
     out = []
     for message in kafka.read(published):
         assert message.value().startswith(head)
@@ -165,8 +205,8 @@ def _check_mixed(out: list[dict[str, Any]]) -> None:
 
 def test_rows_are_released_on_time_and_the_run_ends_with_ctrl_c(kafka: Broker, policy: str) -> None:
     """An empty partition does not hold rows back forever; the first Ctrl-C releases the rest."""
-    source, published = names(2)
-    kafka.create(source, published)
+    source, published, rejected = names(3)
+    kafka.create(source, published, rejected)
     now = time.time()
     rows = made.make(300)
     for row in rows:  # all deadlines have passed
@@ -174,6 +214,7 @@ def test_rows_are_released_on_time_and_the_run_ends_with_ctrl_c(kafka: Broker, p
     kafka.produce(source, made.as_json(rows), partition=0)
     command = [sys.executable, "-m", "crenel.pipelines.cli", "run", policy, "--json", *ANY]
     command += ["--input", kafka.url(source, idle="2s"), "--output", kafka.url(published)]
+    command += ["--rejected", kafka.url(rejected)]
     # Tests that run in the background may ignore Ctrl-C, and so would their child processes.
     heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     process = subprocess.Popen(
@@ -184,21 +225,26 @@ def test_rows_are_released_on_time_and_the_run_ends_with_ctrl_c(kafka: Broker, p
         preexec_fn=heard,  # noqa: PLW1509 - it only sets a signal
     )
     try:
-        until = time.monotonic() + 90
-        while time.monotonic() < until and len(kafka.read(published)) < len(rows):
-            time.sleep(0.5)
-        assert len(kafka.read(published)) == len(rows)
+        _await_messages(kafka, published, len(rows))
         fresh = {**rows[0], "at": time.time(), "note": len(rows)}
-        kafka.produce(source, made.as_json([fresh]), partition=1)
-        time.sleep(2)
+        kafka.produce(source, [*made.as_json([fresh]), b"{"], partition=1)
+        _await_messages(kafka, rejected, 1)  # the run has read what came before it
         os.kill(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=240)
     finally:
         process.kill()
     assert process.returncode == 0, err
-    assert json.loads(out)["rows"] == len(rows) + 1
+    assert json.loads(out)["rows"] == len(rows) + 2
     assert "crenel: releasing held rows. Press Ctrl-C again to discard them." in err
     assert sorted(json.loads(m.value())["note"] for m in kafka.read(published)) == list(range(len(rows) + 1))
+
+
+def _await_messages(kafka: Broker, topic: str, count: int) -> None:
+    """Wait until a topic has this many messages. It has no more."""
+    until = time.monotonic() + 240
+    while time.monotonic() < until and len(kafka.read(topic)) < count:
+        time.sleep(0.5)
+    assert len(kafka.read(topic)) == count
 
 
 def test_a_missing_topic_is_reported_in_a_sentence(

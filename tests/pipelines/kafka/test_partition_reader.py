@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
-from crenel.pipelines.kafka.partition_reader import PartitionReader, Refused, Row
+from crenel.pipelines.kafka.messages.values import JsonValues, Unavailable
+from crenel.pipelines.kafka.partition_ranges import FOREVER
+from crenel.pipelines.kafka.partition_reader import PartitionReader, Read
 from crenel.pipelines.kafka.topics import Topic
 from crenel.policy import Policy
 from crenel.runners import JobFailed
+from crenel.transforms._pack.row_batch import RowBatch
 
 confluent_kafka = pytest.importorskip("confluent_kafka", reason="needs confluent-kafka: pip install 'crenel[kafka]'")
 
@@ -42,7 +46,7 @@ class Clock:
         return self.now
 
 
-def reading(mock: Any, name: str, values: list[bytes], clock: Clock, **changes: Any) -> PartitionReader:
+def reading(mock: Any, name: str, values: Sequence[bytes | None], clock: Clock, **changes: Any) -> PartitionReader:
     producer, address = mock
     for value in values:
         producer.produce(name, value, partition=0, timestamp=1_500_000_000_000)
@@ -53,10 +57,12 @@ def reading(mock: Any, name: str, values: list[bytes], clock: Clock, **changes: 
     return PartitionReader(topic, policy(**changes), 0, 0, clock=clock)
 
 
-def to_the_end(reading: PartitionReader) -> list[Row | Refused]:
-    found: list[Row | Refused] = []
+def to_the_end(reading: PartitionReader, stop: int = FOREVER) -> Read:
+    found = Read(RowBatch([], []), [])
     for _ in range(100):
-        found += [what for _, what in reading.read(wait=0.2)]
+        read = reading.read(stop, wait=0.2)
+        found.rows = RowBatch([*found.rows.rows, *read.rows.rows], [*found.rows.times, *read.rows.times])
+        found.refused += read.refused
         if reading.is_at_end:
             return found
     raise AssertionError("the end was not reached")
@@ -69,9 +75,33 @@ def rows(*times: float) -> list[bytes]:
 def test_the_watermark_is_the_latest_row_less_the_disorder(mock: Any) -> None:
     at = reading(mock, "latest", rows(1000, 1020, 1010), Clock())
     found = to_the_end(at)
-    assert [what.time for what in found] == [1_000_000_000, 1_020_000_000, 1_010_000_000]
+    assert found.rows.times == [1_000_000_000, 1_020_000_000, 1_010_000_000]
     assert at.watermark() == 1_015_000_000
     assert at.position == 3
+    at.close()
+
+
+def test_rows_that_cannot_be_read_for_now_wait(mock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is skipped, also when the end of the partition came with them, and they hold event time back."""
+    clock = Clock()
+    at = reading(mock, "waiting", rows(1000, 1020), clock)
+    asked: list[int] = []
+
+    def away(_: Any, values: list[bytes]) -> Any:
+        asked.append(len(values))
+        if values:
+            raise Unavailable
+        return []
+
+    with monkeypatch.context() as changed:
+        changed.setattr(JsonValues, "read_many", away)
+        until = time.monotonic() + 30
+        while sum(asked[-2:]) < 4 and time.monotonic() < until:
+            assert (at.read(wait=0.5).rows.rows, at.position, at.is_at_end) == ([], 0, False)
+    clock.now = NOW + 10 * IDLE
+    assert at.watermark() is None
+    assert to_the_end(at).rows.times == [1_000_000_000, 1_020_000_000]
+    assert at.position == 2
     at.close()
 
 
@@ -108,25 +138,58 @@ def test_rows_of_the_future_are_ahead_of_the_clock(mock: Any) -> None:
 
 def test_without_an_event_time_column_the_time_of_the_message_counts(mock: Any) -> None:
     at = reading(mock, "stamps", rows(1), Clock(), event_time=None)
-    (row,) = to_the_end(at)
-    assert row.time == 1_500_000_000_000_000
+    assert to_the_end(at).rows.times == [1_500_000_000_000_000]
     at.close()
 
 
 def test_a_message_that_is_no_row_is_kept_for_the_owner_and_moves_no_clock(mock: Any) -> None:
     at = reading(mock, "broken", [b"{", b"\xff", b"3"], Clock())
     found = to_the_end(at)
-    assert all(isinstance(what, Refused) for what in found)
-    assert [what.record["row"] for what in found if isinstance(what, Refused)] == ["{", "base64:/w==", "3"]
+    assert not found.rows
+    assert [what.record["row"] for what in found.refused] == ["{", "base64:/w==", "3"]
     assert at.watermark() is None
-    assert "{" not in repr(found[0])
+    assert "{" not in repr(found.refused[0])
+    at.close()
+
+
+def test_rows_are_told_from_what_lies_between_them(mock: Any) -> None:
+    """A tombstone, a broken value and a row without a time are each judged by themselves, and the rows keep order."""
+    one, other = rows(1000, 1020)
+    values = [one, None, b"{", b'{"at": "soon"}', other, b"3"]
+    at = reading(mock, "between", values, Clock())
+    found = to_the_end(at)
+    assert [row["at"] for row in found.rows.rows] == [1000, "soon", 1020]
+    assert found.rows.times == [1_000_000_000, 1_500_000_000_000_000, 1_020_000_000]
+    assert [what.record["reason"] for what in found.refused] == ["no value", "not JSON", "not a JSON object"]
+    assert at.watermark() == 1_015_000_000, "a row without a time moves no clock"
+    assert "soon" not in repr(found.rows)
+    at.close()
+
+
+def test_headers_are_read_only_if_the_policy_names_them(mock: Any) -> None:
+    producer, _ = mock
+    given = [("region", b"north"), ("region", b"south"), ("trace", b"secret"), ("raw", b"\xff")]
+    producer.produce("headers", rows(1)[0], partition=0, headers=given)
+    at = reading(mock, "headers", rows(2), Clock(), publish=["header:region", "header:raw", "header:none"])
+    first, second = to_the_end(at).rows.rows
+    named = {name: value for name, value in first.items() if name.startswith("header:")}
+    assert named == {"header:region": "south", "header:raw": b"\xff", "header:none": None}
+    assert second["header:region"] is None
+    at.close()
+    at = reading(mock, "headers", [], Clock())
+    assert all(set(row) == {"who", "age", "at"} for row in to_the_end(at).rows.rows)
+    at.close()
+
+
+def test_nothing_is_read_beyond_the_stop(mock: Any) -> None:
+    at = reading(mock, "stop", rows(*range(10)), Clock())
+    assert to_the_end(at, stop=4).rows.times == [0, 1_000_000, 2_000_000, 3_000_000]
     at.close()
 
 
 def test_a_row_whose_time_cannot_be_read_is_left_for_the_encoder_to_reject(mock: Any) -> None:
     at = reading(mock, "timeless", [b'{"at": "soon"}'], Clock())
-    (row,) = to_the_end(at)
-    assert isinstance(row, Row)
+    assert to_the_end(at).rows.rows == [{"at": "soon"}]
     assert at.watermark() is None
     at.close()
 

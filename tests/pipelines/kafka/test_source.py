@@ -17,6 +17,7 @@ from crenel.pipelines.kafka.source import ReadPartition
 from crenel.pipelines.kafka.topics import Topic
 from crenel.policy import Policy
 from crenel.runners import Job, JobFailed, streaming
+from crenel.transforms._pack.row_batch import RowBatch
 from crenel.transforms.anonymize import with_outputs
 
 confluent_kafka = pytest.importorskip("confluent_kafka", reason="needs confluent-kafka: pip install 'crenel[kafka]'")
@@ -63,7 +64,7 @@ class See(beam.DoFn):
         self._stop_at = stop_at
 
     def process(self, element: Any) -> None:
-        READ.append((self._output, element))
+        READ.extend((self._output, row) for row in (element.rows if isinstance(element, RowBatch) else [element]))
         if len(READ) >= self._stop_at:
             STOP.set()
 

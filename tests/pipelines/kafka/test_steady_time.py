@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from crenel.pipelines.kafka.steady_time import SteadyTime
 
@@ -43,3 +45,15 @@ def test_one_row_far_ahead_is_not_believed_and_some_are() -> None:
 
 def test_without_a_limit_every_row_is_believed() -> None:
     assert seen(3 * NOW, 1000, most=None) == 3 * NOW
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 40) | st.integers(NOW, NOW + 40).map(lambda at: at * 10))),
+    st.none() | st.integers(1, 20),
+)
+def test_many_rows_at_once_are_seen_as_one_by_one(batches: list[list[int]], most: int | None) -> None:
+    time = SteadyTime(None if most is None else most * SECOND, lambda: float(NOW))
+    for batch in batches:
+        time.see_all([at * SECOND for at in batch])
+    every = [at for batch in batches for at in batch]
+    assert (None if time.latest is None else time.latest / SECOND) == seen(*every, most=most)

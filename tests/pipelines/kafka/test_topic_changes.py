@@ -84,7 +84,7 @@ def test_a_topic_that_is_deleted_fails_the_run_by_name(kafka: Broker, tmp_path: 
     assert f"/{run.source}: the topic was deleted while it was read" in said
 
 
-def test_partitions_that_are_added_are_read(kafka: Broker, tmp_path: Path) -> None:
+def test_partitions_that_are_added_are_read_and_the_lag_falls_to_zero(kafka: Broker, tmp_path: Path) -> None:
     run = Run(kafka, tmp_path)
     rows = made.make(600)
     kafka.produce(run.source, made.as_json(rows[:200]))
@@ -94,3 +94,5 @@ def test_partitions_that_are_added_are_read(kafka: Broker, tmp_path: Path) -> No
         for number, partition in enumerate((2, 3, 4)):
             kafka.produce(run.source, made.as_json(rows[200 + number : 600 : 3]), partition=partition)
         wait(lambda: run.notes() == set(range(600)), process)
+        group = f"crenel-{run.source}-to-{run.published}"
+        wait(lambda: kafka.lag(group) == dict.fromkeys(range(5), 0), process)

@@ -51,11 +51,18 @@ def test_passwords_come_from_a_file_and_appear_in_no_repr(tmp_path: Path) -> Non
         ("kafka://a:1/visits?idel=3s", "Did you mean 'idle'?"),
         ("kafka://a:1/visits?idle=soon", "idle must be a duration such as 30s"),
         ("kafka://a:1/visits?until=later", "until must be end"),
-        ("kafka://a:1/visits?format=xml", "format must be json or avro"),
+        ("kafka://a:1/visits?format=xml", "format must be json or avro or protobuf"),
         ("kafka://a:1/visits?format=avro", "needs schema=FILE"),
         ("kafka://a:1/visits?format=avro&schema=/not/there", "cannot be read"),
         ("kafka://a:1/visits?encoding=single", "are of format=avro"),
-        ("kafka://a:1/visits?schema_id=x", "schema_id must be a schema's number"),
+        ("kafka://a:1/visits?schema_id=7", "'schema_id' must be one of"),
+        ("kafka://a:1/visits?format=protobuf", "need registry=URL"),
+        ("kafka://a:1/visits?subject=x", "need registry=URL"),
+        ("kafka://a:1/visits?registry=r:8081", "registry must be http://HOST:PORT or https://HOST:PORT"),
+        ("kafka://a:1/visits?registry=http://me:hush@r:8081", "schema.registry.basic.auth.user.info in a file"),
+        ("kafka://a:1/visits?registry=http://r:8081&format=avro", "format must not be given beside registry"),
+        ("kafka://a:1/visits?registry=http://r:8081&schema=x", "schema must not be given beside registry"),
+        ("kafka://a:1/visits?schema.registry.url=http://r", "must not be set: crenel sets it by registry="),
         ("kafka://a:1/visits?group.id=x", "group.id must not be set"),
         ("kafka://a:1/visits?config=/not/there", "cannot be read"),
     ],
@@ -76,7 +83,19 @@ def test_a_mistake_is_reported_in_a_sentence(url: str, said: str) -> None:
         (["kafka://a:1/a"], {"published": "out.csv"}, True, "a file of JSON lines"),
         (["kafka://a:1/a"], {"published": "out.jsonl"}, False, "must be a topic"),
         (["kafka://a:1/a"], {"published": "kafka://a:1/b?start=latest"}, True, "'start' must be one of"),
-        (["kafka://a:1/a"], {"published": "kafka://a:1/b?format=avro&schema=/not/there"}, True, "if --input is Avro"),
+        (
+            ["kafka://a:1/a"],
+            {"published": "kafka://a:1/b?format=avro&schema=/not/there"},
+            True,
+            "--input has schema=",
+        ),
+        (["kafka://a:1/a"], {"published": "kafka://a:1/b?registry=http://r"}, True, "registry= for --input, too"),
+        (
+            ["kafka://a:1/a?registry=http://r"],
+            {"published": "kafka://a:1/b", "rejected": "kafka://a:1/c?registry=http://r"},
+            True,
+            "registry is for --input and --output",
+        ),
     ],
 )
 def test_an_impossible_request_is_refused_before_a_broker_is_asked(
@@ -150,6 +169,19 @@ def test_an_option_may_say_where_its_value_is(tmp_path: Path, monkeypatch: pytes
     monkeypatch.delenv("CRENEL_TEST_PASSWORD")
     with pytest.raises(SecretError, match=r"sasl\.password names the environment variable CRENEL_TEST_PASSWORD"):
         topic.client_options()
+
+
+def test_the_login_of_a_registry_is_not_told_to_the_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CRENEL_TEST_PASSWORD", "me:hush")
+    config = tmp_path / "client.properties"
+    config.write_text("schema.registry.basic.auth.user.info=env:CRENEL_TEST_PASSWORD\nsasl.username=me\n")
+    topic = Topic.of(f"kafka://b:1/t?registry=https://r&config={config}", read=True)
+    assert topic.client_options() == {"sasl.username": "me"}
+    assert topic.registry_options() == {"basic.auth.user.info": "me:hush"}
+    assert "hush" not in str(topic.settings) + repr(topic)
+    monkeypatch.delenv("CRENEL_TEST_PASSWORD")
+    with pytest.raises(CommandError, match=r"schema\.registry\.basic\.auth\.user\.info names the environment variable"):
+        Topic.of(f"kafka://b:1/t?registry=https://r&config={config}", read=True)
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,15 @@ import json
 import typing
 from decimal import Decimal
 from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from apache_beam.coders import RowCoder
+from apache_beam.io.parquetio import ReadFromParquetBatched, WriteToParquetBatched
 from apache_beam.portability.api import schema_pb2
 from apache_beam.typehints.schemas import typing_from_runner_api, typing_to_runner_api
 from apache_beam.utils.timestamp import Timestamp
@@ -87,15 +90,26 @@ def test_rows_with_a_schema_leave_as_rows(dicts: Any, kind: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", [pa.RecordBatch, pa.Table])
-def test_batches_leave_as_batches(dicts: Any, kind: Any) -> None:
+def test_batches_and_tables_leave_as_they_came(dicts: Any, kind: Any) -> None:
     batches = as_batches(GIVEN)
     given = batches if kind is pa.RecordBatch else [pa.Table.from_batches([batch]) for batch in batches]
     out = run(given, anonymize())
-    assert all(isinstance(left.value, pa.RecordBatch) for left in out.published)
+    assert all(type(left.value) is kind for left in (*out.published, *out.suppressed, *out.releases))
     assert {left.value.schema.remove_metadata() for left in out.published} == {out.published[0].value.schema}
     check(policy(), GIVEN, listed(out.published), listed(out.suppressed))
     by_number = {left.value["number"]: left.value for left in dicts.published}
     assert all(left.value == by_number[left.value["number"]] for left in listed(out.published))
+
+
+def test_parquet_in_tables_is_written_in_tables(tmp_path: Path) -> None:
+    given = pa.Table.from_batches(as_batches(GIVEN))
+    pq.write_table(given, tmp_path / "given.parquet")
+    with beam.Pipeline("FnApiRunner") as pipeline:
+        tables = pipeline | ReadFromParquetBatched(str(tmp_path / "given.parquet"))
+        result = tables | Anonymize(policy())
+        _ = result | WriteToParquetBatched(str(tmp_path / "published"), published_schema(policy(), given.schema))
+    published = pa.concat_tables(map(pq.read_table, tmp_path.glob("published*")))
+    assert sorted(published["number"].to_pylist()) == sorted(row["number"] for row in GIVEN)
 
 
 def test_numbers_leave_as_structs_and_categories_as_text() -> None:

@@ -1,0 +1,128 @@
+"""The records of `benchmarks.kafka`, and the plain loop that it compares with."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+POLICY = """\
+person: who
+event_time: at
+quasi_identifiers:
+  age: {type: numeric, domain: [0, 100]}
+  zip: {type: prefix, length: 5}
+sensitive: [ill]
+publish: [note]
+k: 10
+delay: 10s
+disorder: 1s
+max_ahead: 30d
+on_suppress: star
+"""
+SCHEMA = {
+    "type": "record",
+    "name": "Visit",
+    "fields": [
+        {"name": "who", "type": "long"},
+        {"name": "at", "type": "double"},
+        {"name": "age", "type": "int"},
+        {"name": "zip", "type": "string"},
+        {"name": "ill", "type": "string"},
+        {"name": "note", "type": "long"},
+        {"name": "name", "type": "string"},
+        {"name": "street", "type": "string"},
+        {"name": "phone", "type": "string"},
+    ],
+}
+#: Records that the plain loop takes at once, as many as crenel's reader.
+_MOST = 2_000
+
+
+def row(number: int, at: float) -> dict[str, Any]:
+    """Make a row of nine columns, of which the policy names six. `note` is its number, which is published."""
+    draw = random.Random(number)
+    return {
+        "who": draw.randrange(100_000),
+        "at": at,
+        "age": draw.randrange(100),
+        "zip": f"{draw.randrange(1_000):05}",
+        "ill": draw.choice(("flu", "gout", "mumps", "croup")),
+        "note": number,
+        "name": f"Person {number}",
+        "street": f"{draw.randrange(200)} Some Street",
+        "phone": f"+49 {draw.randrange(10**9)}",
+    }
+
+
+def rows(count: int, first: float, per_second: float, number: int = 0) -> Iterator[dict[str, Any]]:
+    """Make rows with event times from `first` on, numbered from `number` on."""
+    return (row(number + i, first + i / per_second) for i in range(count))
+
+
+def encoder(form: str) -> Callable[[dict[str, Any]], bytes]:
+    """Return the function that writes a row."""
+    if form == "json":
+        return lambda one: json.dumps(one).encode()
+    import fastavro
+
+    schema = fastavro.parse_schema(SCHEMA)
+
+    def write(one: dict[str, Any]) -> bytes:
+        stream = io.BytesIO()
+        fastavro.schemaless_writer(stream, schema, one)
+        return stream.getvalue()
+
+    return write
+
+
+def fill(address: str, topic: str, values: Iterator[bytes], *, partitions: int) -> None:
+    """Send values to the partitions of a topic in turn."""
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": address, "queue.buffering.max.messages": 1_000_000, "linger.ms": 50})
+    place = 0
+    while some := list(islice(values, 50_000)):
+        for value in some:
+            producer.produce(topic, value, partition=place % partitions)
+            place += 1
+        if producer.flush(300):
+            raise TimeoutError(topic)
+
+
+def copy(address: str, source: str, target: str) -> int:
+    """Copy the records that a topic has now to another, and wait for each batch; return how many there were.
+
+    It learns of records that do not arrive, as it must, and costs nothing for those that do.
+    """
+    from confluent_kafka import Consumer, Producer, TopicPartition
+
+    shared = {"bootstrap.servers": address, "group.id": "plain", "enable.auto.commit": False}
+    consumer = Consumer({**shared, "enable.partition.eof": True, "queued.max.messages.kbytes": 8192})
+    settings = {"enable.idempotence": True, "linger.ms": 20, "delivery.report.only.error": True}
+    producer = Producer({"bootstrap.servers": address, **settings})
+    left = set(consumer.list_topics(source, 30).topics[source].partitions)
+    consumer.assign([TopicPartition(source, partition, 0) for partition in left])
+    lost: list[Any] = []
+    copied = 0
+    while left:
+        for message in consumer.consume(_MOST, 0.2):
+            if message.error() is not None:
+                left.discard(message.partition())
+                continue
+            producer.produce(target, message.value(), message.key(), on_delivery=lambda error, _: lost.append(error))
+            copied += 1
+        if producer.flush(120) or lost:
+            raise RuntimeError(target)
+    consumer.close()
+    return copied
+
+
+if __name__ == "__main__":
+    began = time.monotonic()
+    print(json.dumps({"rows": copy(*sys.argv[1:4]), "seconds": time.monotonic() - began}))

@@ -1,0 +1,82 @@
+"""The fields of published rows, whatever the format that they are written in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from crenel.pipelines.command_errors import CommandError
+from crenel.pipelines.kafka.registry.column_kinds import Kind
+from crenel.policy import Policy
+from crenel.transforms._pack.perturb import published_as_floats
+from crenel.transforms._publish.publisher import Publisher
+
+__all__ = ["PublishedField", "check_names", "fields_of", "text_columns"]
+
+_ARROW = (
+    (pa.types.is_boolean, Kind.BOOLEAN),
+    (pa.types.is_integer, Kind.INTEGER),
+    (pa.types.is_floating, Kind.NUMBER),
+    (pa.types.is_string, Kind.TEXT),
+    (pa.types.is_timestamp, Kind.MOMENT),
+)
+#: Kinds that no format but Avro has. They are published as text, which is exact.
+_AS_TEXT = frozenset((Kind.DATE, Kind.TIME, Kind.LOCAL, Kind.DECIMAL, Kind.UUID))
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class PublishedField:
+    """A column of published rows: a value, or a range of two."""
+
+    name: str
+    kind: Kind
+    is_range: bool = False
+
+
+def fields_of(policy: Policy, columns: Mapping[str, Kind]) -> list[PublishedField]:
+    """The fields of published rows.
+
+    Every one may be missing, and integers and numbers are of the widest type, so that a writer that widens a type does
+    not make the schema of published rows another.
+
+    Args:
+        policy: The policy.
+        columns: What the columns of the input hold.
+    """
+    fields = [_generalized(name, kind) for name, kind in Publisher(policy).fields()]
+    floats = published_as_floats(policy)
+    for name in (*policy.sensitive, *policy.publish):
+        kind = Kind.NUMBER if name in floats else columns[name]
+        fields.append(PublishedField(name, Kind.TEXT if kind in _AS_TEXT else kind))
+    return fields
+
+
+def text_columns(policy: Policy, columns: Mapping[str, Kind]) -> tuple[str, ...]:
+    """The columns whose values become text when they are published."""
+    return tuple(name for name in (*policy.sensitive, *policy.publish) if columns[name] in _AS_TEXT)
+
+
+def _generalized(name: str, published: Any) -> PublishedField:
+    inner = published.field(0).type if pa.types.is_struct(published) else published
+    for is_kind, kind in _ARROW:
+        if is_kind(inner):
+            return PublishedField(name, kind, is_range=inner is not published)
+    msg = f"{name!r} is published as {published}, for which no schema is derived: leave out registry= for --output."
+    raise CommandError(msg)
+
+
+def check_names(fields: list[PublishedField], form: str) -> None:
+    """Refuse names that a format does not allow.
+
+    Raises:
+        CommandError: there is one.
+    """
+    for field in fields:
+        if not _NAME.fullmatch(field.name):
+            msg = f"{field.name!r} is no name of a field in {form}: rename the column, or say format=json for --output."
+            raise CommandError(msg)
