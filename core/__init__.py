@@ -26,16 +26,24 @@ if TYPE_CHECKING:
     from crenel import audit
     from crenel.engine import create_engine
     from crenel.errors import PolicyError
-    from crenel.policy import Policy
+    from crenel.policy import Policy, Sensitive
+    from crenel.policy.quasi_identifiers import Categorical, Datetime, Numeric, Prefix
     from crenel.testing import check_engine
     from crenel.transforms import Anonymize, AnonymizeBounded
+    from crenel.transforms.tables import anonymize
 
 __all__ = [
     "Anonymize",
     "AnonymizeBounded",
+    "Categorical",
+    "Datetime",
+    "Numeric",
     "Policy",
     "PolicyError",
+    "Prefix",
+    "Sensitive",
     "__version__",
+    "anonymize",
     "audit",
     "check_engine",
     "create_engine",
@@ -45,8 +53,14 @@ __all__ = [
 _HOME = {
     "Anonymize": "crenel.transforms",
     "AnonymizeBounded": "crenel.transforms",
+    "Categorical": "crenel.policy.quasi_identifiers",
+    "Datetime": "crenel.policy.quasi_identifiers",
+    "Numeric": "crenel.policy.quasi_identifiers",
     "Policy": "crenel.policy",
     "PolicyError": "crenel.errors",
+    "Prefix": "crenel.policy.quasi_identifiers",
+    "Sensitive": "crenel.policy",
+    "anonymize": "crenel.transforms.tables",
     "check_engine": "crenel.testing",
     "create_engine": "crenel.engine",
 }

@@ -20,14 +20,24 @@ if TYPE_CHECKING:
     from crenel.transforms.anonymize import Anonymize, Anonymized
     from crenel.transforms.bounded import AnonymizeBounded
     from crenel.transforms.durable import Durable
+    from crenel.transforms.tables import AnonymizedTable
 
-__all__ = ["Anonymize", "AnonymizeBounded", "Anonymized", "Counts", "Durable", "published_schema"]
+__all__ = [
+    "Anonymize",
+    "AnonymizeBounded",
+    "Anonymized",
+    "AnonymizedTable",
+    "Counts",
+    "Durable",
+    "published_schema",
+]
 
 #: Where each name comes from. Beam takes a second and a half to import, and commands that only parse columns need none.
 _HOME = {
     "Anonymize": "crenel.transforms.anonymize",
     "AnonymizeBounded": "crenel.transforms.bounded",
     "Anonymized": "crenel.transforms.anonymize",
+    "AnonymizedTable": "crenel.transforms.tables",
     "Counts": "crenel.transforms._publish.counts",
     "Durable": "crenel.transforms.durable",
     "published_schema": "crenel.transforms._publish.publisher",

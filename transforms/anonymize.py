@@ -16,13 +16,14 @@ from apache_beam.transforms.trigger import AccumulationMode
 from apache_beam.transforms.window import GlobalWindows, SlidingWindows
 from apache_beam.typehints.row_type import RowTypeConstraint
 
-from crenel.policy import Policy, PolicyError
+from crenel.policy import Policy, PolicyError, ShardBy
 from crenel.policy.secret import Secret, without_secret
 from crenel.transforms._hold.hold_step import HoldRows
 from crenel.transforms._hold.local_runners import held_apart, is_run_here, keep_keys_whole, warn_of_stale_state
 from crenel.transforms._pack.element_coders import RECORD
 from crenel.transforms._pack.pack_step import OVERLAPPING, REJECTED_FIELDS, PackBoundedRows, PackRows
 from crenel.transforms._pack.perturb import published_as_floats
+from crenel.transforms._pack.row_batch import RowBatch
 from crenel.transforms._pack.row_options import RowOptions
 from crenel.transforms._publish.emitter import COUNTS, PUBLISHED, REJECTED, RELEASES, SUPPRESSED, TRACE
 from crenel.transforms._publish.owner_records import RELEASE_FIELDS
@@ -98,7 +99,7 @@ class Anonymize(beam.PTransform):
         order_column: str | None = None,
     ) -> None:
         super().__init__()
-        self._policy = _policy(policy)
+        self._policy = Policy.of(policy)
         self._overlapping = overlapping_windows
         self._options = self._row_options(
             parse_text=parse_text, row_number=row_number, trace=trace, order_column=order_column
@@ -119,7 +120,7 @@ class Anonymize(beam.PTransform):
         packed = rows | "Pack" >> with_outputs(self._pack(rows), REJECTED, COUNTS, main="packs")
         packs = packed.packs
         packs.element_type = typehints.Tuple[int, bytes]
-        held = self._hold(packs)
+        held = self._hold(self._assigned(packs))
         for counts in (packed[COUNTS], held[COUNTS]):
             counts.element_type = RECORD
         for rejected in (packed[REJECTED], held[REJECTED]):
@@ -170,6 +171,17 @@ class Anonymize(beam.PTransform):
             )
             raise ValueError(message)
 
+    def _assigned(self, packs: pvalue.PCollection) -> pvalue.PCollection:
+        """Assign rows to shards that only the rows themselves tell; a stream cannot wait for them."""
+        if self._told.shard_by is ShardBy.LOCALITY and self._told.shards != 1:
+            message = (
+                "must name a tree for a stream, not 'locality', which is learned from bounded input. Make the tree "
+                "from a sample of the stream: crenel plan POLICY --data SAMPLE --shards N --write shards.json; then "
+                "set shard_by: {tree: shards.json}."
+            )
+            raise PolicyError([("shard_by", message)])
+        return packs
+
     def _hold(self, packs: pvalue.PCollection) -> Any:
         warn_of_stale_state(packs.pipeline)
         keep_keys_whole(packs.pipeline)
@@ -214,17 +226,9 @@ def _check_options(policy: Policy, options: RowOptions) -> None:
             raise ValueError(message)
 
 
-def _policy(given: Any) -> Policy:
-    if isinstance(given, Policy):
-        return given
-    if isinstance(given, Mapping):
-        return Policy.from_dict(given)
-    return Policy.from_yaml(given)
-
-
 def _check_schema(policy: Policy, element_type: Any) -> dict[str, Any] | None:
     """Return the types of the rows' fields, where they are known; the policy's columns must be among them."""
-    if element_type is None or element_type in (dict, pa.RecordBatch, pa.Table, Any):
+    if element_type is None or element_type in (dict, RowBatch, pa.RecordBatch, pa.Table, Any):
         return None
     fields = _fields(element_type)
     if fields is None:
@@ -273,7 +277,9 @@ def _published_type(
 def _like_rows(element_type: Any, fields: dict[str, Any] | None, of_rows: Any) -> Any:
     """The type of an output that holds batches if the rows come in batches, and records if they come one by one."""
     if element_type in _ARROW:
-        return pa.RecordBatch
+        return element_type
+    if element_type is RowBatch:
+        return RowBatch
     comes_one_by_one = fields is not None or element_type is dict or isinstance(element_type, type(_DICT))
     return of_rows if comes_one_by_one else Any
 

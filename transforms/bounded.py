@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from os import PathLike
 from typing import Any
 
@@ -16,10 +17,12 @@ import apache_beam as beam
 from apache_beam import pvalue
 from apache_beam.transforms.trigger import DefaultTrigger
 
-from crenel.policy import Policy, PolicyError
+from crenel.encoding.tree_learning import learned_from
+from crenel.policy import Policy, PolicyError, ShardBy
 from crenel.transforms._hold.hold_step import HoldGroupedRows
 from crenel.transforms._hold.sorted_runs import SortSpace
 from crenel.transforms._hold.spill_step import SpillRows
+from crenel.transforms._pack.deal_step import DealRows, SampleRows, merged
 from crenel.transforms._pack.row_options import RowOptions
 from crenel.transforms.anonymize import Anonymize, Anonymized, hold_outputs
 
@@ -39,6 +42,9 @@ class AnonymizeBounded(Anonymize):
     same time are ordered by their contents. So the releases depend on the rows and the secret alone: not on how the
     input was split into files and bundles, nor on which worker was faster. Without `sort_folder`, the rows of a shard
     must fit into the memory of a worker.
+
+    With `shard_by: locality`, a first pass over the rows learns the tree of shards from a sample that depends on the
+    rows alone.
 
     The outputs are those of `Anonymize`. The options too, and two of them do more:
 
@@ -97,6 +103,16 @@ class AnonymizeBounded(Anonymize):
 
     def _has_one_key(self, rows: pvalue.PCollection) -> bool:
         return False  # shards run side by side
+
+    def _assigned(self, packs: pvalue.PCollection) -> pvalue.PCollection:
+        if self._told.shard_by is not ShardBy.LOCALITY or self._told.shards == 1:
+            return packs
+        samples = packs | "Sample" >> beam.ParDo(SampleRows(self._told, self._secret))
+        sample = samples | "Merge" >> beam.CombineGlobally(merged).without_defaults()
+        tree = sample | "Learn" >> beam.Map(partial(learned_from, self._told))
+        dealt = packs | "Deal" >> beam.ParDo(DealRows(self._told, self._secret), pvalue.AsSingleton(tree))
+        dealt.element_type = packs.element_type
+        return dealt
 
     def _hold(self, packs: pvalue.PCollection) -> Any:
         if self._space is not None:

@@ -51,13 +51,9 @@ class Anonymize(beam.PTransform):
 
 
 def _policy(given: Any) -> Policy:
-    if isinstance(given, Policy):
-        return given
-    if isinstance(given, str) and "\n" in given:
-        given = yaml.safe_load(given)
-    if isinstance(given, Mapping):
-        return Policy.from_dict(given)
-    return Policy.from_yaml(given)
+    """Return a policy, which may also be YAML text here."""
+    is_text = isinstance(given, str) and "\n" in given
+    return Policy.of(yaml.safe_load(given) if is_text else given)
 
 
 def _outputs(wanted: Sequence[str] | str | None, error_handling: Mapping[str, Any] | None) -> dict[str, str]:

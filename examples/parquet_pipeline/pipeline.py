@@ -49,9 +49,7 @@ def main(argv: list[str]) -> None:
     with beam.Pipeline(options=PipelineOptions(argv)) as pipeline:
         visits = pipeline | "Read" >> beam.io.ReadFromParquetBatched(str(folder / "visits.parquet"))
         anonymized = visits | "Anonymize" >> Anonymize(POLICY)
-        # A batch is a table to Beam's writer.
-        tables = anonymized | "As tables" >> beam.Map(lambda batch: pa.Table.from_batches([batch]))
-        _ = tables | "Write" >> beam.io.WriteToParquetBatched(
+        _ = anonymized | "Write" >> beam.io.WriteToParquetBatched(
             str(folder / "published"), schema=published_schema(POLICY, schema), file_name_suffix=".parquet"
         )
         # For the owner alone: these hold exact values.

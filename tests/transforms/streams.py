@@ -17,6 +17,7 @@ from apache_beam.testing.util import TestWindowedValue, assert_that
 from apache_beam.transforms.window import TimestampedValue
 
 from crenel.audit import Published, Report, audit
+from crenel.encoding import tree_learning
 from crenel.encoding.encoder import Encoder
 from crenel.policy import Policy
 from crenel.transforms import Anonymize
@@ -51,6 +52,13 @@ def policy(**changes: Any) -> Policy:
     }
     said |= changes
     return Policy.from_dict({name: value for name, value in said.items() if value is not None})
+
+
+def with_tree(of: Policy, given: Sequence[Mapping[str, Any]], shards: int) -> Policy:
+    """Return the policy with a tree of shards that is learned from these rows."""
+    batch = {name: [row.get(name) for row in given] for name in given[0]}
+    sample = Encoder(of).encode(batch).rows
+    return tree_learning.with_tree(of, tree_learning.learn_tree(of, sample, shards))
 
 
 def rows(count: int, *, seed: int = 1, every: float = 10.0, persons: int | None = None) -> list[dict[str, Any]]:

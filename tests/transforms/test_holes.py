@@ -25,7 +25,7 @@ from crenel.pipelines.auditing.published_values import box
 from crenel.policy import Policy
 from crenel.transforms import Anonymize, AnonymizeBounded
 from crenel.transforms.testing import is_anonymous, is_k_anonymous, star_of
-from tests.transforms.streams import Left, Outcome, anonymize, as_dict, check, policy, rows, run
+from tests.transforms.streams import Left, Outcome, anonymize, as_dict, check, policy, rows, run, with_tree
 
 PARTITION: dict[str, Any] = {"method": "partition", "on_suppress": "star"}
 
@@ -151,8 +151,9 @@ def test_bounded_rows_do_not_depend_on_their_order() -> None:
     assert outcomes[0] == outcomes[1] == outcomes[2]
 
 
-def test_shards_by_locality() -> None:
-    out = run(with_holes(600), anonymize(**PARTITION, shards=4, shard_by="locality"))
+def test_shards_by_a_tree() -> None:
+    given = with_holes(600)
+    out = run(given, Anonymize(with_tree(policy(**PARTITION), given, 4)))
     assert len(out.published) == 600
     assert len({left.value["shard"] for left in out.releases}) > 1
 

@@ -11,7 +11,7 @@ import pytest
 from apache_beam.transforms.window import FixedWindows, SlidingWindows
 
 from crenel.transforms import Anonymize, AnonymizeBounded
-from tests.transforms.streams import Stamped, anonymize, policy, rows, run
+from tests.transforms.streams import Stamped, anonymize, policy, rows, run, with_tree
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -120,6 +120,13 @@ def test_a_release_of_rows_of_two_kinds_is_one() -> None:
     parts = [left.value for left in out.releases if left.value["kind"] == "cluster"]
     assert any(part["rows"] < part["persons"] for part in parts)
     assert out.counter("alone") == 0
+
+
+def test_the_leaves_of_a_tree_are_counted(given: list[dict[str, Any]]) -> None:
+    of = with_tree(policy(), given[10:], 3)
+    out = run(given, Anonymize(of))
+    counts = [out.counter(f"rows of shard {shard}") for shard in range(3)]
+    assert min(counts) > 60 and sum(counts) == out.counter("rows") - out.counter("rejected")
 
 
 def test_there_are_no_other_metrics(given: list[dict[str, Any]]) -> None:

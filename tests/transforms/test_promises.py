@@ -15,10 +15,10 @@ from crenel.policy import Policy, PolicyError
 from crenel.transforms import Anonymize, AnonymizeBounded
 from crenel.transforms._pack.row_pack import Packer
 from crenel.transforms._pack.sharding import ShardRouter
-from tests.transforms.streams import DISEASES, Left, anonymize, as_dicts, check, policy, rows, run
+from tests.transforms.streams import DISEASES, Left, anonymize, as_dicts, check, policy, rows, run, with_tree
 
 GIVEN = [{**row, "zipcode": f"{row['number'] * 7919 % 100_000:05}"} for row in rows(600, persons=300)]
-LOCAL = {"shards": 4, "shard_by": "locality"}
+LOCAL = {"shard_by": with_tree(policy(), GIVEN, 4).shard_by}
 
 
 def shards_of(of: Policy, given: list[dict[str, Any]]) -> dict[int, int]:
@@ -154,11 +154,12 @@ def test_one_person_is_in_one_shard() -> None:
 
 
 @pytest.mark.parametrize("shards", [2, 7, 64])
-@pytest.mark.parametrize("by", ["person", "locality", ["number"]], ids=str)
+@pytest.mark.parametrize("by", ["person", "tree", ["number"]], ids=str)
 def test_shards_are_of_like_size(shards: int, by: Any) -> None:
     many = rows(6_400)
     many = [{**row, "zipcode": f"{row['number'] * 7919 % 100_000:05}"} for row in many]
-    counts = np.bincount(list(shards_of(policy(shards=shards, shard_by=by), many).values()), minlength=shards)
+    of = with_tree(policy(), many[:2_000], shards) if by == "tree" else policy(shards=shards, shard_by=by)
+    counts = np.bincount(list(shards_of(of, many).values()), minlength=shards)
     assert counts.max() < 3 * len(many) / shards
     assert counts.min() > 0
 
@@ -172,7 +173,7 @@ def test_columns_send_rows_to_their_shard() -> None:
     assert len(set.union(*where.values())) > 4
 
 
-def test_locality_keeps_neighbours_together() -> None:
+def test_a_tree_keeps_neighbours_together() -> None:
     of = policy(**LOCAL)
     packer = Packer(of, b"")
     (pack,) = Packer(policy(), b"").pack_dicts(GIVEN, None).packs
