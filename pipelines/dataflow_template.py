@@ -36,7 +36,7 @@ def main(given: Sequence[str] | None = None) -> int:
             rejected=said.rejected and _address(said.rejected),
         )
         policy = policy_at(said.policy)
-        job = Job(build=lambda pipeline: pubsub.build(pipeline, policy, topics), shards=policy.shards, flags=flags)
+        job = Job(build=lambda pipeline: pubsub.build(pipeline, policy, topics), shards=policy.most_shards, flags=flags)
         dataflow.launch(job)
     except (PolicyError, CommandError, RunnerError) as error:
         for problem in error.problems:

@@ -24,7 +24,7 @@ from crenel.pipelines.command_errors import CommandError
 from crenel.pipelines.console.sections import sentence
 from crenel.pipelines.files import readers
 from crenel.pipelines.files.cells import csv_formulas
-from crenel.pipelines.files.formats import FORMATS
+from crenel.pipelines.files.formats import FORMATS, USUAL, Dialect
 from crenel.pipelines.files.readers import Source
 from crenel.pipelines.files.unreadable_rows import UnreadableRow
 from crenel.pipelines.files.writable_values import WritableValues
@@ -52,6 +52,7 @@ def read(
     trace: str | None = None,
     releases: str | None = None,
     escaped: bool = False,
+    dialect: Dialect = USUAL,
     tick: Tick = lambda rows: None,
 ) -> Evidence:
     """Read all files.
@@ -64,6 +65,7 @@ def read(
         trace: The owner's file of what became of each row.
         releases: The owner's file of releases.
         escaped: Whether the run made text harmless in CSV that a spreadsheet would run as a formula.
+        dialect: How the text files of the input are written.
         tick: Called with the number of rows read since the last call.
 
     Raises:
@@ -72,7 +74,7 @@ def read(
     """
     evidence = Evidence(
         published=_output(policy, _find(published), tick, escaped=escaped),
-        input=None if given is None else _input(policy, _find(given), tick),
+        input=None if given is None else _input(policy, _find(given, dialect), tick),
         suppressed=None if suppressed is None else _output(policy, _find([suppressed]), tick, escaped=escaped),
         trace=None if trace is None else _trace(_find([trace]), tick),
         reported=None if releases is None else _reported(_find([releases]), tick),
@@ -139,11 +141,11 @@ def _moved(rows: Output, among: NDArray[np.bool_], order: NDArray[np.intp]) -> O
     return replace(rows, box=rows.box[place], sensitive=rows.sensitive[place], kept=rows.kept[place])
 
 
-def _find(patterns: Iterable[str]) -> list[Source]:
+def _find(patterns: Iterable[str], dialect: Dialect = USUAL) -> list[Source]:
     if readers.STANDARD in patterns:
         msg = "an audit reads files, not standard input (-)."
         raise CommandError(msg)
-    return readers.find(patterns, None, _refuse)
+    return readers.find(patterns, None, _refuse, dialect)
 
 
 def _refuse(_: IO[bytes]) -> NoReturn:

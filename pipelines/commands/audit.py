@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from crenel.errors import PolicyError
 from crenel.pipelines.command_errors import CommandError
+from crenel.pipelines.commands._dialect_options import add_dialect, dialect_of
 from crenel.pipelines.commands._policy_argument import add_policy, policy_of
 from crenel.pipelines.commands.run import quiet
 from crenel.pipelines.console import limits
@@ -63,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--csv-escape-formulas", action="store_true", help="the CSV files were written with this option of crenel run"
     )
+    add_dialect(parser)
     parser.add_argument("--html", metavar="F", help="also write the report as an HTML page")
     parser.add_argument("--json", action="store_true", help="print one line of JSON instead of text")
     parser.add_argument(
@@ -138,6 +140,7 @@ def audited(policy: Policy, arguments: argparse.Namespace) -> dict[str, Any]:
             trace=arguments.trace,
             releases=arguments.releases,
             escaped=arguments.csv_escape_formulas,
+            dialect=dialect_of(arguments),
             tick=progress.tick("read"),
         )
         workload = Workload(arguments.queries, arguments.theta, arguments.seed)

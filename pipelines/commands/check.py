@@ -14,6 +14,7 @@ import argparse
 import sys
 from contextlib import nullcontext
 
+from crenel.pipelines.commands._dialect_options import add_dialect, dialect_of
 from crenel.pipelines.commands._policy_argument import add_policy, policy_of
 from crenel.pipelines.commands.run import quiet
 from crenel.pipelines.console import limits
@@ -28,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     add_policy(parser)
     parser.add_argument("--data", metavar="FILE", help="a sample of the stream: consecutive rows")
+    add_dialect(parser)
     limits.add_arguments(parser, "more in the sample is a problem")
 
 
@@ -50,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
             compile_notes.noting() as note,
             run_summary.showing(lambda: progress[-1] + note()) if watched else nullcontext(),
         ):
-            table = read_for(policy, arguments.data)
+            table = read_for(policy, arguments.data, dialect_of(arguments))
             sample = Sample(policy, table, limits.Limits.of(arguments), progress.append)
             sections += sample.look()
         findings += sample.findings

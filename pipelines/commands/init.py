@@ -11,9 +11,14 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from crenel.pipelines.command_errors import CommandError
+from crenel.pipelines.commands._dialect_options import add_dialect, dialect_of
 from crenel.pipelines.commands.run import quiet
+
+if TYPE_CHECKING:
+    from crenel.pipelines.files.formats import Dialect
 
 __all__ = ["EXAMPLE", "add_arguments", "run"]
 
@@ -25,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", help="a sample of the rows")
     parser.add_argument("--output", metavar="FILE", help="the file to write; without it, the draft is printed")
     parser.add_argument("--force", action="store_true", help="overwrite an existing file")
+    add_dialect(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -33,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     if output is not None and output.exists() and not arguments.force:
         msg = f"{output} exists already. Use --force to overwrite it."
         raise CommandError(msg)
-    text = _draft(arguments.data)
+    text = _draft(arguments.data, dialect_of(arguments))
     if output is None:
         sys.stdout.write(text)
         return 0
@@ -46,13 +52,13 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _draft(path: str) -> str:
+def _draft(path: str, dialect: Dialect) -> str:
     from crenel.pipelines.drafting.draft import draft
     from crenel.pipelines.drafting.profiles import profile
     from crenel.pipelines.drafting.roles import choose
 
     with quiet():  # loads Beam
         from crenel.pipelines.files.whole_file import read
-    table = read(path)
+    table = read(path, dialect)
     profiles = [profile(name, table[name]) for name in table.column_names]
     return draft(choose(profiles), Path(path).name, table.num_rows, table.num_columns)

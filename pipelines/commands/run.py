@@ -6,7 +6,8 @@ the files were split. The outputs appear when the run is done; if anything goes 
 other flags go to Beam (--runner flink --parallelism=4).
 
 A topic is kafka://HOST:PORT/TOPIC, read as rows arrive until Ctrl-C, or with ?until=end up to the rows
-that are there now; values are JSON, or with ?format=avro&schema=FILE Avro. See docs/kafka.md.
+that are there now. Values are JSON; with ?format=avro&schema=FILE Avro; with ?registry=URL whatever the
+schema registry says of each: JSON, Avro or Protobuf. See docs/kafka.md.
 
 Exit codes: 0 if all is well, 1 if there were rows but no group to publish them in, 2 if the policy or a
 file is broken, 3 if the outputs are written but more rows were suppressed or rejected than
@@ -31,6 +32,7 @@ from crenel import runners
 from crenel.errors import PolicyError
 from crenel.pipelines import light_start
 from crenel.pipelines.command_errors import CommandError
+from crenel.pipelines.commands._dialect_options import add_dialect, dialect_of
 from crenel.pipelines.commands._policy_argument import add_policy, policy_of
 from crenel.pipelines.console import limits, status_line
 from crenel.policy import Policy
@@ -92,6 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--input-format", choices=_FORMATS, help="the format, if the extension is wrong; csv for - by default"
     )
+    add_dialect(parser)
     parser.add_argument(
         "--output-format", choices=_FORMATS, help="the format, if the extension is wrong; csv for - by default"
     )
@@ -153,6 +156,7 @@ def run(arguments: argparse.Namespace) -> int:
             releases=_owners(arguments, "releases"),
             trace=_owners(arguments, "trace"),
             input_format=arguments.input_format,
+            dialect=dialect_of(arguments),
             memory_limit=arguments.memory_limit or file_job.SORT_MEMORY,
         )
         watch = run_summary.watching if sys.stderr.isatty() else None
@@ -209,7 +213,7 @@ def _stream(arguments: argparse.Namespace, policy: Policy, launch: Callable[...,
         suppressed=arguments.suppressed,
         rejected=arguments.rejected,
     )
-    launch(lambda pipeline: pubsub.build(pipeline, policy, topics), policy.shards)
+    launch(lambda pipeline: pubsub.build(pipeline, policy, topics), policy.most_shards)
     return 0
 
 

@@ -17,7 +17,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,22 +27,22 @@ import pyarrow as pa
 from apache_beam import typehints
 from apache_beam.transforms.window import GlobalWindows
 
-from crenel.engine import Kind
+from crenel.encoding.tree_learning import learned_from, with_tree
 from crenel.pipelines.command_errors import CommandError
 from crenel.pipelines.files import readers
 from crenel.pipelines.files.finished_outputs import REJECTED_SCHEMA, ROWS_PER_FILE, Output, finish
-from crenel.pipelines.files.formats import TableError
+from crenel.pipelines.files.formats import USUAL, Dialect, TableError
 from crenel.pipelines.files.readers import STANDARD, Source
 from crenel.pipelines.files.scratch import PartWriter, Scratch
 from crenel.pipelines.files.secret_order import ORDER
+from crenel.pipelines.files.tree_sample import sample_of
 from crenel.pipelines.files.unreadable_rows import UnreadableRow
 from crenel.pipelines.files.writable_values import WritableValues
-from crenel.policy import Policy
-from crenel.policy.checks import suggestion
+from crenel.policy import Policy, ShardBy
 from crenel.transforms import AnonymizeBounded, Anonymized, Counts
 from crenel.transforms._pack.element_coders import RECORD, use_for_batches
 from crenel.transforms._pack.pack_step import as_text, batch_rows
-from crenel.transforms._pack.text_columns import named_columns
+from crenel.transforms._pack.text_columns import lacking
 from crenel.transforms._publish.counts import Spread
 from crenel.transforms._publish.emitter import PUBLISHED, REJECTED, RELEASES, SUPPRESSED, TRACE
 from crenel.transforms.anonymize import with_outputs
@@ -77,6 +77,8 @@ class Request:
     trace: Output | None = None
     #: The format of the inputs, where their extensions are wrong.
     input_format: str | None = None
+    #: How text files are written.
+    dialect: Dialect = USUAL
     #: Bytes of rows that are sorted in memory; more are sorted on disk.
     memory_limit: int = SORT_MEMORY
 
@@ -129,14 +131,10 @@ class Outcome:
 
     def take(self, counts: Counts, *, timed: bool) -> None:
         """Take over what was counted; `timed` is whether the rows have event times of their own."""
-        rows = counts.kinds
         self.rows, self.rejected = counts.rows, Counter(counts.rejected)
-        self.published = rows[Kind.CLUSTER] + rows[Kind.REUSE]
-        self.suppressed = rows[Kind.SUPPRESSED]
-        self.sampled_out = rows[Kind.SAMPLED_OUT]
-        self.releases = counts.releases
-        boxed = self.published + self.suppressed
-        self.loss = counts.loss / boxed if boxed else None
+        self.published, self.suppressed = counts.published, counts.suppressed
+        self.sampled_out, self.releases = counts.sampled_out, counts.releases
+        self.loss = counts.mean_loss
         self.alone, self.sizes, self.held = counts.alone, counts.sizes, counts.held
         self.delay = counts.delay if timed else None
 
@@ -159,8 +157,12 @@ def run(request: Request, launch: Launch, watch: Callable[[Scratch], Any] | None
     beside = None if request.published.path == STANDARD else Path(request.published.path)
     with Scratch.begin(beside, watched=watch is not None) as scratch:
         anonymize = _anonymize(request, scratch)
-        sources = readers.find(request.inputs, request.input_format, scratch.spool)
+        sources = readers.find(request.inputs, request.input_format, scratch.spool, request.dialect)
         _check_inputs(policy, sources, outputs)
+        if policy.shard_by is ShardBy.LOCALITY and policy.shards != 1:
+            # AnonymizeBounded could learn it, too, but would have to keep all rows in memory between two passes.
+            policy = with_tree(policy, learned_from(policy, sample_of(policy, sources)))
+            anonymize = _anonymize(replace(request, policy=policy), scratch)
         with ExitStack() as watching:
             if watch is not None:
                 watching.enter_context(watch(scratch))
@@ -210,18 +212,9 @@ def _check_inputs(policy: Policy, sources: Sequence[Source], outputs: dict[str, 
     for source in sources:
         columns = source.columns()
         if columns is not None:
-            problems += [f"{source.name} {said}" for said in _lacking(policy, columns)]
+            problems += [f"{source.name} {said}" for said in lacking(policy, columns)]
     if problems:
         raise CommandError(*problems)
-
-
-def _lacking(policy: Policy, columns: Sequence[str]) -> Iterator[str]:
-    """Complain about columns that the policy names and that are not there."""
-    needed = named_columns(policy)
-    for name in needed:
-        if name not in columns:
-            guess = suggestion(name, [other for other in columns if other not in needed]).capitalize()
-            yield f"has no column {name!r}, which the policy names. {guess}".strip()
 
 
 def _launched(
@@ -257,7 +250,7 @@ def _launched(
         _ = everything | "Group records" >> beam.GroupByKey() | "Manifest" >> beam.ParDo(_WriteManifest(scratch))
 
     try:
-        return launch(build, policy.shards)
+        return launch(build, policy.most_shards)
     except Exception as error:
         # Errors lose their sentence on the way through Beam; so the step left a note.
         for problem in scratch.notes(_PROBLEM):
@@ -428,7 +421,7 @@ class _Manifest:
         if outcome.rows:
             # Where each row has its own columns, a column can only be lacking in all files.
             columns = sorted({name for record in files for name in record["columns"]})
-            problems = [f"the input {said}" for said in _lacking(policy, columns)]
+            problems = [f"the input {said}" for said in lacking(policy, columns)]
             if problems:
                 raise CommandError(*problems)
         read = sum(self.rows_of_files())

@@ -10,7 +10,18 @@ from typing import NamedTuple
 from crenel.pipelines.command_errors import CommandError
 from crenel.policy.checks import suggestion
 
-__all__ = ["COMPRESSIONS", "FORMATS", "FileKind", "Format", "TableError", "detect", "format_names", "kind_of"]
+__all__ = [
+    "COMPRESSIONS",
+    "FORMATS",
+    "USUAL",
+    "Dialect",
+    "FileKind",
+    "Format",
+    "TableError",
+    "detect",
+    "format_names",
+    "kind_of",
+]
 
 
 class TableError(CommandError):
@@ -40,6 +51,20 @@ class FileKind(NamedTuple):
     compression: str | None
 
 
+@dataclass(frozen=True)
+class Dialect:
+    """How a text file is written, where its extension and its first line do not tell."""
+
+    #: What separates the columns of CSV; None for what its first line shows.
+    delimiter: str | None = None
+
+    #: The encoding of text, by its name in Python.
+    encoding: str = "utf-8"
+
+
+#: What is expected of a file of which nobody says more.
+USUAL = Dialect()
+
 _JSON_LINES = Format("JSON lines", text=True)
 
 #: The formats by a file's extension. Where several extensions have one format, the first stands for it.
@@ -54,7 +79,7 @@ FORMATS: dict[str, Format] = {
 }
 
 #: Arrow's names of the compressions, by a file's last extension.
-COMPRESSIONS: dict[str, str] = {".gz": "gzip", ".zst": "zstd"}
+COMPRESSIONS: dict[str, str] = {".bz2": "bz2", ".gz": "gzip", ".zst": "zstd"}
 
 
 def detect(path: str | PathLike[str]) -> FileKind:

@@ -28,7 +28,7 @@ import pyarrow.parquet
 from crenel.errors import Rejected
 from crenel.pipelines.console.sections import count
 from crenel.pipelines.files import unreadable_rows
-from crenel.pipelines.files.formats import FORMATS, TableError, format_names, kind_of
+from crenel.pipelines.files.formats import FORMATS, USUAL, Dialect, TableError, format_names, kind_of
 from crenel.pipelines.files.unreadable_rows import UnreadableRow
 from crenel.policy import columns
 
@@ -52,6 +52,9 @@ _BLOCK = 8 << 20
 #: Bytes of a column of Parquet that are read at once.
 _BUFFER = 1 << 20
 
+#: What may separate the columns of CSV, if nobody says.
+_DELIMITERS = ";\t|,"
+
 #: Bytes at the start of a file that are searched for the header.
 _START = 1 << 16
 
@@ -71,6 +74,9 @@ class Source:
 
     #: Its place among the inputs, from 0.
     number: int = 0
+
+    #: How it is written, if it is text.
+    dialect: Dialect = USUAL
 
     def columns(self) -> list[str] | None:
         """Read the names of the columns; None for JSON lines, where each row has its own.
@@ -123,7 +129,7 @@ class Source:
         if isinstance(error, OSError) and not isinstance(error, pa.ArrowException) and error.errno is not None:
             return f"cannot be read: {os.strerror(error.errno).lower()}"
         message = str(error)
-        if self.compression and ("compress" in message or "zlib" in message or "ZSTD" in message):
+        if self.compression and any(word in message for word in ("compress", "bz2", "zlib", "ZSTD")):
             return f"is not compressed by {self.compression}, or is cut off"
         if "UTF8" in message or "UTF-8" in message:
             return "is not UTF-8 text"
@@ -141,7 +147,7 @@ class _Broken(Exception):
 _TOO_LONG = f"has a row of more than {_BLOCK >> 20} MB"
 
 
-def open_file(path: str | os.PathLike[str]) -> Source:
+def open_file(path: str | os.PathLike[str], dialect: Dialect = USUAL) -> Source:
     """Open one file by its name, which is not a pattern.
 
     Raises:
@@ -158,10 +164,15 @@ def open_file(path: str | os.PathLike[str]) -> Source:
     if not place.is_file():
         msg = f"{place}: must be a regular file, not a pipe: it is read more than once."
         raise TableError(msg)
-    return Source(str(place.absolute()), place.name, extension, compression)
+    return Source(str(place.absolute()), place.name, extension, compression, dialect=dialect)
 
 
-def find(patterns: Iterable[str], named: str | None, spool: Callable[[IO[bytes]], Path]) -> list[Source]:
+def find(
+    patterns: Iterable[str],
+    named: str | None,
+    spool: Callable[[IO[bytes]], Path],
+    dialect: Dialect = USUAL,
+) -> list[Source]:
     """Find the input files: by name, by a pattern of names (`*`, `?`, `[`, `**`), or `-` for standard input.
 
     The files come in the order in which they were given; those of one pattern by name. A file that is named twice is
@@ -171,6 +182,7 @@ def find(patterns: Iterable[str], named: str | None, spool: Callable[[IO[bytes]]
         patterns: The names and patterns.
         named: The name of the format, if the user gave one: it overrules the extensions.
         spool: Copies a stream that can be read only once to a file.
+        dialect: How text files are written.
 
     Raises:
         TableError: there is no such file, or no format has its extension.
@@ -179,7 +191,7 @@ def find(patterns: Iterable[str], named: str | None, spool: Callable[[IO[bytes]]
     for pattern in patterns:
         if pattern == STANDARD:
             name = "standard input"
-            kept = Source(str(spool(sys.stdin.buffer)), name, format_names()[named or "csv"], None, len(found))
+            kept = Source(str(spool(sys.stdin.buffer)), name, format_names()[named or "csv"], None, len(found), dialect)
             found.setdefault(name, kept)
             continue
         for path in _matching(pattern):
@@ -187,7 +199,7 @@ def find(patterns: Iterable[str], named: str | None, spool: Callable[[IO[bytes]]
             known = str(path.resolve())
             if known not in found:
                 place = str(path.absolute() if path.is_file() else _spooled(path, spool))
-                found[known] = Source(place, path.name, extension, compression, len(found))
+                found[known] = Source(place, path.name, extension, compression, len(found), dialect)
     return list(found.values())
 
 
@@ -222,34 +234,53 @@ def _check_once(names: Sequence[str]) -> None:
 
 
 def _open(source: Source) -> pa.NativeFile:
-    """Open a text file. Reading from it fails with `_Broken` where the bytes are not UTF-8 text."""
-    return pa.TransformInputStream(pa.input_stream(source.path, compression=source.compression), _TextCheck())
+    """Open a text file as UTF-8. Reading from it fails with `_Broken` where the bytes are not text of its encoding."""
+    stream = pa.input_stream(source.path, compression=source.compression)
+    return pa.TransformInputStream(stream, _TextCheck(source.dialect.encoding))
 
 
 class _TextCheck:
-    """Passes blocks of text on, and refuses bytes that are not UTF-8 text, among them NUL: UTF-16 is full of it."""
+    """Passes blocks of text on as UTF-8, and refuses bytes that are not text, among them NUL.
 
-    def __init__(self) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")()
+    Args:
+        encoding: The encoding of the text.
+    """
+
+    def __init__(self, encoding: str) -> None:
+        self._encoding = codecs.lookup(encoding).name
+        self._decoder = codecs.getincrementaldecoder(encoding)()
         self._lines = 1
 
     def __call__(self, block: pa.Buffer) -> pa.Buffer:
-        data, broken = bytes(block), -1
+        data, broken, text = bytes(block), -1, ""
         try:
-            self._decoder.decode(data)
+            text = self._decoder.decode(data)
         except UnicodeDecodeError as error:
             data, broken = error.object, error.start
-        wrong = [place for place in (broken, data.find(b"\0")) if place >= 0]
+        is_utf8 = self._encoding == "utf-8"
+        checked = data if is_utf8 or broken >= 0 else text.encode()
+        # UTF-16 is full of NUL, if it is read as UTF-8.
+        wrong = [place for place in (broken, checked.find(b"\0")) if place >= 0]
         if wrong:
-            line = self._lines + data.count(b"\n", 0, min(wrong))
-            msg = f"is not UTF-8 text: see line {line}"
+            line = self._lines + checked.count(b"\n", 0, min(wrong))
+            advice = "; if it is in another encoding, name it, as in --encoding latin-1" if is_utf8 else ""
+            msg = f"is not {self._encoding.upper()} text: see line {line}{advice}"
             raise _Broken(msg)
-        self._lines += data.count(b"\n")
-        return block
+        self._lines += checked.count(b"\n")
+        return block if is_utf8 else pa.py_buffer(checked)
 
 
-def _delimiter(source: Source) -> str:
-    return "\t" if source.extension == ".tsv" else ","
+def _delimiter(source: Source, start: bytes) -> str:
+    """Tell what separates the columns: what the user says, what the extension says, or what the first line shows."""
+    header = start.removeprefix(b"\xef\xbb\xbf").lstrip(b"\r\n").partition(b"\n")[0].decode(errors="replace")
+    usual = source.dialect.delimiter or ("\t" if source.extension == ".tsv" else ",")
+    other = next((other for other in _DELIMITERS if other in header), None)
+    if usual in header or other is None:
+        return usual
+    if source.dialect.delimiter is not None:
+        msg = f"must have its columns separated by {usual!r}, not {other!r}"
+        raise _Broken(msg)
+    return other
 
 
 def _csv_header(source: Source) -> list[str]:
@@ -257,23 +288,15 @@ def _csv_header(source: Source) -> list[str]:
     if not start.strip():
         msg = "is empty: it must have at least a header"
         raise _Broken(msg)
-    _check_delimiter(start, _delimiter(source))
+    options = _csv_options(source, start)
     if _is_one_line(start):  # Arrow does not see a header that no line break follows
-        parsed = pa.csv.read_csv(pa.BufferReader(start + b"\n"), parse_options=_csv_options(source))
+        parsed = pa.csv.read_csv(pa.BufferReader(start + b"\n"), parse_options=options)
         names = parsed.schema.names
     else:
         with _open(source) as stream:
-            names = pa.csv.open_csv(stream, _csv_blocks(), _csv_options(source)).schema.names
+            names = pa.csv.open_csv(stream, _csv_blocks(), options).schema.names
     _check_once(names)
     return list(names)
-
-
-def _check_delimiter(start: bytes, delimiter: str) -> None:
-    header = start.removeprefix(b"\xef\xbb\xbf").lstrip(b"\r\n").partition(b"\n")[0].decode(errors="replace")
-    other = next((other for other in ";\t|," if other in header), None)
-    if delimiter not in header and other is not None:
-        msg = f"must have its columns separated by {delimiter!r}, not {other!r}"
-        raise _Broken(msg)
 
 
 def _csv_blocks() -> pa.csv.ReadOptions:
@@ -281,8 +304,8 @@ def _csv_blocks() -> pa.csv.ReadOptions:
     return pa.csv.ReadOptions(use_threads=False, block_size=_BLOCK)
 
 
-def _csv_options(source: Source) -> pa.csv.ParseOptions:
-    return pa.csv.ParseOptions(delimiter=_delimiter(source), newlines_in_values=True)
+def _csv_options(source: Source, start: bytes) -> pa.csv.ParseOptions:
+    return pa.csv.ParseOptions(delimiter=_delimiter(source, start), newlines_in_values=True)
 
 
 def _read_csv(source: Source) -> Iterator[pa.RecordBatch]:
@@ -290,10 +313,11 @@ def _read_csv(source: Source) -> Iterator[pa.RecordBatch]:
     convert = pa.csv.ConvertOptions(
         column_types={name: pa.string() for name in names}, null_values=[""], strings_can_be_null=True
     )
-    if _is_one_line(_start(source)):
+    start = _start(source)
+    if _is_one_line(start):
         return
     with _open(source) as stream:
-        yield from pa.csv.open_csv(stream, _csv_blocks(), _csv_options(source), convert)
+        yield from pa.csv.open_csv(stream, _csv_blocks(), _csv_options(source, start), convert)
 
 
 def _csv_problem(message: str) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from crenel.pipelines.files.formats import FORMATS, TableError
+from crenel.pipelines.files.formats import FORMATS, USUAL, Dialect, TableError
 from crenel.pipelines.files.readers import Source, open_file
 from crenel.policy import Policy, columns
 from crenel.transforms._pack.arrow_tables import concat
@@ -25,7 +25,7 @@ __all__ = ["read", "read_for"]
 _MOST_BYTES = 2 * 10**9
 
 
-def read(path: str | PathLike[str]) -> pa.Table:
+def read(path: str | PathLike[str], dialect: Dialect = USUAL) -> pa.Table:
     """Read a whole file of at least one row.
 
     In a format without types (CSV, TSV), a column becomes integers, floats or moments if all of its values are such; a
@@ -34,20 +34,20 @@ def read(path: str | PathLike[str]) -> pa.Table:
     Raises:
         TableError: the file cannot be read; the message says why, and where.
     """
-    source = open_file(path)
+    source = open_file(path, dialect)
     table = _whole(source)
     if not FORMATS[source.extension].untyped:
         return table
     return pa.table({name: _narrowest(table[name].combine_chunks()) for name in table.column_names})
 
 
-def read_for(policy: Policy, path: str | PathLike[str]) -> pa.Table:
+def read_for(policy: Policy, path: str | PathLike[str], dialect: Dialect = USUAL) -> pa.Table:
     """Read a whole file of at least one row; its columns have the types that `crenel run` gives them.
 
     Raises:
         TableError: the file cannot be read; the message says why, and where.
     """
-    table, text = _whole(open_file(path)), TextColumns(policy)
+    table, text = _whole(open_file(path, dialect)), TextColumns(policy)
     return pa.table({name: text.array(name, table[name]) for name in table.column_names})
 
 

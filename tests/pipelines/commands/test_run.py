@@ -656,7 +656,11 @@ def break_json(path: Path) -> None:
 BREAKS: list[tuple[str, Callable[[Path], None], str]] = [
     (".csv", break_csv, "in.csv is broken at row 201 (the header is row 1): it has 1 value, not 8."),
     (".csv", lambda path: path.write_bytes(b"") and None, "in.csv is empty: it must have at least a header."),
-    (".csv", lambda path: path.write_bytes(bytes(range(256))) and None, "in.csv is not UTF-8 text: see line 1."),
+    (
+        ".csv",
+        lambda path: path.write_bytes(bytes(range(256))) and None,
+        "in.csv is not UTF-8 text: see line 1; if it is in another encoding, name it, as in --encoding latin-1.",
+    ),
     (".csv.gz", cut, "in.csv.gz is not compressed by gzip, or is cut off."),
     (".csv.zst", cut, "in.csv.zst is not compressed by zstd, or is cut off."),
     (".csv.gz", lambda path: path.write_text("a,b\n") and None, "in.csv.gz is not compressed by gzip, or is cut off."),

@@ -1,0 +1,58 @@
+"""How the text files on the command line are written, where they do not tell themselves."""
+
+from __future__ import annotations
+
+import argparse
+import codecs
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from crenel.pipelines.files.formats import Dialect
+
+__all__ = ["add_dialect", "dialect_of"]
+
+#: Delimiters that are hard to give to a shell, by their names.
+_NAMED = {"tab": "\t", "\\t": "\t"}
+
+
+def add_dialect(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument(
+        "--delimiter",
+        metavar="C",
+        type=_delimiter,
+        help="what separates the columns of CSV input: one character, or tab; by default what its first line shows",
+    )
+    parser.add_argument(
+        "--encoding",
+        metavar="NAME",
+        type=_encoding,
+        default="utf-8",
+        help="the encoding of text input, such as latin-1, cp1252 or utf-16; utf-8 by default",
+    )
+
+
+def dialect_of(arguments: argparse.Namespace) -> Dialect:
+    """Return what the options say."""
+    from crenel.pipelines.files.formats import Dialect
+
+    return Dialect(arguments.delimiter, arguments.encoding)
+
+
+def _delimiter(text: str) -> str:
+    delimiter = _NAMED.get(text, text)
+    if len(delimiter) != 1 or delimiter in '"\r\n' or not delimiter.isascii():
+        msg = f"must be one character, such as ';', or tab, not {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    return delimiter
+
+
+def _encoding(text: str) -> str:
+    try:
+        known = codecs.lookup(text)
+    except LookupError:
+        known = None
+    if known is None or not known._is_text_encoding:
+        msg = f"must be an encoding that Python knows, such as latin-1, cp1252 or utf-16, not {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    return known.name
