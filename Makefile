@@ -16,10 +16,12 @@ SEED ?= 1
 VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Else every process of the tests compiles every module again: half of the time that pytest takes to collect.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test bench-test simulate fetch flink-test kafka-test prism-test dataflow-test lint format docs bench soak clean
+.PHONY: help demo test bench-test simulate copy fetch flink-test kafka-test prism-test dataflow-test lint format docs bench soak clean
 
 help: ## Show this help
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile
@@ -29,11 +31,11 @@ demo: $(VENV)/dev ## Anonymize an example stream and audit what was published
 
 test: $(VENV)/dev ## Run all tests but those on a cluster and of benchmarks (PYTEST_ARGS=... adds options)
 	$(BIN)/crenel compile
-	$(BIN)/python -m pytest -n 2 -m "not flink and not kafka" --ignore=tests/benchmarks $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not flink and not kafka" --ignore=tests/benchmarks $(PYTEST_ARGS)
 
 bench-test: $(VENV)/dev ## Run every benchmark at --quick, and test what it prints
 	$(BIN)/crenel compile
-	$(BIN)/python -m pytest -n 2 tests/benchmarks $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal tests/benchmarks $(PYTEST_ARGS)
 
 simulate: $(VENV)/dev ## Play SEEDS histories with faults, from seed FIRST; with DEFECT=name, find a planted one
 	$(BIN)/python -m simulation --seeds $(SEEDS) --first $(FIRST) $(if $(DEFECT),--defect $(DEFECT))
@@ -41,7 +43,7 @@ simulate: $(VENV)/dev ## Play SEEDS histories with faults, from seed FIRST; with
 flink-test: $(VENV)/dev ## Run the tests on a Flink cluster of their own (Java 17 and Maven needed)
 	$(BIN)/python -m pytest -m "flink and not kafka" --durations=10 tests/runners/flink $(PYTEST_ARGS)
 
-kafka-test: $(VENV)/dev ## Run the tests with a broker of Kafka, one of them on Flink (needs Java and Maven)
+kafka-test: $(VENV)/dev ## Run the tests with a broker of Kafka and a schema registry, some on Flink (needs Java and Maven)
 	$(BIN)/python -m pytest -m kafka --durations=10 tests/pipelines/kafka tests/examples $(PYTEST_ARGS)
 
 # What needs a runner's own timers, windows and bundles.
@@ -50,7 +52,7 @@ PRISM_TESTS := tests/runners/test_prism.py $(addprefix tests/transforms/test_,wi
 fetch: $(VENV)/prism ## Fetch and build what tests on Prism, Flink and Kafka need; else they do it themselves
 	$(BIN)/python -c 'from crenel.runners import prism; prism.check([])'
 	$(BIN)/python -c 'from crenel.runners.flink import flink_run; flink_run.check([])'
-	$(BIN)/python -c 'from tests.pipelines.kafka import broker; broker.libraries()'
+	$(BIN)/python -c 'from tests.pipelines.kafka import broker, registry_server; broker.libraries(); registry_server.program()'
 
 prism-test: $(VENV)/prism ## Run the transform's tests on Prism, which is built if need be
 	$(BIN)/python -m pytest -n 2 --prism $(PRISM_TESTS) $(PYTEST_ARGS)
@@ -59,17 +61,15 @@ dataflow-test: $(VENV)/dataflow ## Build a job for Dataflow, without Dataflow
 	CRENEL_REQUIRE_DATAFLOW=1 $(BIN)/python -m pytest tests/runners/test_dataflow.py $(PYTEST_ARGS)
 
 # Type checks, layer checks and the API reference read an installed copy: in the tree, folders are not where imports say.
-define installed-copy
-rm -rf build
-$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --target build/types .
-@# Python would take this for an installed crenel, and find the methods of today in it for ever.
-rm -rf crenel.egg-info
-endef
+copy: $(VENV)/dev
+	rm -rf build
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --no-compile --target build/types .
+	@# Python would take this for an installed crenel, and find the methods of today in it for ever.
+	rm -rf crenel.egg-info
 
-lint: $(VENV)/dev ## Check style, types and layers
+lint: $(VENV)/dev copy ## Check style, types and layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(installed-copy)
 	$(BIN)/mypy
 	PYTHONPATH=build/types $(BIN)/lint-imports
 
@@ -77,8 +77,7 @@ format: $(VENV)/dev ## Format the code, and fix what can be fixed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(VENV)/docs ## Build the site of the documentation into site/; a broken link is an error
-	$(installed-copy)
+docs: $(VENV)/docs copy ## Build the site of the documentation into site/; a broken link is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: $(VENV)/benchmarks ## Measure speed and loss (BENCH_ARGS=... adds options)

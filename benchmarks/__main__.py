@@ -18,6 +18,7 @@ from benchmarks import (
     flink,
     formats,
     held,
+    kafka,
     memory,
     methods,
     partition_paper,
@@ -46,6 +47,7 @@ ALL = {
     "audit": audit.main,
     "scale": scale.main,
     "flink": flink.main,
+    "kafka": kafka.main,
 }
 
 

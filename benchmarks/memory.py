@@ -39,7 +39,7 @@ _NAMES = ("v1", "v2", "v3", "v4", "v5", "v6")
 _MB = 1 << 20
 
 
-def policy(*, k: int = 100, delay_rows: int = 10_000, shards: int = 1) -> Policy:
+def policy(*, k: int = 100, delay_rows: int = 10_000, shards: int = 1, method: str = "castle") -> Policy:
     return Policy(
         person="person",
         quasi_identifiers={name: Numeric(domain=(0, _VALUES)) for name in _NAMES},
@@ -47,7 +47,7 @@ def policy(*, k: int = 100, delay_rows: int = 10_000, shards: int = 1) -> Policy
         k=k,
         delay_rows=delay_rows,
         shards=shards,
-        method="castle",
+        method=method,
         on_suppress="star",
         seed=0,
     )

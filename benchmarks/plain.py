@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import apache_beam as beam
-import pyarrow as pa
 import pyarrow.parquet as pq
 from apache_beam import typehints
 from apache_beam.coders import BytesCoder, FastPrimitivesCoder
@@ -155,8 +154,3 @@ class ExplodeTimed(beam.DoFn):
     def process(self, pack: bytes) -> Iterator[Any]:
         for row, time in zip(*pickle.loads(pack), strict=True):
             yield windowed_value.create(row, time + self._delay, _GLOBAL)
-
-
-def as_table(batch: pa.RecordBatch) -> pa.Table:
-    """Convert a batch to what `WriteToParquetBatched` takes."""
-    return pa.Table.from_batches([batch])

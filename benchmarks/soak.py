@@ -50,7 +50,7 @@ quasi_identifiers:
 sensitive: [ill]
 publish: [note]
 k: 5
-delay: 20s
+delay: {delay}s
 disorder: 2s
 on_suppress: star
 shards: 4
@@ -58,6 +58,8 @@ secret: file:{secret}
 """
 SOURCE, PUBLISHED, REJECTED = "visits", "visits-anonymous", "visits-rejected"
 PARTITIONS, WORKERS = 4, 2
+#: Seconds from a row's event time to its deadline.
+DELAY = 20
 #: Seconds for one thing to happen on a busy machine; and for the stream to settle at the end.
 PATIENCE, SETTLING = 600.0, 1200.0
 #: The largest file that a TaskManager can write while its disk is "full", in bytes, and for how many seconds.
@@ -129,9 +131,11 @@ class World:
     Args:
         folder: The folder of all files.
         draw: Chooses among several workers or TaskManagers.
+        flags: Flags of `crenel run` that are not the default.
     """
 
-    def __init__(self, folder: Path, draw: random.Random) -> None:
+    def __init__(self, folder: Path, draw: random.Random, flags: Sequence[str] = ()) -> None:
+        self._flags = flags
         self.folder = folder
         self._draw = draw
         self.server = Server(folder / "broker")
@@ -139,7 +143,7 @@ class World:
         self.cluster = Cluster(folder / "flink", task_managers=WORKERS + 1, available=True)
         (folder / "secret").touch(mode=0o600)
         (folder / "secret").write_text(secrets.token_hex(32))
-        (folder / "policy.yaml").write_text(POLICY.format(secret=folder / "secret"))
+        (folder / "policy.yaml").write_text(POLICY.format(secret=folder / "secret", delay=DELAY))
         self._runs = 0
         self.run: Run | None = None
         self.savepoints = 0
@@ -169,7 +173,7 @@ class World:
         command += ["--input", kafka.url(SOURCE), "--output", kafka.url(PUBLISHED), "--rejected", kafka.url(REJECTED)]
         command += ["--runner", "flink", "--workers", str(WORKERS), "--flink-master", self.cluster.rest.master]
         command += [f"--job_name=soak-{self._runs}", "--dead-letters", str(self.folder / "dead")]
-        command += [f"--savepoint_path={savepoint}"] if savepoint else []
+        command += [*self._flags, *([f"--savepoint_path={savepoint}"] if savepoint else [])]
         path = self.folder / f"run-{self._runs}.log"
         with path.open("wb") as out:
             self.run = Run(subprocess.Popen(command, stdout=out, stderr=out), path)
@@ -328,7 +332,9 @@ class Monitor(threading.Thread):
         self._world = world
         self._over = threading.Event()
         self._last = ""
+        #: The sizes of all checkpoints that were seen, and when each began, in seconds since the epoch.
         self.sizes: list[int] = []
+        self.moments: list[float] = []
         self.recoveries: list[Recovery] = []
 
     def run(self) -> None:
@@ -338,6 +344,7 @@ class Monitor(threading.Thread):
                 continue
             self._last = found.path
             self.sizes.append(found.size)
+            self.moments.append(found.began)
             for recovery in self.recoveries:
                 recovery.note(found, time.time())
 

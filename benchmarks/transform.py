@@ -169,7 +169,7 @@ class Bench:
         schema = pa.schema([*(pa.field(name, kind) for name, kind in Publisher(policy).fields()), *kept])
 
         def anonymize(tables: Any) -> Any:
-            return tables | Anonymize(policy) | "AsTable" >> beam.Map(plain.as_table)
+            return tables | Anonymize(policy)
 
         return self._on_parquet(self._parquet(names, group), anonymize, schema)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -44,6 +45,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         mark = item.get_closest_marker("not_on_prism")
         if config.option.prism and mark is not None:
             item.add_marker(pytest.mark.skip(reason=f"not on Prism: {mark.args[0]}"))
+
+
+def pytest_collection_finish() -> None:
+    """Spare the tests the search for garbage among what was imported and collected: it stays."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000)
 
 
 @pytest.fixture(scope="session")

@@ -68,12 +68,13 @@ def test_the_pipeline_publishes_every_row(tmp_path: Path) -> None:
     assert [line for path in tmp_path.glob("rejected*") for line in path.read_text().splitlines()] == []
 
 
-def test_the_engine_without_beam_publishes_every_row(tmp_path: Path) -> None:
-    (engine,) = blocks("python", (ROOT / "docs" / "first-steps.md").read_text("utf-8"))
-    printed = run([sys.executable, "-c", engine], tmp_path)
-    counts = re.findall(r"^(?:CLUSTER|REUSE|SUPPRESSED) .* for (\d+) rows$", printed, re.MULTILINE)
-    assert len(counts) == len(printed.splitlines())
-    assert sum(map(int, counts)) == 100
+def test_the_table_in_one_call_is_published(tmp_path: Path) -> None:
+    (call,) = blocks("python", (ROOT / "docs" / "first-steps.md").read_text("utf-8"))
+    printed = run([sys.executable, "-c", call], tmp_path)
+    assert printed.startswith("[{'age': {'lo': ")
+    assert re.search(r"^100 rows published, loss 0\.\d+$", printed, re.MULTILINE)
+    (tmp_path / "policy.yaml").write_text(printed[printed.index("version:") :], "utf-8")
+    assert Policy.from_yaml(tmp_path / "policy.yaml").k == 3
 
 
 def test_the_commands_are_targets() -> None:
