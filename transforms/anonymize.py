@@ -71,6 +71,9 @@ class Anonymize(beam.PTransform):
     `beam.Row`). A column that the policy does not name is never published. The result is an `Anonymized`: a named tuple
     of PCollections, of which a further step takes the published rows.
 
+    With `shard_by: locality`, all rows pass through one key, which learns a tree of shards from the first of them and
+    follows the stream (docs/scale.md).
+
     Args:
         policy: A `Policy`, the path of a YAML file, or the content of such a file.
         overlapping_windows: Whether to take rows that lie in several windows. Each is then published once for each
