@@ -315,7 +315,7 @@ def adaptive_parameters() -> st.SearchStrategy[AdaptiveWindowParameters]:
     return st.builds(
         AdaptiveWindowParameters,
         threshold=st.sampled_from([0.4, 0.01, 0.9]),
-        spare=st.integers(0, 5),
+        spare=st.sampled_from([0.25, 0.0, 0.5, 0.99]),
         reuse=_reuses("adaptive-window"),
         max_reusable=st.integers(0, 4),
     )
