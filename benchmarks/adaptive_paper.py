@@ -140,9 +140,7 @@ def ablation(rows: int, runs: int) -> tuple[str, dict[str, Any]]:
     """Take one mechanism away after the other: what keeps rows from expiring?"""
     lines, figures = [], {}
     for label, method in ABLATION.items():
-        found = {
-            name: [measure(phases, method, k, rows, runs) for k in KS] for name, phases in STREAMS.items()
-        }
+        found = {name: [measure(phases, method, k, rows, runs) for k in KS] for name, phases in STREAMS.items()}
         values = [fmean(one[column] for one in found[name]) for column in ("expired", "loss") for name in STREAMS]
         lines.append([label, *values])
         figures[label] = [rounded(value) for value in values]

@@ -21,6 +21,7 @@ from crenel.engine.methods.bastion import BastionParameters
 from crenel.engine.methods.castle import CastleParameters
 from crenel.engine.methods.castleguard import CastleGuardParameters
 from crenel.engine.methods.faanst import FaanstParameters
+from crenel.engine.methods.fads import FadsParameters
 from crenel.engine.methods.mondrian import MondrianParameters
 from crenel.engine.methods.partition import PartitionParameters
 from crenel.engine.methods.rtree import MinDelayParameters, RTreeDensityParameters, RTreeParameters
@@ -327,6 +328,15 @@ def faanst_parameters() -> st.SearchStrategy[FaanstParameters]:
         clusters=st.sampled_from([None, 1, 3]),
         max_loss=st.sampled_from([0.1, 0.5, 1.0]),
         reuse=_reuses("faanst-passive"),
+        max_reusable=st.integers(0, 4),
+    )
+
+
+def fads_parameters() -> st.SearchStrategy[FadsParameters]:
+    return st.builds(
+        FadsParameters,
+        reuse=_reuses("fads"),
+        reuse_for=st.sampled_from([None, 1, 20, 1000]),
         max_reusable=st.integers(0, 4),
     )
 

@@ -305,7 +305,10 @@ WRONG = {
     "a bare number": ({"parameters": {"min_delay": 2}}, "parameters.min_delay must be from a sixteenth"),
     "processing": ({"parameters": {"processing": "5s"}}, r"parameters.processing must be less than delay \(5s\)"),
     "a threshold": ({"parameters": {"threshold": 1.0}}, "parameters.threshold must be a number above 0 and below 1"),
-    "a number of spare rows": ({"parameters": {"spare": 5}}, "parameters.spare must be a number of at least 0 and below 1"),
+    "a number of spare rows": (
+        {"parameters": {"spare": 5}},
+        "parameters.spare must be a number of at least 0 and below 1",
+    ),
     "a rule": ({"parameters": {"reuse": "worst"}}, "parameters.reuse must be 'uniform', 'best' or 'off'"),
 }
 
