@@ -50,7 +50,7 @@ def test_a_figure_of_generated_data(capsys: pytest.CaptureFixture[str], tmp_path
     assert (tmp_path / "castle-figure-6.png").stat().st_size < 100_000
 
 
-@pytest.mark.parametrize("number", [0, 4, 5, 7, 8])
+@pytest.mark.parametrize("number", [0, 4, 5, 7, 8, 9, 10])
 def test_figures_of_adult(number: int, data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert data_dir
     assert castle_paper.main(["--quick", "--figures", str(number)]) == 0
@@ -183,7 +183,7 @@ def test_an_unknown_part_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         engine.main(["--only", "everything"])
     with pytest.raises(SystemExit):
-        castle_paper.main(["--figures", "9"])
+        castle_paper.main(["--figures", "11"])
     with pytest.raises(SystemExit):
         scale.main(["--only", "everything"])
     with pytest.raises(SystemExit):
