@@ -260,9 +260,10 @@ def cases(
 
 
 def castleguard_cases() -> st.SearchStrategy[Case]:
-    """Draw cases of `castleguard`, with and without l."""
+    """Draw cases of `castleguard`, with and without l and t."""
     given = {"method": "castleguard", "parameters": castleguard_parameters}
-    return st.booleans().flatmap(lambda diverse: cases(diverse=diverse, **given))
+    asked = st.tuples(st.booleans(), st.booleans())
+    return asked.flatmap(lambda of: cases(diverse=of[0], close=of[1], **given))
 
 
 def sdgs_cases() -> st.SearchStrategy[Case]:
