@@ -17,6 +17,7 @@ from apache_beam.transforms.window import GlobalWindows, SlidingWindows
 from apache_beam.typehints.row_type import RowTypeConstraint
 
 from crenel.policy import Policy, PolicyError, ShardBy
+from crenel.policy.checks import suggestion
 from crenel.policy.secret import Secret, without_secret
 from crenel.transforms._hold.hold_step import HoldRows
 from crenel.transforms._hold.local_runners import held_apart, is_run_here, keep_keys_whole, warn_of_stale_state
@@ -237,8 +238,16 @@ def _check_schema(policy: Policy, element_type: Any) -> dict[str, Any] | None:
     absent = [name for name in named if name is not None and name not in fields]
     if absent:
         listed = ", ".join(fields)
+        spare = [name for name in fields if name not in named]
         raise PolicyError(
-            [("", f"names the column {name!r}, which the rows do not have; they have: {listed}.") for name in absent]
+            [
+                (
+                    "",
+                    f"names the column {name!r}, which the rows do not have; {suggestion(name, spare)}they have: "
+                    f"{listed}.",
+                )
+                for name in absent
+            ]
         )
     return fields
 

@@ -85,8 +85,9 @@ def lacking(policy: Policy, there: Sequence[str]) -> Iterator[str]:
     needed = named_columns(policy)
     for name in needed:
         if name not in there:
-            guess = suggestion(name, [other for other in there if other not in needed]).capitalize()
-            yield f"has no column {name!r}, which the policy names. {guess}".strip()
+            guess = suggestion(name, [other for other in there if other not in needed])
+            # Not `capitalize`, which would write the suggested name in small letters.
+            yield f"has no column {name!r}, which the policy names. {guess[:1].upper()}{guess[1:]}".strip()
 
 
 def _value(text: str) -> float | int | None:
