@@ -43,6 +43,9 @@ _ENOUGH = 20
 #: If a smaller share of rows meets k persons with the same quasi-identifiers, missing values alone cost much.
 _ALIKE = 0.9
 
+#: A range that covers a larger share of the rows tells next to nothing.
+_COVERED = 0.8
+
 _DAY = 86_400_000_000
 
 
@@ -75,7 +78,7 @@ class Sample:
         if not self._complete:
             return sections
         sections.append(Section("Rows that would be rejected", tuple(self._rejections())))
-        if not len(self._encoded.kept):
+        if not len(self.encoded.kept):
             return sections
         parts = {
             "Persons": self._persons,
@@ -91,7 +94,8 @@ class Sample:
         return sections + [Section(title, tuple(part())) for title, part in parts.items()]
 
     @cached_property
-    def _encoded(self) -> Encoded:
+    def encoded(self) -> Encoded:
+        """The rows as an engine takes them, and those that do not fit the policy."""
         batch = {name: self.table[name] for name in self.table.column_names}
         time = None
         if self.policy.event_time is None:
@@ -101,7 +105,7 @@ class Sample:
     @cached_property
     def _who(self) -> Ints:
         """The persons of the rows that are not rejected, numbered from 0."""
-        return sample_measures.places(self._encoded.rows.person)
+        return sample_measures.places(self.encoded.rows.person)
 
     @property
     def _number_of_persons(self) -> int:
@@ -137,7 +141,7 @@ class Sample:
             yield "The rest was not checked, because columns are missing."
 
     def _rejections(self) -> Iterator[Line]:
-        rows, rejected = self.table.num_rows, self._encoded.rejected
+        rows, rejected = self.table.num_rows, self.encoded.rejected
         if not rejected:
             yield "None."
             return
@@ -167,7 +171,7 @@ class Sample:
                 f"{count(persons, 'person')} are hardly more than k ({k}): they form a single group. Take a larger "
                 "sample, or lower k."
             )
-        alone = sample_measures.unique_persons(self._encoded.rows.qi, self._who)
+        alone = sample_measures.unique_persons(self.encoded.rows.qi, self._who)
         yield (
             f"In the data as they are, {count(alone, 'person')} ({percent(alone / persons)}) can be singled out: "
             "nobody else has the same quasi-identifiers."
@@ -175,11 +179,11 @@ class Sample:
 
     def _quasi_identifiers(self) -> Iterator[Line]:
         for place, (name, qi) in enumerate(self.policy.quasi_identifiers.items()):
-            yield name, self._use(name, qi, self._encoded.rows.qi[:, place])
+            yield name, self._use(name, qi, self.encoded.rows.qi[:, place])
 
     def _holes(self) -> Iterator[Line]:
         """Look at which quasi-identifiers rows have. k persons who have the same ones keep all of them."""
-        absent = np.isnan(self._encoded.rows.qi)
+        absent = np.isnan(self.encoded.rows.qi)
         sets = sample_measures.combinations(absent)
         share = float(absent.any(axis=1).mean())
         number = int(sets.max(initial=-1)) + 1
@@ -204,7 +208,7 @@ class Sample:
 
     def _in_time(self, sets: Ints) -> float | None:
         """Compute the share of rows that meet k persons of the same set before the deadline; None if not known."""
-        policy, time = self.policy, self._encoded.rows.time
+        policy, time = self.policy, self.encoded.rows.time
         by_time = policy.delay is not None and policy.event_time is not None
         if policy.delay_rows is None and not by_time:
             return None
@@ -279,12 +283,12 @@ class Sample:
 
     def _as_they_are(self) -> Iterator[Line]:
         for place, name in enumerate(self.policy.sensitive):
-            codes = sample_measures.places(self._encoded.rows.sensitive[:, place])
+            codes = sample_measures.places(self.encoded.rows.sensitive[:, place])
             yield name, self._sensitive(name, codes)
         for name in self.policy.publish:
             if name in self.table.column_names:
                 codes, _ = columns.factorize(self.table[name])
-                kept = sample_measures.places(codes[self._encoded.kept])
+                kept = sample_measures.places(codes[self.encoded.kept])
                 yield name, f"{count(int(kept.max()) + 1, 'different value')}"
                 self._identifying(name, kept)
 
@@ -319,7 +323,7 @@ class Sample:
             )
 
     def _time(self) -> Iterator[Line]:
-        policy, time = self.policy, self._encoded.rows.time
+        policy, time = self.policy, self.encoded.rows.time
         if policy.event_time is None:
             if policy.delay is not None:
                 yield "The policy names no event_time, so the delay cannot be checked."
@@ -365,7 +369,7 @@ class Sample:
         )
 
     def _waits(self) -> Iterator[Line]:
-        policy, time = self.policy, self._encoded.rows.time
+        policy, time = self.policy, self.encoded.rows.time
         by_time = policy.delay is not None and policy.event_time is not None
         if self._number_of_persons < policy.k or (policy.delay_rows is None and not by_time):
             return
@@ -393,7 +397,7 @@ class Sample:
         policy = self.policy
         if self._number_of_persons < policy.k:
             return
-        tried = list(delay_trials.steps(policy, self._encoded, self.table, self._tick))
+        tried = list(delay_trials.steps(policy, self.encoded, self.table, self._tick))
         if not tried:
             return
         how = "reuse off, " if policy.declaration.reuses else ""
@@ -408,7 +412,29 @@ class Sample:
         for step in tried:
             mark = "  the policy's" if step is tried[0] else ""
             yield step.deadline, f"{exactly(step.share):>{len(head)}}  {step.loss:.3f}{mark}"
+        yield from self._columns_cost(tried[0])
         self._judge(tried)
+
+    def _columns_cost(self, now: Step) -> Iterator[Line]:
+        """Tell what each quasi-identifier loses at the policy's deadline, in its domain and among the rows."""
+        from crenel.pipelines.checking.trial_measures import by_column
+
+        costs = by_column(now.trial)
+        if not costs:
+            return
+        yield (
+            "At the policy's deadline, a published value covers this share of its domain (its loss), and of the "
+            "sample's rows; in brackets, the share of the rows that have the exact value:"
+        )
+        for cost in costs:
+            rows = f"{exactly(cost.covered)} of the rows ({exactly(cost.exact)})"
+            yield cost.name, f"{cost.loss:.3f} of the domain, {rows}"
+            if cost.covered > _COVERED and cost.loss < cost.covered / 2:
+                self._warn(
+                    f"{cost.name}: a published value covers {exactly(cost.covered)} of the rows on average, so it "
+                    f"tells next to nothing, though its loss is only {cost.loss:.3f}: most values of the domain do not "
+                    "occur. Set a longer deadline or a smaller k, and compare the rows rather than the loss."
+                )
 
     def _judge(self, tried: list[Step]) -> None:
         """Report a problem if the stream is too thin for k within the deadline."""
@@ -420,7 +446,7 @@ class Sample:
         asked |= {} if policy.l is None else {"l": f"l ({policy.l})"}
         asked |= {} if policy.t is None else {"t": f"t ({policy.t:g})"}
         enough = next((step for step in longer if step.share <= limit), None)
-        advice = f"Set a longer deadline, or relax {listed(asked)}."
+        advice = f"Set a longer deadline, or relax {listed(asked)}: crenel explore shows what each costs."
         if enough is not None:
             advice = f"Within {enough.deadline}, it would be {exactly(enough.share)}. {advice}"
         elif longer:
