@@ -57,6 +57,7 @@ class Sample:
         table: The sample, an Arrow table.
         limits: How many rows may be suppressed and rejected.
         tick: Called with a line about the progress.
+        total: The rows of the file that the table is a sample of; None if it is the whole file.
     """
 
     def __init__(
@@ -65,7 +66,10 @@ class Sample:
         table: Any,
         limits: Limits | None = None,
         tick: Callable[[str], None] = lambda line: None,
+        *,
+        total: int | None = None,
     ) -> None:
+        self.total = table.num_rows if total is None else total
         self.policy = policy
         self.table = table
         self.findings: list[Finding] = []
@@ -128,6 +132,11 @@ class Sample:
     def _columns(self) -> Iterator[Line]:
         policy, there = self.policy, self.table.column_names
         yield f"{count(self.table.num_rows, 'row')} of {count(len(there), 'column')}."
+        if self.table.num_rows < self.total:
+            yield (
+                f"The file has {count(self.total, 'row')}. Stretches of consecutive rows were looked at, drawn from "
+                "all of it; --sample 0 looks at all."
+            )
         leaving = [*policy.quasi_identifiers, *policy.sensitive, *policy.publish]
         named = [policy.person, *([policy.event_time] if policy.event_time else []), *leaving]
         staying = [name for name in there if name not in leaving]
@@ -363,6 +372,8 @@ class Sample:
             advice = f"disorder: {format_duration(most)} would cover nearly all rows."
         else:
             advice = "The file does not seem to be in the order of the stream."
+            if self.table.num_rows < self.total:
+                advice += " Then stretches of it are thinner than the stream is: look at all rows, with --sample 0."
         self._warn(
             f"disorder ({format_duration(policy.disorder)}) is too small: {percent(share)} of the rows are further out "
             f"of order{lost}. {advice}"
@@ -430,11 +441,12 @@ class Sample:
             rows = f"{exactly(cost.covered)} of the rows ({exactly(cost.exact)})"
             yield cost.name, f"{cost.loss:.3f} of the domain, {rows}"
             if cost.covered > _COVERED and cost.loss < cost.covered / 2:
-                self._warn(
+                text = (
                     f"{cost.name}: a published value covers {exactly(cost.covered)} of the rows on average, so it "
                     f"tells next to nothing, though its loss is only {cost.loss:.3f}: most values of the domain do not "
                     "occur. Set a longer deadline or a smaller k, and compare the rows rather than the loss."
                 )
+                self.findings.append(Finding(Severity.NOTE, text))
 
     def _judge(self, tried: list[Step]) -> None:
         """Report a problem if the stream is too thin for k within the deadline."""

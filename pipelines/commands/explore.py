@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from crenel.pipelines.command_errors import CommandError
-from crenel.pipelines.commands._dialect_options import add_dialect, dialect_of
+from crenel.pipelines.commands._input_options import add_dialect, add_sample, dialect_of
 from crenel.pipelines.commands._policy_argument import add_policy, policy_of
 from crenel.pipelines.commands.run import quiet
 from crenel.pipelines.console.sections import count, filled, listed, table
@@ -49,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_policy(parser)
     parser.add_argument("--data", metavar="FILE", required=True, help="a sample of the stream: consecutive rows")
     add_dialect(parser)
+    add_sample(parser)
     parser.add_argument("--k", metavar="N,...", type=_integers(2), help="values of k; by default 1/2, 1, 2 and 4 times")
     parser.add_argument("--l", metavar="N,...", type=_integers(1), help="values of l; by default the policy's")
     deadlines = parser.add_mutually_exclusive_group()
@@ -95,7 +96,7 @@ def _tried(policy: Policy, settings: Sequence[Setting], arguments: argparse.Name
     from crenel.pipelines.exploring.settings import costs
 
     with quiet():  # loads Beam
-        from crenel.pipelines.files.whole_file import read_for
+        from crenel.pipelines.files.file_rows import read_for
     most = arguments.rows or MOST_ROWS
     progress = ["reading the sample"]  # the last line is shown
     found: list[Cost] = []
@@ -103,7 +104,7 @@ def _tried(policy: Policy, settings: Sequence[Setting], arguments: argparse.Name
         compile_notes.noting() as note,
         run_summary.showing(lambda: progress[-1] + note()) if sys.stderr.isatty() else nullcontext(),
     ):
-        rows = read_for(policy, arguments.data, dialect_of(arguments))
+        rows = read_for(policy, arguments.data, dialect_of(arguments), arguments.sample).table
         _check_columns(policy, rows.column_names, arguments.data)
         encoded = Sample(policy, rows).encoded
         if not len(encoded.kept):

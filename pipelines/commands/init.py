@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from crenel.pipelines.command_errors import CommandError
-from crenel.pipelines.commands._dialect_options import add_dialect, dialect_of
+from crenel.pipelines.commands._input_options import add_dialect, add_sample, dialect_of
 from crenel.pipelines.commands.run import quiet
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", metavar="FILE", help="the file to write; without it, the draft is printed")
     parser.add_argument("--force", action="store_true", help="overwrite an existing file")
     add_dialect(parser)
+    add_sample(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -39,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     if output is not None and output.exists() and not arguments.force:
         msg = f"{output} exists already. Use --force to overwrite it."
         raise CommandError(msg)
-    text = _draft(arguments.data, dialect_of(arguments))
+    text = _draft(arguments.data, dialect_of(arguments), arguments.sample)
     if output is None:
         sys.stdout.write(text)
         return 0
@@ -52,13 +53,13 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _draft(path: str, dialect: Dialect) -> str:
+def _draft(path: str, dialect: Dialect, most: int | None) -> str:
     from crenel.pipelines.drafting.draft import draft
     from crenel.pipelines.drafting.profiles import profile
     from crenel.pipelines.drafting.roles import choose
 
     with quiet():  # loads Beam
-        from crenel.pipelines.files.whole_file import read
-    table = read(path, dialect)
-    profiles = [profile(name, table[name]) for name in table.column_names]
-    return draft(choose(profiles), Path(path).name, table.num_rows, table.num_columns)
+        from crenel.pipelines.files.file_rows import read
+    rows = read(path, dialect, most)
+    profiles = [profile(name, rows.table[name]) for name in rows.table.column_names]
+    return draft(choose(profiles), Path(path).name, rows.table.num_rows, rows.total)

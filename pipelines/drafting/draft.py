@@ -25,11 +25,18 @@ _KS = (2, 3, 5, 10, 20, 50)
 _DELAY_ROWS = (1000, 2000, 5000, 10_000, 20_000, 50_000)
 
 
-def draft(roles: Roles, source: str, rows: int, columns: int) -> str:
-    """Write the policy. It loads if there are a person and a quasi-identifier."""
+def draft(roles: Roles, source: str, rows: int, total: int) -> str:
+    """Write the policy. It loads if there are a person and a quasi-identifier.
+
+    Args:
+        roles: The columns in their roles.
+        source: The name of the file.
+        rows: The rows that were looked at.
+        total: The rows of the file.
+    """
     k = _k(roles, rows)
     parts = [
-        _head(roles, source, rows, columns),
+        _head(roles, source, rows, total),
         _person(roles),
         _event_time(roles),
         _quasi_identifiers(roles),
@@ -42,10 +49,11 @@ def draft(roles: Roles, source: str, rows: int, columns: int) -> str:
     return "\n\n".join("\n".join(part) for part in parts) + "\n"
 
 
-def _head(roles: Roles, source: str, rows: int, columns: int) -> Iterator[str]:
-    yield from _comment(
-        f"Drafted by crenel init from {count(rows, 'row')} and {count(columns, 'column')} of {_scalar(source)}."
-    )
+def _head(roles: Roles, source: str, rows: int, total: int) -> Iterator[str]:
+    looked_at = count(rows, "row")
+    if rows < total:
+        looked_at = f"a sample ({rows:,} of {count(total, 'row')}, in stretches)"
+    yield from _comment(f"Drafted by crenel init from {looked_at} of {_scalar(source)}.")
     yield from _comment(
         "It is a guess from names and values. Read every line: only you know what an attacker may know. Then run "
         "crenel check on it, with the data."

@@ -20,7 +20,7 @@ from crenel.pipelines.checking.sample import Sample
 from crenel.pipelines.cli import main
 from crenel.pipelines.console.sections import count, listed, percent, spoken
 from crenel.pipelines.drafting import sample_measures
-from crenel.pipelines.files.whole_file import read_for
+from crenel.pipelines.files.file_rows import read_for
 from crenel.policy import methods
 from crenel.policy.geometry import Radix
 from crenel.policy.hierarchy import Hierarchy
@@ -497,7 +497,7 @@ def test_real_data(data_dir: Path) -> None:
         {**GOOD, "person": "user_id", "event_time": "created", "quasi_identifiers": quasi}
         | {"sensitive": ["platform"], "publish": ["distance"]}
     )
-    sample = Sample(policy, read_for(policy, data_dir / "ev_charging.parquet"))
+    sample = Sample(policy, read_for(policy, data_dir / "ev_charging.parquet").table)
     assert [section.title for section in sample.look()][-3:] == ["Event times", "Waiting for k persons", "Deadlines"]
     assert any("further out of order" in finding.text for finding in sample.findings)
 

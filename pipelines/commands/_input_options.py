@@ -1,4 +1,4 @@
-"""How the text files on the command line are written, where they do not tell themselves."""
+"""How input files on the command line are read: how text is written, and how much of a large file is looked at."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from crenel.pipelines.files.formats import Dialect
 
-__all__ = ["add_dialect", "dialect_of"]
+__all__ = ["add_dialect", "add_sample", "dialect_of"]
+
+#: Rows that are looked at in a larger file.
+SAMPLED = 200_000
 
 #: Delimiters that are hard to give to a shell, by their names.
 _NAMED = {"tab": "\t", "\\t": "\t"}
@@ -32,11 +35,29 @@ def add_dialect(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_sample(parser: argparse.ArgumentParser) -> None:
+    """Declare how much of a large file is looked at."""
+    parser.add_argument(
+        "--sample",
+        metavar="N",
+        type=_rows,
+        default=SAMPLED,
+        help=f"rows to look at in a larger file, in stretches of consecutive rows ({SAMPLED:,}); 0 for all",
+    )
+
+
 def dialect_of(arguments: argparse.Namespace) -> Dialect:
     """Return what the options say."""
     from crenel.pipelines.files.formats import Dialect
 
     return Dialect(arguments.delimiter, arguments.encoding)
+
+
+def _rows(text: str) -> int | None:
+    if not text.isdecimal():
+        msg = f"must be a number of rows, or 0 for all, not {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    return int(text) or None
 
 
 def _delimiter(text: str) -> str:
