@@ -75,6 +75,8 @@ class Sample:
         self.findings: list[Finding] = []
         self._limits = limits or Limits()
         self._tick = tick
+        #: What the engine did at the policy's deadline, once it was tried.
+        self._now: Step | None = None
 
     def look(self) -> list[Section]:
         """Report on the sample, in sections. `findings` then holds what is wrong."""
@@ -92,6 +94,7 @@ class Sample:
             "Event times": self._time,
             "Waiting for k persons": self._waits,
             "Deadlines": self._deadlines,
+            "What each column loses": self._costs,
         }
         if not self.policy.declaration.takes_holes:
             del parts["Missing values"]
@@ -423,14 +426,14 @@ class Sample:
         for step in tried:
             mark = "  the policy's" if step is tried[0] else ""
             yield step.deadline, f"{exactly(step.share):>{len(head)}}  {step.loss:.3f}{mark}"
-        yield from self._columns_cost(tried[0])
+        self._now = tried[0]
         self._judge(tried)
 
-    def _columns_cost(self, now: Step) -> Iterator[Line]:
+    def _costs(self) -> Iterator[Line]:
         """Tell what each quasi-identifier loses at the policy's deadline, in its domain and among the rows."""
         from crenel.pipelines.checking.trial_measures import by_column
 
-        costs = by_column(now.trial)
+        costs = [] if self._now is None else by_column(self._now.trial)
         if not costs:
             return
         yield (
