@@ -43,8 +43,8 @@ _ENOUGH = 20
 #: If a smaller share of rows meets k persons with the same quasi-identifiers, missing values alone cost much.
 _ALIKE = 0.9
 
-#: A range that covers a larger share of the rows tells next to nothing.
-_COVERED = 0.8
+#: A published value that keeps less of what the data could have told tells next to nothing.
+_BLURRED = 0.8
 
 _DAY = 86_400_000_000
 
@@ -443,7 +443,7 @@ class Sample:
         for cost in costs:
             rows = f"{exactly(cost.covered)} of the rows ({exactly(cost.exact)})"
             yield cost.name, f"{cost.loss:.3f} of the domain, {rows}"
-            if cost.covered > _COVERED and cost.loss < cost.covered / 2:
+            if cost.blurred > _BLURRED and cost.loss < cost.blurred / 2:
                 text = (
                     f"{cost.name}: a published value covers {exactly(cost.covered)} of the rows on average, so it "
                     f"tells next to nothing, though its loss is only {cost.loss:.3f}: most values of the domain do not "

@@ -30,6 +30,11 @@ class ColumnCost:
     covered: float
     exact: float
 
+    @property
+    def blurred(self) -> float:
+        """What the data could have told and do not: from 0 (as much as the exact value) to 1 (nothing)."""
+        return (self.covered - self.exact) / (1 - self.exact) if self.exact < 1 else 0.0
+
 
 def by_column(trial: Trial) -> list[ColumnCost]:
     """Measure what each quasi-identifier loses; empty if no row is published."""
