@@ -33,6 +33,23 @@ def add_dialect(parser: argparse.ArgumentParser) -> None:
         default="utf-8",
         help="the encoding of text input, such as latin-1, cp1252 or utf-16; utf-8 by default",
     )
+    _add_values(parser)
+
+
+def _add_values(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--decimal",
+        metavar="C",
+        choices=(".", ","),
+        default=".",
+        help="the decimal sign of numbers in text input: a point (the default), or a comma",
+    )
+    parser.add_argument(
+        "--date-format",
+        metavar="F",
+        type=_date_format,
+        help="how dates are written in text input, such as %%d/%%m/%%Y; those with the year first are read in any case",
+    )
 
 
 def add_sample(parser: argparse.ArgumentParser) -> None:
@@ -48,9 +65,10 @@ def add_sample(parser: argparse.ArgumentParser) -> None:
 
 def dialect_of(arguments: argparse.Namespace) -> Dialect:
     """Return what the options say."""
+    from crenel.encoding.text_format import TextFormat
     from crenel.pipelines.files.formats import Dialect
 
-    return Dialect(arguments.delimiter, arguments.encoding)
+    return Dialect(arguments.delimiter, arguments.encoding, TextFormat(arguments.decimal, arguments.date_format))
 
 
 def _rows(text: str) -> int | None:
@@ -58,6 +76,16 @@ def _rows(text: str) -> int | None:
         msg = f"must be a number of rows, or 0 for all, not {text!r}"
         raise argparse.ArgumentTypeError(msg)
     return int(text) or None
+
+
+def _date_format(text: str) -> str:
+    from crenel.encoding.text_format import TextFormat
+
+    try:
+        TextFormat(date_format=text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("date_format ").rstrip(".")) from None
+    return text
 
 
 def _delimiter(text: str) -> str:

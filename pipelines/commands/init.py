@@ -10,9 +10,10 @@ both as you keep the data until you have read them.
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from crenel.pipelines.command_errors import CommandError
 from crenel.pipelines.commands._input_options import add_dialect, add_sample, dialect_of
@@ -20,6 +21,7 @@ from crenel.pipelines.commands.run import quiet
 from crenel.pipelines.console.sections import listed
 
 if TYPE_CHECKING:
+    from crenel.encoding.text_format import TextFormat
     from crenel.pipelines.files.formats import Dialect
 
 __all__ = ["EXAMPLE", "add_arguments", "run"]
@@ -42,7 +44,8 @@ def run(arguments: argparse.Namespace) -> int:
     if output is not None and output.exists() and not arguments.force:
         msg = f"{output} exists already. Use --force to overwrite it."
         raise CommandError(msg)
-    text, files = _draft(arguments.data, dialect_of(arguments), arguments.sample, can_write=output is not None)
+    drafted = _draft(arguments.data, dialect_of(arguments), arguments.sample, can_write=output is not None)
+    text, files = drafted.text, drafted.files
     if output is None:
         sys.stdout.write(text)
         return 0
@@ -54,7 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
     for path, content in ((output, text), *zip(beside, files.values(), strict=True)):
         _write(path, content)
     more = f" and {listed(map(str, beside))}, with values of the data" if beside else ""
-    print(f"Wrote {output}{more}. Read it, then run: crenel check {output} --data {arguments.data}")
+    command = " ".join(["crenel check", str(output), "--data", arguments.data, *drafted.options])
+    print(f"Wrote {output}{more}. Read it, then run: {command}")
     return 0
 
 
@@ -66,8 +70,15 @@ def _write(path: Path, content: str) -> None:
         raise CommandError(msg) from None
 
 
-def _draft(path: str, dialect: Dialect, most: int | None, *, can_write: bool) -> tuple[str, dict[str, str]]:
-    """Return the draft, and the files that it names."""
+class _Drafted(NamedTuple):
+    """The draft, the files that it names, and the options that the data need."""
+
+    text: str
+    files: dict[str, str]
+    options: list[str]
+
+
+def _draft(path: str, dialect: Dialect, most: int | None, *, can_write: bool) -> _Drafted:
     from crenel.pipelines.drafting.draft import draft, hierarchies
     from crenel.pipelines.drafting.profiles import profile
     from crenel.pipelines.drafting.roles import choose
@@ -76,5 +87,13 @@ def _draft(path: str, dialect: Dialect, most: int | None, *, can_write: bool) ->
         from crenel.pipelines.files.file_rows import read
     rows = read(path, dialect, most)
     profiles = [profile(name, rows.table[name]) for name in rows.table.column_names]
-    roles = choose(profiles, can_write=can_write)
-    return draft(roles, Path(path).name, rows.table.num_rows, rows.total), hierarchies(roles)
+    roles = choose(profiles, can_write=can_write, ambiguous=rows.sniffed.ambiguous)
+    options = _options(rows.sniffed.written)
+    text = draft(roles, Path(path).name, rows.table.num_rows, rows.total, options)
+    return _Drafted(text, hierarchies(roles), options)
+
+
+def _options(written: TextFormat) -> list[str]:
+    """What other commands must be told about the data."""
+    found = [] if written.decimal == "." else ["--decimal", shlex.quote(written.decimal)]
+    return found if written.date_format is None else [*found, "--date-format", shlex.quote(written.date_format)]

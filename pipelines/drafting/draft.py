@@ -7,7 +7,7 @@ import datetime as dt
 import io
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,10 +26,12 @@ __all__ = ["draft", "hierarchies"]
 _WIDTH = 96
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*( [A-Za-z0-9_.-]+)*", re.ASCII)
 _KS = (2, 3, 5, 10, 20, 50)
+#: How many times k persons come before the drafted deadline.
+_CROWD = 8
 _DELAY_ROWS = (1000, 2000, 5000, 10_000, 20_000, 50_000)
 
 
-def draft(roles: Roles, source: str, rows: int, total: int) -> str:
+def draft(roles: Roles, source: str, rows: int, total: int, options: Sequence[str] = ()) -> str:
     """Write the policy. It loads if there are a person and a quasi-identifier.
 
     Args:
@@ -37,10 +39,11 @@ def draft(roles: Roles, source: str, rows: int, total: int) -> str:
         source: The name of the file.
         rows: The rows that were looked at.
         total: The rows of the file.
+        options: What other commands must be told about the file.
     """
     k = _k(roles, rows)
     parts = [
-        _head(roles, source, rows, total),
+        _head(roles, source, rows, total, options),
         _person(roles),
         _event_time(roles),
         _quasi_identifiers(roles),
@@ -70,7 +73,7 @@ def _hierarchy(column: Profile) -> str:
     return file.getvalue()
 
 
-def _head(roles: Roles, source: str, rows: int, total: int) -> Iterator[str]:
+def _head(roles: Roles, source: str, rows: int, total: int, options: Sequence[str]) -> Iterator[str]:
     looked_at = count(rows, "row")
     if rows < total:
         looked_at = f"a sample ({rows:,} of {count(total, 'row')}, in stretches)"
@@ -79,6 +82,8 @@ def _head(roles: Roles, source: str, rows: int, total: int) -> Iterator[str]:
         "It is a guess from names and values. Read every line: only you know what an attacker may know. Then run "
         "crenel check on it, with the data."
     )
+    if options:
+        yield from _comment(f"Give check, explore, run and audit how this file is written: {' '.join(options)}")
     if roles.person is None:
         yield "#"
         yield from _comment(
@@ -349,10 +354,12 @@ def _delay(when: Profile, who: Profile | None, k: int) -> Iterator[str]:
     there = ~np.isnan(when.coordinates)
     time, persons = time[there], persons[there]
     order = np.argsort(time, kind="stable")
-    _, waits = sample_measures.waits(persons[order], time[order], k)
+    # With k persons alone, every group would be all that is held; among several times k, near ones are found.
+    crowd = max(min(_CROWD * k, len(np.unique(persons)) // 2), k)
+    _, waits = sample_measures.waits(persons[order], time[order], crowd)
     if len(waits):
         most = sample_measures.round_duration(float(np.quantile(waits, 0.9)))
-        yield from _comment(f"In nine of ten cases, {k} persons come within {spoken(most)}.")
+        yield from _comment(f"In nine of ten cases, {crowd} persons come within {spoken(most)}.")
         yield f"delay: {format_duration(sample_measures.round_duration(most * 1.5))}"
     else:
         yield "delay: 1h"

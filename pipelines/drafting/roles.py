@@ -5,7 +5,7 @@ The guess fails closed: a column that is in doubt is not taken, and so is never 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,6 +25,8 @@ _TOO_MANY_ROWS, _FEWEST_PERSONS = 100, 20
 
 #: Sensitive columns are published as they are, so few are taken.
 _MOST_SENSITIVE = 2
+
+_UNCLEAR = "dates, but which number is the day? Give --date-format, such as '%d/%m/%Y' or '%m/%d/%Y'"
 
 _TYPED = (Kind.NUMBER, Kind.MOMENT, Kind.CODE, Kind.CATEGORY)
 
@@ -61,14 +63,16 @@ class Roles:
         return next((choice.column for choice in self.times if choice.taken), None)
 
 
-def choose(profiles: Iterable[Profile], *, can_write: bool = False) -> Roles:
+def choose(profiles: Iterable[Profile], *, can_write: bool = False, ambiguous: Sequence[str] = ()) -> Roles:
     """Give each column a role; those of `rest` have none.
 
     Args:
         profiles: The columns.
         can_write: Whether a hierarchy of many values can be written to a file of its own.
+        ambiguous: Columns of dates in which day and month cannot be told apart.
     """
-    left = list(profiles)
+    every = list(profiles)
+    left = [column for column in every if column.name not in ambiguous]
     roles = Roles()
     roles.persons = _persons(left)
     if roles.person is None:
@@ -88,6 +92,7 @@ def choose(profiles: Iterable[Profile], *, can_write: bool = False) -> Roles:
     roles.quasi_identifiers += [Choice(column, reason, taken=False) for column in moments]
     left = _without(left, roles.quasi_identifiers)
     roles.rest = [Choice(column, _why_not(column), taken=False) for column in left]
+    roles.rest += [Choice(column, _UNCLEAR, taken=False) for column in every if column.name in ambiguous]
     return roles
 
 

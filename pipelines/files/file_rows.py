@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from os import PathLike
 
@@ -20,11 +20,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from crenel.encoding.text_format import TextFormat
 from crenel.pipelines.files.formats import FORMATS, USUAL, Dialect, TableError
 from crenel.pipelines.files.readers import Source, open_file
+from crenel.pipelines.files.text_sniffing import Sniffed, sniff
 from crenel.policy import Policy, columns
 from crenel.transforms._pack.arrow_tables import concat
-from crenel.transforms._pack.text_columns import TextColumns, numbers
+from crenel.transforms._pack.text_columns import TextColumns, moments, numbers
 
 __all__ = ["FileRows", "read", "read_for"]
 
@@ -42,6 +44,8 @@ class FileRows:
     table: pa.Table
     #: The rows of the whole file, but for those that cannot be read.
     total: int
+    #: How numbers and dates are written, as far as `read` could find out.
+    sniffed: Sniffed = field(default_factory=lambda: Sniffed(TextFormat()))
 
     @property
     def is_sample(self) -> bool:
@@ -53,7 +57,7 @@ def read(path: str | PathLike[str], dialect: Dialect = USUAL, most: int | None =
     """Read a file of at least one row; of a file with more than `most` rows, about so many.
 
     In a format without types (CSV, TSV), a column becomes integers, floats or moments if all of its values are such; a
-    column whose numbers have leading zeros stays text.
+    column whose numbers have leading zeros stays text. Decimal commas, and dates with the day first, are found out.
 
     Raises:
         TableError: the file cannot be read; the message says why, and where.
@@ -62,8 +66,10 @@ def read(path: str | PathLike[str], dialect: Dialect = USUAL, most: int | None =
     rows = _rows(source, most)
     if not FORMATS[source.extension].untyped:
         return rows
-    narrow = {name: _narrowest(rows.table[name].combine_chunks()) for name in rows.table.column_names}
-    return replace(rows, table=pa.table(narrow))
+    texts = {name: rows.table[name] for name in rows.table.column_names}
+    found = sniff(texts, dialect.values)
+    narrow = {name: _narrowest(text.combine_chunks(), found.written) for name, text in texts.items()}
+    return replace(rows, table=pa.table(narrow), sniffed=found)
 
 
 def read_for(policy: Policy, path: str | PathLike[str], dialect: Dialect = USUAL, most: int | None = None) -> FileRows:
@@ -72,7 +78,7 @@ def read_for(policy: Policy, path: str | PathLike[str], dialect: Dialect = USUAL
     Raises:
         TableError: the file cannot be read; the message says why, and where.
     """
-    rows, text = _rows(open_file(path, dialect), most), TextColumns(policy)
+    rows, text = _rows(open_file(path, dialect), most), TextColumns(policy, dialect.values)
     typed = {name: text.array(name, rows.table[name]) for name in rows.table.column_names}
     return replace(rows, table=pa.table(typed))
 
@@ -129,17 +135,18 @@ def _lot(number: int) -> bytes:
     return blake2b(number.to_bytes(8, "little"), digest_size=8, person=b"crenel.sample").digest()
 
 
-def _narrowest(column: pa.Array) -> pa.Array:
+def _narrowest(column: pa.Array, written: TextFormat) -> pa.Array:
     """Turn a column of text into integers, floats or moments, if all of it is."""
-    found = numbers(column)
+    found = numbers(column, written)
     if found.null_count == len(found):
         return column
     if pc.all(pc.is_finite(found.cast(pa.float64()))).as_py():
         # Where a number is missing, the text may be NA. Without it, whole numbers are read as integers.
-        return numbers(pc.if_else(found.is_valid(), column, pa.scalar(None, pa.string())))
-    moments, reasons = columns.moments(column.drop_null())
+        return numbers(pc.if_else(found.is_valid(), column, pa.scalar(None, pa.string())), written)
+    dates = moments(column.drop_null(), written)
+    micros, reasons = columns.moments(dates)
     if reasons is not None:
         return column
     places = np.cumsum(column.is_valid().to_numpy(zero_copy_only=False)) - 1
     there = pa.array(places, mask=column.is_null().to_numpy(zero_copy_only=False))
-    return pa.array(moments.astype(np.int64)).cast(pa.timestamp("us")).take(there)
+    return pa.array(micros.astype(np.int64)).cast(pa.timestamp("us")).take(there)

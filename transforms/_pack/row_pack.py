@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from crenel import avro
 from crenel.encoding.encoder import Encoded, Encoder, Rejection
 from crenel.encoding.rows import Rows
+from crenel.encoding.text_format import TextFormat
 from crenel.policy import Policy
 from crenel.policy.columns import MISSING, MISSING_QUASI_IDENTIFIER, NO_COLUMN
 from crenel.policy.quasi_identifiers import Datetime
@@ -188,7 +189,8 @@ class Packer:
         self._space = space_mark(policy)
         self._perturber = Perturber(policy, root, by_time=policy.event_time is not None)
         self._router = ShardRouter(policy, root)
-        self._text = TextColumns(policy) if options.parse_text else None
+        written = options.parse_text if isinstance(options.parse_text, TextFormat) else TextFormat()
+        self._text = TextColumns(policy, written) if options.parse_text else None
         self._clock = options.row_number if options.by_number else None
         #: The columns that are published unchanged, in the order of a payload's tuples.
         self._published = (*policy.sensitive, *policy.publish)
