@@ -17,7 +17,7 @@ from crenel.encoding.rows import Rows
 from crenel.errors import Rejected
 from crenel.policy import Policy, columns
 from crenel.policy.columns import Ints, Reasons
-from crenel.policy.quasi_identifiers import QuasiIdentifier
+from crenel.policy.quasi_identifiers import Missing, QuasiIdentifier
 
 __all__ = ["Encoded", "Encoder", "Rejection"]
 
@@ -79,7 +79,7 @@ class Encoder:
 
     def __init__(self, policy: Policy, *, secret: bytes = b"") -> None:
         self.policy = policy
-        self._takes_holes = policy.declaration.takes_holes
+        self._missing = {name: policy.missing(name) for name in policy.quasi_identifiers}
         # Derive one key for each of the two hashes, whatever the length of the secret.
         digest = blake2b(secret, digest_size=48, person=b"crenel.person").digest()
         self._int_key = np.frombuffer(digest[:16], dtype="<u8").astype(np.uint64)
@@ -116,8 +116,9 @@ class Encoder:
         return Encoded(rows.take(kept), kept, tuple(sorted(work.rejected)))
 
     def _coordinates(self, work: _Work, name: str, kind: QuasiIdentifier) -> columns.Floats:
-        """Encode a quasi-identifier. A missing value becomes NaN if the method takes that; else it is rejected."""
-        if self._takes_holes and name not in work.batch:
+        """Encode a quasi-identifier. A missing value becomes what the policy says."""
+        missing = self._missing[name]
+        if missing is Missing.HOLE and name not in work.batch:
             return np.full(work.count, np.nan)
 
         def encode(values: Any) -> tuple[columns.Floats, Reasons]:
@@ -125,10 +126,10 @@ class Encoder:
             if reasons is None:
                 return found, None
             holes = columns.holes(values, np.flatnonzero(reasons != None))  # noqa: E711 - elementwise
-            if not self._takes_holes:
+            if missing is Missing.REJECT:
                 reasons[holes] = columns.MISSING_QUASI_IDENTIFIER
                 return found, reasons
-            found[holes] = np.nan
+            found[holes] = np.nan if missing is Missing.HOLE else kind.missing_at
             reasons[holes] = None
             return found, reasons
 

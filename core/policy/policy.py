@@ -26,7 +26,7 @@ from crenel.policy.durations import A_DURATION, a_duration, format_duration, tic
 from crenel.policy.frozen import FrozenDict
 from crenel.policy.methods import Method
 from crenel.policy.parameters import Reuse
-from crenel.policy.quasi_identifiers import QuasiIdentifier
+from crenel.policy.quasi_identifiers import Missing, QuasiIdentifier
 from crenel.policy.reading.named_files import PolicyFiles
 from crenel.policy.reading.policy_file import as_yaml, read_yaml
 from crenel.policy.sensitive import Sensitive
@@ -198,6 +198,12 @@ class Policy:
         """
         return self.on_suppress is OnSuppress.DROP and self.declaration.crowd(self.parameters)
 
+    def missing(self, quasi_identifier: str) -> Missing:
+        """Return what becomes of a missing value of a quasi-identifier."""
+        said = self.quasi_identifiers[quasi_identifier].missing
+        usual = Missing.HOLE if self.declaration.takes_holes else Missing.REJECT
+        return usual if said is None else Missing(said)
+
     @property
     def reuse(self) -> Reuse:
         """Whether a row may leave alone, under an earlier generalization; `OFF` for a method that never does that."""
@@ -272,7 +278,7 @@ class Policy:
         """Return the policy as the text of a YAML file. `from_yaml` makes this policy of such a file."""
         content = self.to_dict()
         usual = _parameters_spec(self.declaration.parameters())
-        content["parameters"] = {n: v for n, v in content["parameters"].items() if v != usual[n]}
+        content["parameters"] = {n: v for n, v in content.get("parameters", {}).items() if v != usual[n]}
         return as_yaml({name: value for name, value in content.items() if value != {}})
 
     def to_dict(self) -> dict[str, Any]:
@@ -362,6 +368,8 @@ class _Check:
         # Fields are compared with each other only if each is valid by itself.
         wrong = {path.split(".")[0] for path, _ in self._details(before)}
         self._guarantees(clean, wrong)
+        if self.declaration is not None:
+            self._missing(clean["quasi_identifiers"], self.declaration)
         self._deadlines(clean, wrong)
         if not wrong & {"shards", "shard_by", "quasi_identifiers"}:
             check_shards(self.problems, clean["shards"], clean["shard_by"], clean["quasi_identifiers"])
@@ -608,9 +616,25 @@ class _Check:
     def _kept(self, guarantee: str, method: Method) -> None:
         """The one place that refuses a guarantee that the method does not keep."""
         if not {"l": method.keeps_l, "t": method.keeps_t}[guarantee]:
-            others = ", ".join(methods.keeping(guarantee))
+            others = ", ".join(methods.declaring(f"keeps_{guarantee}"))
             instead = f"leave it out, or choose a method that keeps it ({others})."
             self.problems.add(guarantee, f"is not kept by the method {method.name!r}: {instead}")
+
+    def _missing(self, quasi_identifiers: Mapping[str, QuasiIdentifier], method: Method) -> None:
+        """Refuse what the method does not do with missing values."""
+        for name, qi in quasi_identifiers.items():
+            path = f"quasi_identifiers.{name}.missing"
+            if qi.missing is Missing.HOLE and not method.takes_holes:
+                others = ", ".join(methods.declaring("takes_holes"))
+                rule = f"must be 'category' or 'reject' with the method {method.name!r}: only {others} takes holes."
+                self.problems.add(path, rule)
+            if getattr(qi, "unknown_at", None) is not None and (method.takes_holes or method.perturbs):
+                why = "takes rows with holes" if method.takes_holes else "adds noise"
+                rule = f"must be 'reject' with the method {method.name!r}, which {why}."
+                self.problems.add(f"quasi_identifiers.{name}.unknown", rule)
+            if qi.missing is Missing.CATEGORY and method.perturbs:
+                rule = f"must be 'reject' with the method {method.name!r}, which adds noise: a missing value has none."
+                self.problems.add(path, rule)
 
     def _deadlines(self, clean: dict[str, Any], wrong: set[str]) -> None:
         if clean["delay"] is None and clean["delay_rows"] is None:

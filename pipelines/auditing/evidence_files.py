@@ -75,7 +75,9 @@ def read(
     evidence = Evidence(
         published=_output(policy, _find(published), tick, escaped=escaped),
         input=None if given is None else _input(policy, _find(given, dialect), tick),
-        suppressed=None if suppressed is None else _output(policy, _find([suppressed]), tick, escaped=escaped),
+        suppressed=None
+        if suppressed is None
+        else _as_points(policy, _output(policy, _find([suppressed]), tick, escaped=escaped)),
         trace=None if trace is None else _trace(_find([trace]), tick),
         reported=None if releases is None else _reported(_find([releases]), tick),
     )
@@ -125,6 +127,18 @@ def _as_released(policy: Policy, evidence: Evidence, trace: Trace) -> Evidence:
         published=_moved(evidence.published, leave, order),
         suppressed=None if evidence.suppressed is None else _moved(evidence.suppressed, hidden, order),
     )
+
+
+def _as_points(policy: Policy, rows: Output) -> Output:
+    """Take the root of a hierarchy for an unknown category: no other single value is published as the root."""
+    lo, hi = rows.lo.copy(), rows.hi.copy()
+    for d, qi in enumerate(policy.quasi_identifiers.values()):
+        place = getattr(qi, "unknown_at", None)
+        if place is not None:
+            first, last = qi.geometry.widest()
+            unknown = (lo[:, d] == first) & (hi[:, d] == last)
+            lo[unknown, d] = hi[unknown, d] = place
+    return replace(rows, lo=lo, hi=hi)
 
 
 def _moved(rows: Output, among: NDArray[np.bool_], order: NDArray[np.intp]) -> Output:

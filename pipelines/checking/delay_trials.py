@@ -18,6 +18,7 @@ from crenel.encoding.row_sample import RowSample
 from crenel.encoding.rows import Rows
 from crenel.encoding.tree_learning import learned_from, with_tree
 from crenel.engine import Kind, Releases, create_engine
+from crenel.engine.unknown_roots import as_roots
 from crenel.errors import PolicyError
 from crenel.pipelines.commands.run import quiet
 from crenel.pipelines.console.sections import count
@@ -153,10 +154,10 @@ def _tried(
         for start in range(0, len(part), _ROWS):
             tick(f"trying a deadline of {deadline}: {pushed:,} of {count(rows, 'row')}")
             some = part.slice(start, min(start + _ROWS, len(part)))
-            releases = engine.push(some)
+            releases = as_roots(policy, engine.push(some))
             pushed, left = pushed + len(some), left + int(releases.sizes.sum())
             suppressed, loss = suppressed + _suppressed(releases), loss + _loss(releases)
-        last = engine.flush()
+        last = as_roots(policy, engine.flush())
         suppressed, loss = suppressed + _suppressed(last), loss + _loss(last)
     return Step(deadline, rows, suppressed, loss / rows), left == 0
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from crenel.encoding.encoder import Encoded, Encoder
+from crenel.pipelines.checking.rejection_advice import rejection_advice
 from crenel.pipelines.console.limits import Limits
 from crenel.pipelines.console.limits import said as exactly
 from crenel.pipelines.console.sections import (
@@ -30,7 +31,7 @@ from crenel.policy.checks import suggestion
 from crenel.policy.columns import Floats, Ints
 from crenel.policy.durations import format_duration
 from crenel.policy.geometry import Interval, Tree
-from crenel.policy.quasi_identifiers import Datetime, Numeric, QuasiIdentifier
+from crenel.policy.quasi_identifiers import Categorical, Datetime, Numeric, QuasiIdentifier
 
 if TYPE_CHECKING:
     from crenel.pipelines.checking.delay_trials import Step
@@ -147,7 +148,7 @@ class Sample:
         for (name, reason), number in found.most_common():
             yield name, f"{reason}: {count(number, 'row')}"
         text = f"{count(len(rejected), 'row')} ({percent(share)}) would be rejected"
-        advice = "Widen domains and hierarchies, or leave columns out."
+        advice = rejection_advice(self.policy, [column for column, _ in found.most_common()])
         if share > self._limits.rejected:
             limit = f"more than --most-rejected ({exactly(self._limits.rejected)}) allows"
             self._problem(f"{text}, {limit}. {advice}")
@@ -223,7 +224,7 @@ class Sample:
         return fits / max(len(time), 1)
 
     def _use(self, name: str, qi: QuasiIdentifier, found: Floats) -> str:
-        holes = np.isnan(found)
+        holes = np.isnan(found) if qi.missing_at is None else found == qi.missing_at
         if holes.all():
             self._warn(f"{name} is missing in all rows. Leave it out, or take a larger sample.")
             return "missing in all rows"
@@ -252,12 +253,11 @@ class Sample:
         )
 
     def _use_of(self, name: str, qi: QuasiIdentifier, found: Floats) -> str:
-        geometry, distinct = qi.geometry, len(np.unique(found))
+        geometry, distinct = qi.values, len(np.unique(found))
         if distinct == 1:
             self._warn(f"{name} has only one value. Leave it out, or take a larger sample.")
         if isinstance(geometry, Tree):
-            leaves = len(geometry.leaf)
-            return f"{distinct:,} of the {count(leaves, 'value')} of the hierarchy occur"
+            return self._use_of_tree(qi, found)
         if not isinstance(geometry, Interval):
             return f"{count(distinct, 'different code')}"
         lo, hi = (found.min(), found.max()) if geometry.learned else geometry.widest()
@@ -276,6 +276,13 @@ class Sample:
             )
         used = float(found.max() - found.min() + geometry.cell) / width
         return f"the rows use {percent(used)} of the domain, the middle 98% of them {percent(core)}"
+
+    def _use_of_tree(self, qi: QuasiIdentifier, found: Floats) -> str:
+        unknown = found == getattr(qi, "unknown_at", None)
+        leaves = len(qi.hierarchy) if isinstance(qi, Categorical) else int(qi.geometry.widest()[1]) + 1
+        used = f"{len(np.unique(found[~unknown])):,} of the {count(leaves, 'value')} of the hierarchy occur"
+        seldom = f"; {percent(float(unknown.mean()))} of the rows have others, published as the root"
+        return used + (seldom if unknown.any() else "")
 
     def _as_they_are(self) -> Iterator[Line]:
         for place, name in enumerate(self.policy.sensitive):

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from crenel import avro, engine
 from crenel.engine import Kind, Releases
+from crenel.engine.unknown_roots import as_roots
 from crenel.errors import SnapshotError
 from crenel.policy import OnSuppress, Policy
 from crenel.policy.secret import Secret
@@ -182,6 +183,7 @@ class ShardHolder:
 
     def _depart(self, releases: Releases) -> list[Departure | Refusal]:
         departures: list[Departure | Refusal] = []
+        releases = as_roots(self._policy, releases)
         if len(releases):
             forms = {part.form for part in self._parts}
             alone = self._alone(releases)

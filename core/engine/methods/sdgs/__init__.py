@@ -116,7 +116,7 @@ def _check_grid(parameters: SdgsParameters, columns: Mapping[str, Any], problems
             rule = f"must name a quasi-identifier; {suggestion(name, columns)}they are: {known}."
             problems.add(f"parameters.grid.{name}", rule)
     for name, column in columns.items():
-        geometry = column.geometry
+        geometry = column.values
         if isinstance(geometry, Interval):
             if geometry.learned:
                 rule = "must be declared with the method sdgs: its grid must not depend on the data."
