@@ -37,7 +37,8 @@ class Rejection(NamedTuple):
     #: The position of the row in the input.
     index: int  # type: ignore[assignment]
 
-    #: The first column that did not fit, in this order: person, event time, quasi-identifiers, sensitive columns.
+    #: The first column that did not fit, in this order: person, event time, quasi-identifiers, sensitive columns,
+    #: those of `within`.
     field: str
 
     #: The reason, a short constant.
@@ -109,6 +110,8 @@ class Encoder:
         sensitive = np.empty((count, len(policy.sensitive)), dtype=np.int64)
         for place, (name, column) in enumerate(policy.sensitive.items()):
             sensitive[:, place] = work.column(name, column.codes, np.int64)
+        for name in policy.within:
+            work.column(name, _apart, np.int64)
         rows = Rows(qi, person, sensitive, moment)
         if not work.rejected:
             return Encoded(rows, np.arange(count, dtype=np.int64), ())
@@ -181,6 +184,21 @@ class Encoder:
             msg = "encode: time must be given if the policy has a delay and names no event_time, not None."
             raise ValueError(msg)
         return np.zeros(work.count, dtype=np.int64)
+
+
+def _apart(values: Any) -> tuple[Ints, Reasons]:
+    """Reject what is no value to keep rows apart by: rows without one would be a group of strangers."""
+    codes, distinct = columns.factorize(values)
+
+    def check(value: Any) -> float:
+        if columns.is_missing(value):
+            raise Rejected(columns.MISSING)
+        columns.text_of(value)
+        return 0
+
+    found: Ints
+    found, reasons = columns.spread(codes, distinct, check, np.int64)
+    return found, reasons
 
 
 class _Work:
@@ -273,7 +291,7 @@ def _arrow_integers(column: Any) -> Any:
 
 
 def _length(policy: Policy, batch: Mapping[str, Any], time: Any) -> int:
-    named = [policy.person, policy.event_time, *policy.quasi_identifiers, *policy.sensitive]
+    named = [policy.person, policy.event_time, *policy.quasi_identifiers, *policy.sensitive, *policy.within]
     lengths = {name: len(batch[name]) for name in named if name is not None and name in batch}
     if policy.event_time is None and time is not None:
         lengths["time"] = len(time)

@@ -131,6 +131,9 @@ class Policy:
     #: Which rows go to the same shard: by PERSON, by LOCALITY, by a tree, or by the values of these columns.
     shard_by: ShardRule
 
+    #: The columns by whose values groups, `k` and shards are kept apart.
+    within: tuple[str, ...]
+
     #: The seed of all random draws, for tests: an attacker can guess a seed.
     seed: int | None = field(repr=False)
 
@@ -159,6 +162,7 @@ class Policy:
         on_suppress: OnSuppress | str = OnSuppress.DROP,
         shards: int | str | None = None,
         shard_by: ShardRule | str | Iterable[str] | Mapping[str, Any] = "person",
+        within: Iterable[str] = (),
         seed: int | None = None,
         secret: str | None = None,
     ) -> None:
@@ -308,6 +312,7 @@ class Policy:
             "on_suppress": self.on_suppress.value,
             "shards": self.shards,
             "shard_by": written_rule(self.shard_by),
+            "within": list(self.within),
             "seed": self.seed,
             "secret": self.secret,
         }
@@ -346,6 +351,7 @@ _DEFAULTS: dict[str, Any] = {
     "on_suppress": OnSuppress.DROP,
     "shards": None,
     "shard_by": "person",
+    "within": (),
     "seed": None,
     "secret": None,
 }
@@ -371,6 +377,9 @@ class _Check:
         if self.declaration is not None:
             self._missing(clean["quasi_identifiers"], self.declaration)
         self._deadlines(clean, wrong)
+        if clean["within"] and clean["shard_by"] is ShardBy.LOCALITY:
+            rule = "must not be 'locality' with within: a tree is learned from all rows together."
+            self.problems.add("shard_by", rule)
         if not wrong & {"shards", "shard_by", "quasi_identifiers"}:
             check_shards(self.problems, clean["shards"], clean["shard_by"], clean["quasi_identifiers"])
         if clean["seed"] is not None and clean["secret"] is not None:
@@ -455,11 +464,17 @@ class _Check:
         return FrozenDict(made)
 
     def publish(self, value: Any) -> tuple[str, ...]:
+        return self._columns("publish", value)
+
+    def within(self, value: Any) -> tuple[str, ...]:
+        return self._columns("within", value)
+
+    def _columns(self, path: str, value: Any) -> tuple[str, ...]:
         if isinstance(value, (str, Mapping)) or not isinstance(value, Iterable):
             if value is not None:
-                self.problems.must("publish", "a list of columns", value)
+                self.problems.must(path, "a list of columns", value)
             return ()
-        return tuple(self._names("publish", value))
+        return tuple(self._names(path, value))
 
     def k(self, value: Any) -> int:
         if value is _ABSENT:
@@ -592,6 +607,11 @@ class _Check:
             if isinstance(names, Iterable) and not isinstance(names, str):
                 for name in dict.fromkeys(n for n in names if isinstance(n, str)):
                     roles.setdefault(name, []).append(role)
+        for name in self.given["within"] if isinstance(self.given["within"], (list, tuple)) else ():
+            held = [role for role in roles.get(name, []) if role != "publish"] if isinstance(name, str) else []
+            if held:
+                rule = f"must name columns that are published as they are, or not at all; {name!r} is under {held[0]}."
+                self.problems.add("within", rule)
         for name, held in roles.items():
             if len(held) > 1 and held != ["event_time", "quasi_identifiers"]:
                 listed = " and ".join(held)

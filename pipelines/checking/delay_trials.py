@@ -128,7 +128,7 @@ def _stretch(policy: Policy, rows: Rows) -> Ints:
 
 def _shards(policy: Policy, encoded: Encoded, table: Any, stretch: Ints) -> list[tuple[int, Rows]]:
     """Split the rows into shards as a run does."""
-    if policy.shards == 1:
+    if policy.shards == 1 and not policy.within:
         return [(0, encoded.rows.take(stretch))]
     # This loads Beam, which takes a while and logs warnings about packages that are not installed.
     with quiet():

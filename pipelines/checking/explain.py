@@ -125,7 +125,8 @@ def _published_columns(policy: Policy) -> Iterator[Line]:
         order = ", which are ordered" if column.ordered else ""
         yield name, f"sensitive: {how}{size}{bins}{order}"
     for name in policy.publish:
-        yield name, "other column: as it is; crenel checks nothing about it"
+        apart = "as it is; the rows of a group share it (within)"
+        yield name, f"other column: {apart if name in policy.within else 'as it is; crenel checks nothing about it'}"
 
 
 def _how(qi: QuasiIdentifier) -> str:
@@ -168,6 +169,9 @@ def _hidden_columns(policy: Policy) -> Iterator[Line]:
             yield policy.event_time, "the event time: only its generalization is published, see above"
         else:
             yield policy.event_time, "the event time: used only for the deadline"
+    for name in policy.within:
+        if name not in policy.publish:
+            yield name, "used only to keep rows apart (within)"
     yield "(all others)", "a column that the policy does not name is never published"
 
 
@@ -187,6 +191,11 @@ def _promises(policy: Policy) -> Iterator[str]:
         yield (
             "Rows may lack quasi-identifiers. All rows of a group are published with the same quasi-identifiers, and "
             "without the others."
+        )
+    if policy.within:
+        yield (
+            f"Rows with different values of {listed(policy.within)} are kept apart (within): the persons of a group "
+            "share them, and an attacker who knows them finds no smaller crowd."
         )
     names = listed(policy.sensitive)
     each = names if len(policy.sensitive) == 1 else f"each of {names}"

@@ -80,6 +80,7 @@ class Sample:
             return sections
         parts = {
             "Persons": self._persons,
+            "Rows that are kept apart": self._within,
             "Quasi-identifiers": self._quasi_identifiers,
             "Missing values": self._holes,
             "Columns published as they are": self._as_they_are,
@@ -89,6 +90,8 @@ class Sample:
         }
         if not self.policy.declaration.takes_holes:
             del parts["Missing values"]
+        if not self.policy.within:
+            del parts["Rows that are kept apart"]
         return sections + [Section(title, tuple(part())) for title, part in parts.items()]
 
     @cached_property
@@ -112,7 +115,7 @@ class Sample:
     def _complete(self) -> bool:
         """Whether the sample has all columns that a row is encoded by."""
         policy = self.policy
-        needed = [policy.person, *policy.quasi_identifiers, *policy.sensitive]
+        needed = [policy.person, *policy.quasi_identifiers, *policy.sensitive, *policy.within]
         needed += [policy.event_time] if policy.event_time else []
         return set(needed) <= set(self.table.column_names)
 
@@ -126,7 +129,7 @@ class Sample:
         policy, there = self.policy, self.table.column_names
         yield f"{count(self.table.num_rows, 'row')} of {count(len(there), 'column')}."
         leaving = [*policy.quasi_identifiers, *policy.sensitive, *policy.publish]
-        named = [policy.person, *([policy.event_time] if policy.event_time else []), *leaving]
+        named = [policy.person, *([policy.event_time] if policy.event_time else []), *leaving, *policy.within]
         staying = [name for name in there if name not in leaving]
         if staying:
             yield f"Not published: {listed(staying)}."
@@ -173,6 +176,24 @@ class Sample:
             f"In the data as they are, {count(alone, 'person')} ({percent(alone / persons)}) can be singled out: "
             "nobody else has the same quasi-identifiers."
         )
+
+    def _within(self) -> Iterator[Line]:
+        """Count the persons of each value that rows are kept apart by: k of them must come together."""
+        codes = [columns.factorize(self.table[name])[0][self._encoded.kept] for name in self.policy.within]
+        _, value = np.unique(np.stack(codes, axis=1), axis=0, return_inverse=True)
+        pairs = np.unique(np.stack([value.reshape(-1), self._who], axis=1), axis=0)
+        persons = np.bincount(pairs[:, 0])
+        few, k, names = persons < self.policy.k, self.policy.k, listed(self.policy.within)
+        yield (
+            f"{count(len(persons), 'different value')} of {names}, with {persons.min():,} to {persons.max():,} persons "
+            "each. Each is a stream of its own, with its own engine."
+        )
+        if few.any():
+            rows = int(np.isin(value.reshape(-1), np.flatnonzero(few)).sum())
+            self._warn(
+                f"{np.count_nonzero(few):,} of {count(len(persons), 'value')} of {names} have fewer than k ({k}) "
+                f"persons: their {count(rows, 'row')} would be suppressed."
+            )
 
     def _quasi_identifiers(self) -> Iterator[Line]:
         for place, (name, qi) in enumerate(self.policy.quasi_identifiers.items()):

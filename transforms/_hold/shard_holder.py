@@ -19,6 +19,7 @@ from crenel.transforms._pack import payloads
 from crenel.transforms._pack.fingerprints import policy_text, space_mark
 from crenel.transforms._pack.payloads import Form, Payload
 from crenel.transforms._pack.row_pack import RowPack
+from crenel.transforms._pack.sharding import check_apart
 
 _SCHEMAS = avro.Schemas("crenel.transforms._hold", ("held.1.avsc",))
 
@@ -145,6 +146,7 @@ class ShardHolder:
                 "Drain the pipeline before you change these."
             )
             raise SnapshotError(message)
+        check_apart(self._policy, pack.payload, *(part.payload for part in self._parts[:1]))
         left = self._compare(pack.persons)
         taken, refused = self._ahead.push(pack)
         return left + self._take(taken) + refused
@@ -303,6 +305,7 @@ class ShardHolder:
         self._ahead.restore(record["ahead"])
         dimensions = len(self._policy.quasi_identifiers)
         self._parts = [_restored(part, dimensions) for part in record["parts"]]
+        check_apart(self._policy, *(part.payload for part in self._parts))
 
 
 _COLUMNS = ("offsets", "kind", "lo", "hi", "loss", "persons", "moment", "arrivals", "group")

@@ -626,6 +626,16 @@ def test_missing_values_as_a_category_are_explained_and_not_rejected(check: Chec
     assert "Rows that would be rejected None." in said
 
 
+def test_rows_that_are_kept_apart_are_explained_and_counted(check: Check) -> None:
+    data = [{**row, "site": "small" if place < 2 else "large"} for place, row in enumerate(rows(200))]
+    code, said = check(data, within=["site"])
+    assert code == 0
+    assert "Rows with different values of site are kept apart (within)" in said
+    assert "site used only to keep rows apart (within)" in said
+    assert "2 different values of site, with 2 to" in said
+    assert "1 of 2 values of site have fewer than k (5) persons: their 2 rows would be suppressed." in said
+
+
 def test_unknown_categories_are_explained_and_counted(check: Check) -> None:
     columns = {"job": {"type": "categorical", "hierarchy": {"Any": {"A": ["x"], "B": ["z"]}}, "unknown": "root"}}
     code, said = check([{**row, "job": "y"} for row in rows(200)], quasi_identifiers=columns)

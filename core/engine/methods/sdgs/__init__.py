@@ -93,6 +93,8 @@ def _check(policy: Mapping[str, Any], problems: Problems) -> None:
         problems.add(
             "shard_by", "must be 'person' with the method sdgs: a person would count once in each of several shards."
         )
+    if policy["within"]:
+        problems.add("within", "must be empty with the method sdgs: a person would count once under each value.")
     _check_grid(parameters, policy["quasi_identifiers"], problems)
     if parameters.cover is Cover.ALL:
         _check_cover(policy, problems)
