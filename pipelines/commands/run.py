@@ -35,6 +35,7 @@ from crenel.pipelines.command_errors import CommandError
 from crenel.pipelines.commands._dialect_options import add_dialect, dialect_of
 from crenel.pipelines.commands._policy_argument import add_policy, policy_of
 from crenel.pipelines.console import limits, status_line
+from crenel.pipelines.files import private_folder
 from crenel.policy import Policy
 
 if TYPE_CHECKING:
@@ -435,6 +436,7 @@ def _insist(code: int, over: threading.Event) -> None:
 
     def insist() -> None:
         if not over.wait(_GRACE):
+            private_folder.remove_open()
             sys.stderr.flush()
             os._exit(code)
 
