@@ -19,6 +19,7 @@ from apache_beam.typehints.row_type import RowTypeConstraint
 from crenel.encoding.text_format import TextFormat
 from crenel.policy import Policy, PolicyError, ShardBy
 from crenel.policy.checks import suggestion
+from crenel.policy.quasi_identifiers import Missing
 from crenel.policy.secret import Secret, without_secret
 from crenel.transforms._hold.hold_step import HoldRows
 from crenel.transforms._hold.local_runners import held_apart, is_run_here, keep_keys_whole, warn_of_stale_state
@@ -278,8 +279,8 @@ def _published_type(
     if fields is None:
         return _like_rows(element_type, fields, _DICT)
     columns = [(name, _beam_type(kind)) for name, kind in Publisher(policy).fields()]
-    if policy.declaration.takes_holes:  # a range may be missing as a whole
-        columns = [(name, _or_none(kind)) for name, kind in columns]
+    # A range may be missing as a whole.
+    columns = [(n, kind if policy.missing(n) is Missing.REJECT else _or_none(kind)) for n, kind in columns]
     floats = dict.fromkeys(published_as_floats(policy), float)
     columns += [(name, floats.get(name, fields[name])) for name in (*policy.sensitive, *policy.publish)]
     return RowTypeConstraint.from_fields([*columns, *placed])
