@@ -213,14 +213,10 @@ def _lacking(name: str, there: Sequence[str], needed: Iterable[str]) -> Iterator
 
 
 def _input(policy: Policy, found: Sequence[Source], tick: Tick) -> Input:
-<<<<<<< HEAD
     written = found[0].dialect.values if found else TextFormat()
     text, encoder, kept = TextColumns(policy, written), Encoder(policy), _Kept(policy)
     writable = WritableValues(policy)
-=======
-    text, encoder, kept, writable = TextColumns(policy), Encoder(policy), _Kept(policy), WritableValues(policy)
     apart = _Apart(policy)
->>>>>>> policy
     _check(found, named_columns(policy))
     parts: list[tuple[Rows, Ints, Ints, Ints]] = []
     total, seen = 0, set[str]()

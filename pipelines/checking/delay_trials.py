@@ -8,14 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from crenel.encoding.encoder import Encoded
-<<<<<<< HEAD
-=======
-from crenel.encoding.row_sample import RowSample
-from crenel.encoding.rows import Rows
-from crenel.encoding.tree_learning import learned_from, with_tree
-from crenel.engine import Kind, Releases, create_engine
-from crenel.engine.unknown_roots import as_roots
->>>>>>> policy
 from crenel.errors import PolicyError
 from crenel.pipelines.checking.engine_trial import Trial, deadline_of, shards_of, tried
 from crenel.policy import OnSuppress, Policy, Reuse
@@ -97,65 +89,3 @@ def _changed(policy: Policy, **changes: Any) -> Policy | None:
         return dataclasses.replace(policy, **changes)
     except PolicyError:
         return None
-<<<<<<< HEAD
-=======
-
-
-def _deadline(policy: Policy) -> str:
-    delay = None if policy.delay is None else format_duration(policy.delay)
-    rows = None if policy.delay_rows is None else count(policy.delay_rows, "row")
-    return " or ".join(filter(None, (delay, rows)))
-
-
-def _stretch(policy: Policy, rows: Rows) -> Ints:
-    """Choose consecutive rows from the middle, in the order in which `crenel run` takes them."""
-    timeless = policy.event_time is None
-    order = np.arange(len(rows)) if timeless else np.argsort(rows.time, kind="stable")
-    start = max(len(rows) - MOST_ROWS, 0) // 2
-    return order[start : start + MOST_ROWS].astype(np.int64)
-
-
-def _shards(policy: Policy, encoded: Encoded, table: Any, stretch: Ints) -> list[tuple[int, Rows]]:
-    """Split the rows into shards as a run does."""
-    if policy.shards == 1 and not policy.within:
-        return [(0, encoded.rows.take(stretch))]
-    # This loads Beam, which takes a while and logs warnings about packages that are not installed.
-    with quiet():
-        from crenel.transforms._pack.row_pack import Packer
-
-    if policy.shard_by is ShardBy.LOCALITY:
-        sample = RowSample()
-        sample.add(encoded.rows)
-        policy = with_tree(policy, learned_from(policy, sample))
-    part = table.take(encoded.kept[stretch]).combine_chunks()
-    time = encoded.rows.time[stretch] if policy.event_time is None else None
-    return [(pack.shard, pack.rows) for pack in Packer(policy, _SECRET).pack_arrow(part, time).packs]
-
-
-def _tried(
-    policy: Policy, shards: Sequence[tuple[int, Rows]], deadline: str, tick: Callable[[str], None]
-) -> tuple[Step, bool]:
-    """Run the engine; return what became of the rows, and whether it released none before the end."""
-    suppressed, loss, left, pushed = 0, 0.0, 0, 0
-    rows = sum(len(part) for _, part in shards)
-    for shard, part in shards:
-        engine = create_engine(policy, secret=_SECRET, shard=str(shard).encode())
-        for start in range(0, len(part), _ROWS):
-            tick(f"trying a deadline of {deadline}: {pushed:,} of {count(rows, 'row')}")
-            some = part.slice(start, min(start + _ROWS, len(part)))
-            releases = as_roots(policy, engine.push(some))
-            pushed, left = pushed + len(some), left + int(releases.sizes.sum())
-            suppressed, loss = suppressed + _suppressed(releases), loss + _loss(releases)
-        last = as_roots(policy, engine.flush())
-        suppressed, loss = suppressed + _suppressed(last), loss + _loss(last)
-    return Step(deadline, rows, suppressed, loss / rows), left == 0
-
-
-def _suppressed(releases: Releases) -> int:
-    return int(releases.sizes[releases.kind == Kind.SUPPRESSED].sum())
-
-
-def _loss(releases: Releases) -> float:
-    boxed = releases.kind != Kind.SAMPLED_OUT
-    return float((releases.loss * releases.sizes)[boxed].sum())
->>>>>>> policy

@@ -167,11 +167,7 @@ class Sample:
         for (name, reason), number in found.most_common():
             yield name, f"{reason}: {count(number, 'row')}"
         text = f"{count(len(rejected), 'row')} ({percent(share)}) would be rejected"
-<<<<<<< HEAD
-        advice = _advice({reason for _, reason in found})
-=======
         advice = rejection_advice(self.policy, [column for column, _ in found.most_common()])
->>>>>>> policy
         if share > self._limits.rejected:
             limit = f"more than --most-rejected ({exactly(self._limits.rejected)}) allows"
             self._problem(f"{text}, {limit}. {advice}")
@@ -504,18 +500,6 @@ class Sample:
             f"{exactly(now.share)} of the rows find no group in time and {fate}. --most-suppressed is "
             f"{exactly(limit)}. {advice}"
         )
-
-
-def _advice(reasons: set[str]) -> str:
-    """Say what to do about rows that are rejected for these reasons."""
-    said = []
-    if columns.NOT_A_DATE in reasons:
-        said.append("If dates are written otherwise, say how, as in --date-format '%d/%m/%Y'.")
-    if columns.NOT_A_NUMBER in reasons:
-        said.append("If numbers have decimal commas, give --decimal ','.")
-    if reasons & {columns.OUTSIDE, columns.UNKNOWN, columns.WRONG_LENGTH} or not said:
-        said.append("Widen domains and hierarchies, or leave columns out.")
-    return " ".join(said)
 
 
 def _around(first: int, last: int) -> tuple[str, str]:
