@@ -1,44 +1,29 @@
-"""How many rows find no group at several deadlines: the engine, run on a stretch of a sample.
-
-A sample with gaps makes a stream look thinner than it is. So the stretch is of consecutive rows: all
-of a short sample, or the middle of a long one.
-"""
+"""How many rows find no group at several deadlines."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from crenel.encoding.encoder import Encoded
+<<<<<<< HEAD
+=======
 from crenel.encoding.row_sample import RowSample
 from crenel.encoding.rows import Rows
 from crenel.encoding.tree_learning import learned_from, with_tree
 from crenel.engine import Kind, Releases, create_engine
+from crenel.engine.unknown_roots import as_roots
+>>>>>>> policy
 from crenel.errors import PolicyError
-from crenel.pipelines.commands.run import quiet
-from crenel.pipelines.console.sections import count
-from crenel.policy import OnSuppress, Policy, Reuse, ShardBy
-from crenel.policy.columns import Ints
-from crenel.policy.durations import format_duration
+from crenel.pipelines.checking.engine_trial import Trial, deadline_of, shards_of, tried
+from crenel.policy import OnSuppress, Policy, Reuse
 
-__all__ = ["MOST_ROWS", "Step", "steps"]
-
-#: The most rows that the engine is run on. Most methods then need about a second for each deadline.
-MOST_ROWS = 20_000
+__all__ = ["Step", "steps"]
 
 #: The deadlines that are tried, as multiples of the policy's: from ten minutes, say, up to six hours.
 _TIMES = (1, 2, 6, 12, 36)
-
-#: Rows that are pushed at once: few, so that the user sees progress and Ctrl-C works.
-_ROWS = 512
-
-#: The engines' secret, if the policy has no seed. It may be known, since nothing is published; and it is fixed, so that
-#: the same sample always gives the same table.
-_SECRET = b"crenel check"
 
 
 @dataclass(frozen=True)
@@ -51,6 +36,8 @@ class Step:
     suppressed: int
     #: The average over all rows. A suppressed row counts 1.
     loss: float
+    #: What the engine did.
+    trial: Trial = field(repr=False, compare=False)
 
     @property
     def share(self) -> float:
@@ -75,14 +62,15 @@ def steps(
     strict = _strict(policy)
     if strict is None or not len(encoded.kept):
         return
-    shards = _shards(strict, encoded, table, _stretch(strict, encoded.rows))
+    shards = shards_of(strict, encoded, table)
     for times in _TIMES:
         longer = _longer(strict, times)
         if longer is None:
             return
-        step, ended = _tried(longer, shards, _deadline(longer), tick)
-        yield step
-        if ended:  # all rows were held to the end, as they would be at any longer deadline
+        deadline = deadline_of(longer)
+        trial = tried(longer, shards, lambda done, of=deadline: tick(f"trying a deadline of {of}: {done}"))
+        yield Step(deadline, trial.rows, trial.suppressed, trial.loss, trial)
+        if trial.ended:  # all rows were held to the end, as they would be at any longer deadline
             return
 
 
@@ -109,6 +97,8 @@ def _changed(policy: Policy, **changes: Any) -> Policy | None:
         return dataclasses.replace(policy, **changes)
     except PolicyError:
         return None
+<<<<<<< HEAD
+=======
 
 
 def _deadline(policy: Policy) -> str:
@@ -127,7 +117,7 @@ def _stretch(policy: Policy, rows: Rows) -> Ints:
 
 def _shards(policy: Policy, encoded: Encoded, table: Any, stretch: Ints) -> list[tuple[int, Rows]]:
     """Split the rows into shards as a run does."""
-    if policy.shards == 1:
+    if policy.shards == 1 and not policy.within:
         return [(0, encoded.rows.take(stretch))]
     # This loads Beam, which takes a while and logs warnings about packages that are not installed.
     with quiet():
@@ -153,10 +143,10 @@ def _tried(
         for start in range(0, len(part), _ROWS):
             tick(f"trying a deadline of {deadline}: {pushed:,} of {count(rows, 'row')}")
             some = part.slice(start, min(start + _ROWS, len(part)))
-            releases = engine.push(some)
+            releases = as_roots(policy, engine.push(some))
             pushed, left = pushed + len(some), left + int(releases.sizes.sum())
             suppressed, loss = suppressed + _suppressed(releases), loss + _loss(releases)
-        last = engine.flush()
+        last = as_roots(policy, engine.flush())
         suppressed, loss = suppressed + _suppressed(last), loss + _loss(last)
     return Step(deadline, rows, suppressed, loss / rows), left == 0
 
@@ -168,3 +158,4 @@ def _suppressed(releases: Releases) -> int:
 def _loss(releases: Releases) -> float:
     boxed = releases.kind != Kind.SAMPLED_OUT
     return float((releases.loss * releases.sizes)[boxed].sum())
+>>>>>>> policy

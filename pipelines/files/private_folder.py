@@ -7,14 +7,19 @@ ids are given out again, and mean nothing on another machine.
 
 On a network file system a lock may be unknown to other machines. So the file also names the machine, and the folder of
 another machine is left alone until nothing in it was changed for a week.
+
+Ctrl-C or SIGTERM can interrupt a run between any two steps, also while a folder is made or removed. So a folder is
+noted before it is made, and forgotten after it is gone; what is still noted when the process exits is removed then.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
 import re
+import secrets
 import shutil
 import socket
 import stat
@@ -27,11 +32,11 @@ from pathlib import Path
 if sys.platform != "win32":
     import fcntl
 
-__all__ = ["PrivateFolder"]
+__all__ = ["PrivateFolder", "remove_open"]
 
 #: The file in a folder that a living run holds a lock on.
 _LOCK = "crenel.lock"
-#: A folder's name, with what `mkdtemp` adds; then, perhaps, what tells that its run has ended.
+#: A folder's name, with what makes it unique; then, perhaps, what tells that its run has ended.
 _NAME = re.compile(r"\.(?:.+\.)?crenel-\w{8}(\.gone)?", re.ASCII | re.DOTALL)
 _GONE = ".gone"
 #: Seconds without a change after which a folder of another machine is left over.
@@ -40,17 +45,22 @@ _WEEK = 7 * 24 * 3600.0
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
+#: The folders of this process that are not removed yet.
+_open: list[PrivateFolder] = []
+
+
 class PrivateFolder:
     """A folder of mode 0700. Make one by `begin`.
 
     Args:
         path: The folder.
-        lock: The descriptor whose lock shows that the run lives.
     """
 
-    def __init__(self, path: str, lock: int) -> None:
+    def __init__(self, path: str) -> None:
         self.path = path
-        self._lock = lock
+        self._process = os.getpid()
+        #: The descriptor whose lock shows that the run lives.
+        self._lock: int | None = None
 
     def __enter__(self) -> PrivateFolder:
         return self
@@ -67,25 +77,52 @@ class PrivateFolder:
         """
         parent = Path(tempfile.gettempdir()) if beside is None else beside.parent
         _remove_left_over(parent)
+        prefix = ".crenel-" if beside is None else f".{beside.name}.crenel-"
         while True:
-            path = tempfile.mkdtemp(prefix=".crenel-" if beside is None else f".{beside.name}.crenel-", dir=parent)
-            lock = _locked(path)
-            if lock is not None:
-                return cls(path, lock)
-            # Another run looked at it before it was locked.
-            shutil.rmtree(path, ignore_errors=True)
+            folder = cls(os.path.join(parent, prefix + secrets.token_hex(4)))
+            _open.append(folder)
+            try:
+                if folder._make():
+                    return folder
+            except OSError:
+                folder.end()
+                raise
+            # The name was taken, or another run removed the folder before it was locked.
+            _open.remove(folder)
+
+    def _make(self) -> bool:
+        """Make and lock the folder; return whether it is this run's."""
+        try:
+            os.mkdir(self.path, 0o700)
+        except FileExistsError:
+            return False
+        self._lock = _locked(self.path)
+        if self._lock is None:
+            shutil.rmtree(self.path, ignore_errors=True)
+        return self._lock is not None
 
     def end(self) -> None:
         """Remove the folder and everything in it."""
+        if self._process != os.getpid():  # a fork of the run
+            return
         # Rename it first: workers look for it by its name.
         away = self.path + _GONE
-        try:
-            os.rename(self.path, away)
-        except OSError:
-            away = self.path
-        shutil.rmtree(away, ignore_errors=True)
         with contextlib.suppress(OSError):
-            os.close(self._lock)
+            os.rename(self.path, away)
+        for path in (away, self.path):
+            shutil.rmtree(path, ignore_errors=True)
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            os.close(lock)
+        with contextlib.suppress(ValueError):
+            _open.remove(self)
+
+
+@atexit.register
+def remove_open() -> None:
+    """Remove the folders of this process that are still there: an interruption came before their end."""
+    for folder in list(_open):
+        folder.end()
 
 
 def _locked(path: str) -> int | None:

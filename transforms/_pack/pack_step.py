@@ -151,7 +151,8 @@ class PackRows(beam.DoFn):
         self._rejections = Rejections(self._record)
         self._rows = Metrics.counter(NAMESPACE, "rows")
         self._fullness = Fullness(self._policy)
-        self._enough = min(_ROWS_OF_SHARD * self._policy.most_shards, _MOST_ROWS)
+        shards = self._policy.most_shards
+        self._enough = _MOST_ROWS if self._policy.within else min(_ROWS_OF_SHARD * shards, _MOST_ROWS)
 
     def start_bundle(self) -> None:
         """Begin without rows: a bundle that failed leaves none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -11,6 +12,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -46,7 +49,8 @@ def leave(beside: Path, *, unchanged: float = 0.0, **lock: str) -> Path:
     path = Path(folder.path)
     (path / "rows").write_text("exact")
     (path / "crenel.lock").write_text(json.dumps({**private_folder._machine(), **lock}))
-    os.close(folder._lock)
+    private_folder._open.remove(folder)
+    os.close(folder._lock or 0)
     then = time.time() - unchanged
     for one in (*path.iterdir(), path):
         os.utime(one, (then, then))
@@ -134,4 +138,49 @@ def test_a_folder_that_is_taken_before_it_is_locked_is_made_again(
 
     monkeypatch.setattr(private_folder.tempfile, "mkdtemp", taken)
     with PrivateFolder.begin(tmp_path / "out.csv") as folder:
+        assert os.path.isdir(folder.path)
+
+
+@contextmanager
+def interrupted_at(number: int) -> Iterator[list[int]]:
+    """Raise KeyboardInterrupt, once, before the line of the module that is run as the `number`-th."""
+    lines = [0]
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        if frame.f_code.co_filename != private_folder.__file__:
+            return None
+        if event == "line":
+            lines[0] += 1
+            if lines[0] == number:
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield lines
+    finally:
+        sys.settrace(before)
+
+
+def test_an_interruption_at_any_line_leaves_nothing(tmp_path: Path) -> None:
+    for number in itertools.count(1):
+        try:
+            with interrupted_at(number) as lines, PrivateFolder.begin(tmp_path / "out.csv") as folder:
+                (Path(folder.path) / "rows").write_text("exact")
+        except KeyboardInterrupt:
+            private_folder.remove_open()  # as the interpreter does at its exit
+        assert list(tmp_path.iterdir()) == []
+        if lines[0] < number:  # it ran to its end
+            break
+    assert number > 20
+
+
+def test_a_fork_leaves_the_folder_to_its_run(tmp_path: Path) -> None:
+    with PrivateFolder.begin(tmp_path / "out.csv") as folder:
+        child = os.fork()
+        if not child:
+            private_folder.remove_open()
+            os._exit(0)
+        os.waitpid(child, 0)
         assert os.path.isdir(folder.path)

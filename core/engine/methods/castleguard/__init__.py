@@ -13,6 +13,7 @@ from typing import Any
 from crenel.engine.methods.castle import CastleParameters
 from crenel.policy.checks import Problems, short, suggestion
 from crenel.policy.frozen import FrozenDict
+from crenel.policy.kinds.gap_rules import Missing
 from crenel.policy.methods import Method
 from crenel.policy.parameters import mapping, number, parameter
 
@@ -54,6 +55,10 @@ def _check(policy: Mapping[str, Any], problems: Problems) -> None:
             problems.add(path, f"must name a sensitive column; {suggestion(name, sensitive)}they are: {known}.")
         elif column.size is None:
             problems.add(path, f"needs the values or the domain of sensitive.{name}: noise is drawn from these.")
+        elif column.missing is Missing.CATEGORY:
+            problems.add(
+                f"sensitive.{name}.missing", "must be 'reject' if the column is perturbed: noise needs a value."
+            )
         if isinstance(policy["shard_by"], tuple) and name in policy["shard_by"]:
             problems.add("shard_by", f"must not name {name!r}, which is perturbed: its shard would show it.")
 
