@@ -26,10 +26,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks import datasets
+from benchmarks.condensation import Condensed, Floats, condensation
 from benchmarks.datasets import ADULT, NUMERIC, SFU, UCI, Stream
 from benchmarks.runs import Run, run
 from benchmarks.tables import finish, rounded, table
-from benchmarks.condensation import Condensed, Floats, condensation
 from crenel.audit.queries import Axis, Boxes, workload_error
 
 PAGE = "castle.md"
