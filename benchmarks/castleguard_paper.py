@@ -74,7 +74,7 @@ class Scale:
     @property
     def networks(self) -> int:
         """The number of networks trained for each point. Each takes longer than everything else together."""
-        return 1 if self.quick else 5
+        return 1 if self.quick else self.seeds
 
 
 @dataclass(frozen=True, eq=False)
