@@ -272,7 +272,7 @@ class Policy:
         """Return the policy as the text of a YAML file. `from_yaml` makes this policy of such a file."""
         content = self.to_dict()
         usual = _parameters_spec(self.declaration.parameters())
-        content["parameters"] = {n: v for n, v in content["parameters"].items() if v != usual[n]}
+        content["parameters"] = {n: v for n, v in content.get("parameters", {}).items() if v != usual[n]}
         return as_yaml({name: value for name, value in content.items() if value != {}})
 
     def to_dict(self) -> dict[str, Any]:

@@ -332,7 +332,9 @@ def test_rejected_rows_are_counted_by_field_and_reason(check: Check) -> None:
     assert code == 0
     assert "7 of 200 rows (4%)" in said
     assert "age not a number: 4 rows job unknown value: 2 rows who missing: 1 row" in said
-    assert "7 rows (4%) would be rejected. If numbers have decimal commas, give --decimal ','. Widen domains and" in said
+    assert (
+        "7 rows (4%) would be rejected. If numbers have decimal commas, give --decimal ','. Widen domains and" in said
+    )
     assert "SECRET" not in said
     for row in data[6:40]:
         row["zip"] = "1"
