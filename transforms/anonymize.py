@@ -19,7 +19,9 @@ from apache_beam.typehints.row_type import RowTypeConstraint
 from crenel.encoding.text_format import TextFormat
 from crenel.policy import Policy, PolicyError, ShardBy
 from crenel.policy.checks import suggestion
+from crenel.policy.quasi_identifiers import Missing
 from crenel.policy.secret import Secret, without_secret
+from crenel.transforms._deal.learn_step import LearnRows
 from crenel.transforms._hold.hold_step import HoldRows
 from crenel.transforms._hold.local_runners import held_apart, is_run_here, keep_keys_whole, warn_of_stale_state
 from crenel.transforms._pack.element_coders import RECORD
@@ -116,6 +118,7 @@ class Anonymize(beam.PTransform):
         #: What workers are told: neither the seed, nor where the secret is.
         self._told = without_secret(self._policy)
         self._uid = uuid.uuid4().hex
+        self._one_key = self._has_one_key(rows)
         self._check_windows(rows.windowing)
         fields = _check_schema(self._policy, rows.element_type)
         #: Makes records of rejected rows and of releases: with a schema, if the rows have one.
@@ -175,15 +178,13 @@ class Anonymize(beam.PTransform):
             raise ValueError(message)
 
     def _assigned(self, packs: pvalue.PCollection) -> pvalue.PCollection:
-        """Assign rows to shards that only the rows themselves tell; a stream cannot wait for them."""
-        if self._told.shard_by is ShardBy.LOCALITY and self._told.shards != 1:
-            message = (
-                "must name a tree for a stream, not 'locality', which is learned from bounded input. Make the tree "
-                "from a sample of the stream: crenel plan POLICY --data SAMPLE --shards N --write shards.json; then "
-                "set shard_by: {tree: shards.json}."
-            )
-            raise PolicyError([("shard_by", message)])
-        return packs
+        """Assign rows to shards that only the rows themselves tell: here while they stream by."""
+        if self._told.shard_by is not ShardBy.LOCALITY or self._told.shards == 1:
+            return packs
+        learn = LearnRows(self._told, self._secret, one_key=self._one_key)
+        dealt = packs | "Learn" >> beam.ParDo(learn)
+        dealt.element_type = packs.element_type
+        return dealt
 
     def _hold(self, packs: pvalue.PCollection) -> Any:
         warn_of_stale_state(packs.pipeline)
@@ -195,9 +196,8 @@ class Anonymize(beam.PTransform):
         has_time = self._policy.event_time is not None or self._options.by_number
         is_global = isinstance(rows.windowing.windowfn, GlobalWindows)
         pack = PackBoundedRows if rows.is_bounded and is_global and has_time else PackRows
-        one_key = self._has_one_key(rows)
         return pack(
-            self._told, self._secret, self._record, self._options, one_key=one_key, overlapping=self._overlapping
+            self._told, self._secret, self._record, self._options, one_key=self._one_key, overlapping=self._overlapping
         )
 
     def _has_one_key(self, rows: pvalue.PCollection) -> bool:
@@ -278,8 +278,8 @@ def _published_type(
     if fields is None:
         return _like_rows(element_type, fields, _DICT)
     columns = [(name, _beam_type(kind)) for name, kind in Publisher(policy).fields()]
-    if policy.declaration.takes_holes:  # a range may be missing as a whole
-        columns = [(name, _or_none(kind)) for name, kind in columns]
+    # A range may be missing as a whole.
+    columns = [(n, kind if policy.missing(n) is Missing.REJECT else _or_none(kind)) for n, kind in columns]
     floats = dict.fromkeys(published_as_floats(policy), float)
     columns += [(name, floats.get(name, fields[name])) for name in (*policy.sensitive, *policy.publish)]
     return RowTypeConstraint.from_fields([*columns, *placed])

@@ -41,6 +41,8 @@ def promises(findings: Findings) -> Iterator[Promise]:
     """Judge each promise of the policy, in the document's order. The crowd is judged whether promised or not."""
     yield _crowd(findings)
     yield _persons(findings)
+    if findings.policy.within:
+        yield _within(findings)
     for j, name in enumerate(findings.policy.sensitive):
         if findings.policy.l is not None:
             yield _diversity(findings, j, name)
@@ -138,6 +140,25 @@ def _persons(findings: Findings) -> Promise:
     if (findings.bounds.least < k).any():
         return _broken_if(findings, promise, findings.bounds.most < k)
     return replace(promise, state=KEPT, groups=0, rows=0)
+
+
+def _within(findings: Findings) -> Promise:
+    names = " and ".join(findings.policy.within)
+    promise = Promise(
+        name="within",
+        promised=f"no group has rows with different values of {names}, and k holds within each value",
+        measured="unknown",
+        bound=0,
+        state=UNKNOWN,
+        note="Give --input and --trace to know which rows are of one group.",
+    )
+    exact = findings.exact
+    if exact is None or exact.input.apart is None:
+        return promise
+    mixed, values = exact.mixed(), len(np.unique(exact.input.apart))
+    said = f"{mixed:,} rows in mixed groups; {values:,} different values"
+    state = BROKEN if mixed else KEPT
+    return replace(promise, measured=said, value=mixed, state=state, rows=mixed, note="")
 
 
 def _persons_by_trace(findings: Findings, promise: Promise) -> Promise:

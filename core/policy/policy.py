@@ -26,7 +26,7 @@ from crenel.policy.durations import A_DURATION, a_duration, format_duration, tic
 from crenel.policy.frozen import FrozenDict
 from crenel.policy.methods import Method
 from crenel.policy.parameters import Reuse
-from crenel.policy.quasi_identifiers import QuasiIdentifier
+from crenel.policy.quasi_identifiers import Missing, QuasiIdentifier
 from crenel.policy.reading.named_files import PolicyFiles
 from crenel.policy.reading.policy_file import as_yaml, read_yaml
 from crenel.policy.sensitive import Sensitive
@@ -131,6 +131,9 @@ class Policy:
     #: Which rows go to the same shard: by PERSON, by LOCALITY, by a tree, or by the values of these columns.
     shard_by: ShardRule
 
+    #: The columns by whose values groups, `k` and shards are kept apart.
+    within: tuple[str, ...]
+
     #: The seed of all random draws, for tests: an attacker can guess a seed.
     seed: int | None = field(repr=False)
 
@@ -159,6 +162,7 @@ class Policy:
         on_suppress: OnSuppress | str = OnSuppress.DROP,
         shards: int | str | None = None,
         shard_by: ShardRule | str | Iterable[str] | Mapping[str, Any] = "person",
+        within: Iterable[str] = (),
         seed: int | None = None,
         secret: str | None = None,
     ) -> None:
@@ -197,6 +201,12 @@ class Policy:
         generalization.
         """
         return self.on_suppress is OnSuppress.DROP and self.declaration.crowd(self.parameters)
+
+    def missing(self, quasi_identifier: str) -> Missing:
+        """Return what becomes of a missing value of a quasi-identifier."""
+        said = self.quasi_identifiers[quasi_identifier].missing
+        usual = Missing.HOLE if self.declaration.takes_holes else Missing.REJECT
+        return usual if said is None else Missing(said)
 
     @property
     def reuse(self) -> Reuse:
@@ -302,6 +312,7 @@ class Policy:
             "on_suppress": self.on_suppress.value,
             "shards": self.shards,
             "shard_by": written_rule(self.shard_by),
+            "within": list(self.within),
             "seed": self.seed,
             "secret": self.secret,
         }
@@ -340,6 +351,7 @@ _DEFAULTS: dict[str, Any] = {
     "on_suppress": OnSuppress.DROP,
     "shards": None,
     "shard_by": "person",
+    "within": (),
     "seed": None,
     "secret": None,
 }
@@ -362,7 +374,12 @@ class _Check:
         # Fields are compared with each other only if each is valid by itself.
         wrong = {path.split(".")[0] for path, _ in self._details(before)}
         self._guarantees(clean, wrong)
+        if self.declaration is not None:
+            self._missing(clean["quasi_identifiers"], self.declaration)
         self._deadlines(clean, wrong)
+        if clean["within"] and clean["shard_by"] is ShardBy.LOCALITY:
+            rule = "must not be 'locality' with within: a tree is learned from all rows together."
+            self.problems.add("shard_by", rule)
         if not wrong & {"shards", "shard_by", "quasi_identifiers"}:
             check_shards(self.problems, clean["shards"], clean["shard_by"], clean["quasi_identifiers"])
         if clean["seed"] is not None and clean["secret"] is not None:
@@ -447,11 +464,17 @@ class _Check:
         return FrozenDict(made)
 
     def publish(self, value: Any) -> tuple[str, ...]:
+        return self._columns("publish", value)
+
+    def within(self, value: Any) -> tuple[str, ...]:
+        return self._columns("within", value)
+
+    def _columns(self, path: str, value: Any) -> tuple[str, ...]:
         if isinstance(value, (str, Mapping)) or not isinstance(value, Iterable):
             if value is not None:
-                self.problems.must("publish", "a list of columns", value)
+                self.problems.must(path, "a list of columns", value)
             return ()
-        return tuple(self._names("publish", value))
+        return tuple(self._names(path, value))
 
     def k(self, value: Any) -> int:
         if value is _ABSENT:
@@ -584,6 +607,11 @@ class _Check:
             if isinstance(names, Iterable) and not isinstance(names, str):
                 for name in dict.fromkeys(n for n in names if isinstance(n, str)):
                     roles.setdefault(name, []).append(role)
+        for name in self.given["within"] if isinstance(self.given["within"], (list, tuple)) else ():
+            held = [role for role in roles.get(name, []) if role != "publish"] if isinstance(name, str) else []
+            if held:
+                rule = f"must name columns that are published as they are, or not at all; {name!r} is under {held[0]}."
+                self.problems.add("within", rule)
         for name, held in roles.items():
             if len(held) > 1 and held != ["event_time", "quasi_identifiers"]:
                 listed = " and ".join(held)
@@ -608,9 +636,25 @@ class _Check:
     def _kept(self, guarantee: str, method: Method) -> None:
         """The one place that refuses a guarantee that the method does not keep."""
         if not {"l": method.keeps_l, "t": method.keeps_t}[guarantee]:
-            others = ", ".join(methods.keeping(guarantee))
+            others = ", ".join(methods.declaring(f"keeps_{guarantee}"))
             instead = f"leave it out, or choose a method that keeps it ({others})."
             self.problems.add(guarantee, f"is not kept by the method {method.name!r}: {instead}")
+
+    def _missing(self, quasi_identifiers: Mapping[str, QuasiIdentifier], method: Method) -> None:
+        """Refuse what the method does not do with missing values."""
+        for name, qi in quasi_identifiers.items():
+            path = f"quasi_identifiers.{name}.missing"
+            if qi.missing is Missing.HOLE and not method.takes_holes:
+                others = ", ".join(methods.declaring("takes_holes"))
+                rule = f"must be 'category' or 'reject' with the method {method.name!r}: only {others} takes holes."
+                self.problems.add(path, rule)
+            if getattr(qi, "unknown_at", None) is not None and (method.takes_holes or method.perturbs):
+                why = "takes rows with holes" if method.takes_holes else "adds noise"
+                rule = f"must be 'reject' with the method {method.name!r}, which {why}."
+                self.problems.add(f"quasi_identifiers.{name}.unknown", rule)
+            if qi.missing is Missing.CATEGORY and method.perturbs:
+                rule = f"must be 'reject' with the method {method.name!r}, which adds noise: a missing value has none."
+                self.problems.add(path, rule)
 
     def _deadlines(self, clean: dict[str, Any], wrong: set[str]) -> None:
         if clean["delay"] is None and clean["delay_rows"] is None:

@@ -18,6 +18,7 @@ from crenel.encoding.row_sample import RowSample
 from crenel.encoding.rows import Rows
 from crenel.encoding.tree_learning import learned_from, with_tree
 from crenel.engine import Kind, Releases, create_engine
+from crenel.engine.unknown_roots import as_roots
 from crenel.pipelines.commands.run import quiet
 from crenel.pipelines.console.sections import count
 from crenel.policy import Policy, ShardBy
@@ -123,10 +124,10 @@ def tried(policy: Policy, shards: Shards, tick: Callable[[str], None]) -> Trial:
         for start in range(0, len(part), _ROWS):
             tick(f"{pushed:,} of {count(rows, 'row')}")
             some = part.slice(start, min(start + _ROWS, len(part)))
-            releases.append(engine.push(some))
+            releases.append(as_roots(policy, engine.push(some)))
             pushed += len(some)
             ended &= not len(releases[-1])
-        parts.append((part, Releases.concat([*releases, engine.flush()])))
+        parts.append((part, Releases.concat([*releases, as_roots(policy, engine.flush())])))
     return Trial(policy, parts, ended)
 
 
@@ -140,7 +141,7 @@ def shards_of(policy: Policy, encoded: Encoded, table: Any, most: int | None = N
         most: The most rows; `MOST_ROWS` by default.
     """
     stretch = _stretch(policy, encoded.rows, MOST_ROWS if most is None else most)
-    if policy.shards == 1:
+    if policy.shards == 1 and not policy.within:
         return [(0, encoded.rows.take(stretch))]
     # This loads Beam, which takes a while and logs warnings about packages that are not installed.
     with quiet():

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from crenel.encoding.encoder import Encoded, Encoder
+from crenel.pipelines.checking.rejection_advice import rejection_advice
 from crenel.pipelines.console.limits import Limits
 from crenel.pipelines.console.limits import said as exactly
 from crenel.pipelines.console.sections import (
@@ -30,7 +31,7 @@ from crenel.policy.checks import suggestion
 from crenel.policy.columns import Floats, Ints
 from crenel.policy.durations import format_duration
 from crenel.policy.geometry import Interval, Tree
-from crenel.policy.quasi_identifiers import Datetime, Numeric, QuasiIdentifier
+from crenel.policy.quasi_identifiers import Categorical, Datetime, Numeric, QuasiIdentifier
 
 if TYPE_CHECKING:
     from crenel.pipelines.checking.delay_trials import Step
@@ -88,6 +89,7 @@ class Sample:
             return sections
         parts = {
             "Persons": self._persons,
+            "Rows that are kept apart": self._within,
             "Quasi-identifiers": self._quasi_identifiers,
             "Missing values": self._holes,
             "Columns published as they are": self._as_they_are,
@@ -98,6 +100,8 @@ class Sample:
         }
         if not self.policy.declaration.takes_holes:
             del parts["Missing values"]
+        if not self.policy.within:
+            del parts["Rows that are kept apart"]
         return sections + [Section(title, tuple(part())) for title, part in parts.items()]
 
     @cached_property
@@ -122,7 +126,7 @@ class Sample:
     def _complete(self) -> bool:
         """Whether the sample has all columns that a row is encoded by."""
         policy = self.policy
-        needed = [policy.person, *policy.quasi_identifiers, *policy.sensitive]
+        needed = [policy.person, *policy.quasi_identifiers, *policy.sensitive, *policy.within]
         needed += [policy.event_time] if policy.event_time else []
         return set(needed) <= set(self.table.column_names)
 
@@ -141,7 +145,7 @@ class Sample:
                 "all of it; --sample 0 looks at all."
             )
         leaving = [*policy.quasi_identifiers, *policy.sensitive, *policy.publish]
-        named = [policy.person, *([policy.event_time] if policy.event_time else []), *leaving]
+        named = [policy.person, *([policy.event_time] if policy.event_time else []), *leaving, *policy.within]
         staying = [name for name in there if name not in leaving]
         if staying:
             yield f"Not published: {listed(staying)}."
@@ -163,7 +167,7 @@ class Sample:
         for (name, reason), number in found.most_common():
             yield name, f"{reason}: {count(number, 'row')}"
         text = f"{count(len(rejected), 'row')} ({percent(share)}) would be rejected"
-        advice = _advice({reason for _, reason in found})
+        advice = rejection_advice(self.policy, [column for column, _ in found.most_common()])
         if share > self._limits.rejected:
             limit = f"more than --most-rejected ({exactly(self._limits.rejected)}) allows"
             self._problem(f"{text}, {limit}. {advice}")
@@ -188,6 +192,24 @@ class Sample:
             f"In the data as they are, {count(alone, 'person')} ({percent(alone / persons)}) can be singled out: "
             "nobody else has the same quasi-identifiers."
         )
+
+    def _within(self) -> Iterator[Line]:
+        """Count the persons of each value that rows are kept apart by: k of them must come together."""
+        codes = [columns.factorize(self.table[name])[0][self.encoded.kept] for name in self.policy.within]
+        _, value = np.unique(np.stack(codes, axis=1), axis=0, return_inverse=True)
+        pairs = np.unique(np.stack([value.reshape(-1), self._who], axis=1), axis=0)
+        persons = np.bincount(pairs[:, 0])
+        few, k, names = persons < self.policy.k, self.policy.k, listed(self.policy.within)
+        yield (
+            f"{count(len(persons), 'different value')} of {names}, with {persons.min():,} to {persons.max():,} persons "
+            "each. Each is a stream of its own, with its own engine."
+        )
+        if few.any():
+            rows = int(np.isin(value.reshape(-1), np.flatnonzero(few)).sum())
+            self._warn(
+                f"{np.count_nonzero(few):,} of {count(len(persons), 'value')} of {names} have fewer than k ({k}) "
+                f"persons: their {count(rows, 'row')} would be suppressed."
+            )
 
     def _quasi_identifiers(self) -> Iterator[Line]:
         for place, (name, qi) in enumerate(self.policy.quasi_identifiers.items()):
@@ -239,7 +261,7 @@ class Sample:
         return fits / max(len(time), 1)
 
     def _use(self, name: str, qi: QuasiIdentifier, found: Floats) -> str:
-        holes = np.isnan(found)
+        holes = np.isnan(found) if qi.missing_at is None else found == qi.missing_at
         if holes.all():
             self._warn(f"{name} is missing in all rows. Leave it out, or take a larger sample.")
             return "missing in all rows"
@@ -268,12 +290,11 @@ class Sample:
         )
 
     def _use_of(self, name: str, qi: QuasiIdentifier, found: Floats) -> str:
-        geometry, distinct = qi.geometry, len(np.unique(found))
+        geometry, distinct = qi.values, len(np.unique(found))
         if distinct == 1:
             self._warn(f"{name} has only one value. Leave it out, or take a larger sample.")
         if isinstance(geometry, Tree):
-            leaves = len(geometry.leaf)
-            return f"{distinct:,} of the {count(leaves, 'value')} of the hierarchy occur"
+            return self._use_of_tree(qi, found)
         if not isinstance(geometry, Interval):
             return f"{count(distinct, 'different code')}"
         lo, hi = (found.min(), found.max()) if geometry.learned else geometry.widest()
@@ -292,6 +313,13 @@ class Sample:
             )
         used = float(found.max() - found.min() + geometry.cell) / width
         return f"the rows use {percent(used)} of the domain, the middle 98% of them {percent(core)}"
+
+    def _use_of_tree(self, qi: QuasiIdentifier, found: Floats) -> str:
+        unknown = found == getattr(qi, "unknown_at", None)
+        leaves = len(qi.hierarchy) if isinstance(qi, Categorical) else int(qi.geometry.widest()[1]) + 1
+        used = f"{len(np.unique(found[~unknown])):,} of the {count(leaves, 'value')} of the hierarchy occur"
+        seldom = f"; {percent(float(unknown.mean()))} of the rows have others, published as the root"
+        return used + (seldom if unknown.any() else "")
 
     def _as_they_are(self) -> Iterator[Line]:
         for place, name in enumerate(self.policy.sensitive):
@@ -472,18 +500,6 @@ class Sample:
             f"{exactly(now.share)} of the rows find no group in time and {fate}. --most-suppressed is "
             f"{exactly(limit)}. {advice}"
         )
-
-
-def _advice(reasons: set[str]) -> str:
-    """Say what to do about rows that are rejected for these reasons."""
-    said = []
-    if columns.NOT_A_DATE in reasons:
-        said.append("If dates are written otherwise, say how, as in --date-format '%d/%m/%Y'.")
-    if columns.NOT_A_NUMBER in reasons:
-        said.append("If numbers have decimal commas, give --decimal ','.")
-    if reasons & {columns.OUTSIDE, columns.UNKNOWN, columns.WRONG_LENGTH} or not said:
-        said.append("Widen domains and hierarchies, or leave columns out.")
-    return " ".join(said)
 
 
 def _around(first: int, last: int) -> tuple[str, str]:

@@ -127,7 +127,7 @@ def test_a_batch_without_the_column_lacks_it_in_all_rows() -> None:
 def test_other_methods_reject_a_hole_and_name_the_method_that_does_not() -> None:
     out = run(GIVEN, anonymize())
     reasons = {(left.value["field"], left.value["reason"]) for left in out.rejected}
-    assert reasons == {(name, "missing (method partition takes rows with holes)") for name in ("age", "zipcode")}
+    assert reasons == {(name, "missing (missing: category takes it)") for name in ("age", "zipcode")}
 
 
 def test_what_is_wrong_is_still_rejected() -> None:

@@ -195,7 +195,7 @@ class Packer:
         #: The columns that are published unchanged, in the order of a payload's tuples.
         self._published = (*policy.sensitive, *policy.publish)
         #: The columns that held rows keep.
-        self._kept = (*self._published, *options.carried)
+        self._kept = tuple(dict.fromkeys((*self._published, *policy.within, *options.carried)))
         numbered = (self._clock,) if self._clock else ()
         self._columns = tuple(dict.fromkeys((*named_columns(policy), *options.carried, *numbered)))
         self._moments = {name for name, qi in policy.quasi_identifiers.items() if isinstance(qi, Datetime)}

@@ -88,7 +88,7 @@ def named_columns(policy: Policy) -> list[str]:
     """List the columns of the input that a policy names."""
     roles = [policy.person, policy.event_time, *policy.quasi_identifiers, *policy.sensitive, *policy.publish]
     by = policy.shard_by if isinstance(policy.shard_by, tuple) else ()
-    return [name for name in dict.fromkeys([*roles, *by]) if name is not None]
+    return [name for name in dict.fromkeys([*roles, *by, *policy.within]) if name is not None]
 
 
 def lacking(policy: Policy, there: Sequence[str]) -> Iterator[str]:

@@ -178,8 +178,9 @@ class _Column:
         if lo != lo:  # noqa: PLR0124 - NaN
             return None
         key = (lo, hi)
-        found = self._known.get(key)
-        if found is None:
+        if key in self._known:
+            found = self._known[key]
+        else:
             found = self._qi.publish(lo, hi)
             if isinstance(found, Range):
                 found = {"lo": found.lo, "hi": found.hi}
@@ -194,7 +195,7 @@ class _Column:
     def array(self, lo: NDArray[np.float64], hi: NDArray[np.float64]) -> pa.Array:
         """Publish spans as Arrow; numbers without a Python object each."""
         if type(self._qi) is Numeric:
-            unpublished = np.isnan(lo)
+            unpublished = np.isnan(lo) | (lo == self._qi.missing_at)
             lo, hi = self._qi.ends(lo, hi)
             mask = pa.array(unpublished) if unpublished.any() else None
             return pa.StructArray.from_arrays([_ends(lo), _ends(hi)], ["lo", "hi"], mask=mask)

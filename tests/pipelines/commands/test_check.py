@@ -332,9 +332,9 @@ def test_rejected_rows_are_counted_by_field_and_reason(check: Check) -> None:
     assert code == 0
     assert "7 of 200 rows (4%)" in said
     assert "age not a number: 4 rows job unknown value: 2 rows who missing: 1 row" in said
-    assert (
-        "7 rows (4%) would be rejected. If numbers have decimal commas, give --decimal ','. Widen domains and" in said
-    )
+    assert "7 rows (4%) would be rejected. Add the values that occur to job, or set unknown: root" in said
+    assert "Look at how age is written" in said
+    assert "Correct who in the data" in said
     assert "SECRET" not in said
     for row in data[6:40]:
         row["zip"] = "1"
@@ -612,8 +612,37 @@ def test_a_column_that_is_always_missing(check: Check) -> None:
 def test_other_methods_name_the_one_that_takes_missing_values(check: Check) -> None:
     code, said = check(holed(200, 2))
     assert code == 1
-    assert "age missing (method partition takes rows with holes): 100 rows" in said
+    assert "age missing (missing: category takes it): 100 rows" in said
+    assert "Set missing: category for age: a missing value is then published as a value of its own" in said
+    assert "Widen" not in said
     assert "Missing values" not in said
+
+
+def test_missing_values_as_a_category_are_explained_and_not_rejected(check: Check) -> None:
+    columns = {"age": {"type": "numeric", "domain": [0, 100], "missing": "category"}}
+    code, said = check(holed(200, 2), quasi_identifiers=columns)
+    assert code == 0
+    assert "a missing value is a value of its own, published as null" in said
+    assert "missing in 50% of the rows" in said
+    assert "Rows that would be rejected None." in said
+
+
+def test_rows_that_are_kept_apart_are_explained_and_counted(check: Check) -> None:
+    data = [{**row, "site": "small" if place < 2 else "large"} for place, row in enumerate(rows(200))]
+    code, said = check(data, within=["site"])
+    assert code == 0
+    assert "Rows with different values of site are kept apart (within)" in said
+    assert "site used only to keep rows apart (within)" in said
+    assert "2 different values of site, with 2 to" in said
+    assert "1 of 2 values of site have fewer than k (5) persons: their 2 rows would be suppressed." in said
+
+
+def test_unknown_categories_are_explained_and_counted(check: Check) -> None:
+    columns = {"job": {"type": "categorical", "hierarchy": {"Any": {"A": ["x"], "B": ["z"]}}, "unknown": "root"}}
+    code, said = check([{**row, "job": "y"} for row in rows(200)], quasi_identifiers=columns)
+    assert code == 0
+    assert "a value that the hierarchy does not have is published as Any" in said
+    assert "0 of the 2 values of the hierarchy occur; 100% of the rows have others, published as the root" in said
 
 
 def test_settings_that_weaken_partition_are_warned_about(check: Check) -> None:

@@ -1,0 +1,62 @@
+"""What to change in a policy so that fewer rows are rejected: a sentence for each kind of reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from crenel.pipelines.console.sections import listed
+from crenel.policy import Policy, columns
+
+__all__ = ["rejection_advice"]
+
+_UNREADABLE = (columns.NOT_A_NUMBER, columns.NOT_A_DATE, columns.WRONG_TYPE)
+
+
+def rejection_advice(policy: Policy, found: Iterable[tuple[str, str]]) -> str:
+    """Advise what to change.
+
+    Args:
+        policy: The policy that the rows do not fit.
+        found: The columns and the reasons of rejections.
+    """
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in found:
+        by_reason.setdefault(reason, []).append(name)
+    return " ".join(_sentences(policy, by_reason))
+
+
+def _sentences(policy: Policy, by_reason: dict[str, list[str]]) -> Iterator[str]:
+    qis = policy.quasi_identifiers
+    lacking = by_reason.pop(columns.MISSING_QUASI_IDENTIFIER, [])
+    placed = [name for name in lacking if qis[name].PLACES_MISSING and not policy.declaration.perturbs]
+    if placed:
+        learned = [name for name in placed if qis[name].geometry.widest()[1] == float("inf")]
+        domain = f" {listed(learned)} also {'needs' if len(learned) == 1 else 'need'} a domain." if learned else ""
+        yield (
+            f"Set missing: category for {listed(placed)}: a missing value is then published as a value of its own, "
+            f"under the same k.{domain}"
+        )
+    if set(lacking) - set(placed):
+        yield f"Leave out {listed(sorted(set(lacking) - set(placed)))}, or fill in what is missing."
+    sensitive = [name for name in by_reason.get(columns.MISSING, []) if name in policy.sensitive]
+    if sensitive:
+        yield f"Set missing: category for {listed(sensitive)}: a missing value is then one of the values."
+    unknown = by_reason.pop(columns.UNKNOWN, [])
+    if unknown:
+        roots = [name for name in unknown if name in qis]
+        yield f"Add the values that occur to {listed(unknown)}" + (
+            ", or set unknown: root, which publishes the others as the root." if roots else "."
+        )
+    outside = by_reason.pop(columns.OUTSIDE, [])
+    if outside:
+        yield f"Widen the domain of {listed(outside)}."
+    unreadable = [name for reason in _UNREADABLE for name in by_reason.pop(reason, [])]
+    if unreadable:
+        yield (
+            f"Look at how {listed(dict.fromkeys(unreadable))} {'is' if len(set(unreadable)) == 1 else 'are'} written: "
+            "numbers as 1234.5, moments as 2020-01-31T12:00:00Z. If a file writes them otherwise, say how: --decimal ',' "
+            "or --date-format '%d/%m/%Y'."
+        )
+    others = [name for reason, names in by_reason.items() for name in names if name not in sensitive]
+    if others:
+        yield f"Correct {listed(dict.fromkeys(others))} in the data, or leave out what need not be published."
