@@ -54,8 +54,8 @@ def _sentences(policy: Policy, by_reason: dict[str, list[str]]) -> Iterator[str]
     if unreadable:
         yield (
             f"Look at how {listed(dict.fromkeys(unreadable))} {'is' if len(set(unreadable)) == 1 else 'are'} written: "
-            "numbers as 1234.5, moments as 2020-01-31T12:00:00Z. If a file writes them otherwise, say how: --decimal ',' "
-            "or --date-format '%d/%m/%Y'."
+            "numbers as 1234.5, moments as 2020-01-31T12:00:00Z. If a file writes them otherwise, say how: --decimal "
+            "',' or --date-format '%d/%m/%Y'."
         )
     others = [name for reason, names in by_reason.items() for name in names if name not in sensitive]
     if others:
