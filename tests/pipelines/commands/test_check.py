@@ -333,7 +333,7 @@ def test_rejected_rows_are_counted_by_field_and_reason(check: Check) -> None:
     assert "7 of 200 rows (4%)" in said
     assert "age not a number: 4 rows job unknown value: 2 rows who missing: 1 row" in said
     assert "7 rows (4%) would be rejected. Add the values that occur to job, or set unknown: root" in said
-    assert "Look at how age is written" in said
+    assert "Look at how age is written, or say it, as in --decimal ','" in said
     assert "Correct who in the data" in said
     assert "SECRET" not in said
     for row in data[6:40]:

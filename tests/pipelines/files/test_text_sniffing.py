@@ -120,5 +120,5 @@ def test_dates_and_numbers_are_read_as_they_are_written(
     # Without the options, every row is rejected, and the advice is to give them.
     assert main(["check", "policy.yaml", "--data", "in.csv"]) == 1
     said = " ".join(capsys.readouterr().out.split())
-    assert "say how: --decimal ',' or --date-format '%d/%m/%Y'" in said
+    assert "say it, as in --date-format '%d/%m/%Y'" in said
     assert "Widen" not in said
