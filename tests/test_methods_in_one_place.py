@@ -24,7 +24,6 @@ ALLOWED: dict[str, tuple[set[str], str]] = {
     "core/audit/attacks/reuse.py": ({"bastion", "castle"}, "the attacker computes what they remember"),
     "core/audit/differential_privacy.py": ({"sdgs"}, "the proof is about this method"),
     "core/audit/promises.py": ({"bastion"}, "advice to use the default method"),
-    "core/policy/columns.py": ({"partition"}, "advice for rows that lack values"),
     "core/policy/policy.py": ({"bastion"}, "the default method"),
     "pipelines/checking/advice.py": ({"bastion"}, "advice to use the default method"),
     "pipelines/commands/guarantee.py": ({"castleguard", "sdgs"}, "the numbers are those of these two papers"),

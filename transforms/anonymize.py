@@ -16,14 +16,17 @@ from apache_beam.transforms.trigger import AccumulationMode
 from apache_beam.transforms.window import GlobalWindows, SlidingWindows
 from apache_beam.typehints.row_type import RowTypeConstraint
 
+from crenel.encoding.text_format import TextFormat
 from crenel.policy import Policy, PolicyError, ShardBy
+from crenel.policy.checks import suggestion
+from crenel.policy.quasi_identifiers import Missing
 from crenel.policy.secret import Secret, without_secret
 from crenel.transforms._deal.learn_step import LearnRows
 from crenel.transforms._hold.hold_step import HoldRows
 from crenel.transforms._hold.local_runners import held_apart, is_run_here, keep_keys_whole, warn_of_stale_state
 from crenel.transforms._pack.element_coders import RECORD
 from crenel.transforms._pack.pack_step import OVERLAPPING, REJECTED_FIELDS, PackBoundedRows, PackRows
-from crenel.transforms._pack.perturb import published_as_floats
+from crenel.transforms._pack.perturb import published_as_floats, published_as_text
 from crenel.transforms._pack.row_batch import RowBatch
 from crenel.transforms._pack.row_options import RowOptions
 from crenel.transforms._publish.emitter import COUNTS, PUBLISHED, REJECTED, RELEASES, SUPPRESSED, TRACE
@@ -79,7 +82,8 @@ class Anonymize(beam.PTransform):
         overlapping_windows: Whether to take rows that lie in several windows. Each is then published once for each
             window, and an attacker who can tell that these are one row can intersect its generalizations.
         parse_text: Whether to parse text in the columns that the policy declares as numbers or moments, as files
-            without types have them. A column that an Arrow batch lacks then counts as missing in its rows.
+            without types have them. A column that an Arrow batch lacks then counts as missing in its rows. A
+            `TextFormat` says that numbers have a decimal comma, or how dates are written.
         row_number: The name of a column that numbers the rows of the input, with integers. It is never published, and
             identifies rows in the trace.
         trace: Whether to emit `trace`. It needs `row_number`.
@@ -97,7 +101,7 @@ class Anonymize(beam.PTransform):
         policy: Policy | str | PathLike[str] | Mapping[str, Any],
         *,
         overlapping_windows: bool = False,
-        parse_text: bool = False,
+        parse_text: bool | TextFormat = False,
         row_number: str | None = None,
         trace: bool = False,
         order_column: str | None = None,
@@ -239,8 +243,16 @@ def _check_schema(policy: Policy, element_type: Any) -> dict[str, Any] | None:
     absent = [name for name in named if name is not None and name not in fields]
     if absent:
         listed = ", ".join(fields)
+        spare = [name for name in fields if name not in named]
         raise PolicyError(
-            [("", f"names the column {name!r}, which the rows do not have; they have: {listed}.") for name in absent]
+            [
+                (
+                    "",
+                    f"names the column {name!r}, which the rows do not have; {suggestion(name, spare)}they have: "
+                    f"{listed}.",
+                )
+                for name in absent
+            ]
         )
     return fields
 
@@ -269,10 +281,11 @@ def _published_type(
     if fields is None:
         return _like_rows(element_type, fields, _DICT)
     columns = [(name, _beam_type(kind)) for name, kind in Publisher(policy).fields()]
-    if policy.declaration.takes_holes:  # a range may be missing as a whole
-        columns = [(name, _or_none(kind)) for name, kind in columns]
-    floats = dict.fromkeys(published_as_floats(policy), float)
-    columns += [(name, floats.get(name, fields[name])) for name in (*policy.sensitive, *policy.publish)]
+    # A range may be missing as a whole.
+    columns = [(n, kind if policy.missing(n) is Missing.REJECT else _or_none(kind)) for n, kind in columns]
+    made = dict.fromkeys(published_as_floats(policy), float) | dict.fromkeys(published_as_text(policy), str)
+    made = {name: _or_none(kind) if name in policy.treat else kind for name, kind in made.items()}
+    columns += [(name, made.get(name, fields[name])) for name in (*policy.sensitive, *policy.publish)]
     return RowTypeConstraint.from_fields([*columns, *placed])
 
 

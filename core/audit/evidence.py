@@ -64,6 +64,8 @@ class Input:
     number: Ints = field(repr=False)
     #: The number of all rows, including rejected ones.
     total: int
+    #: For each row that fits, a number that is equal where the values of `within` are; None without `within`.
+    apart: Ints | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         """Count the rows that fit the policy."""

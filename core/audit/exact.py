@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from crenel.audit.evidence import SAMPLED_OUT, SUPPRESSED, Evidence, Input, Output, Published, Reported, Trace
+from crenel.audit.evidence import REUSE, SAMPLED_OUT, SUPPRESSED, Evidence, Input, Output, Published, Reported, Trace
 from crenel.audit.guarantees import audit
 from crenel.audit.measures import widest
 from crenel.audit.report import Report
@@ -179,6 +179,18 @@ class Exact:
         order = np.lexsort([box, group, shard])
         same = (np.diff(shard[order]) == 0) & (np.diff(group[order]) == 0)
         return int(np.count_nonzero(same & (np.diff(box[order]) != 0)))
+
+    def mixed(self) -> int:
+        """Count the rows of groups whose rows differ in the columns of `within`."""
+        apart = self.input.apart
+        of = np.flatnonzero((self.trace.kind <= REUSE) & (self.place >= 0))
+        if apart is None or not len(of):
+            return 0
+        keys = np.stack([self.trace.shard[of], self.trace.group[of]], axis=1)
+        _, group, size = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
+        pairs = np.unique(np.stack([group.reshape(-1), apart[self.place[of]]], axis=1), axis=0)
+        values = np.bincount(pairs[:, 0], minlength=len(size))
+        return int(size[values > 1].sum())
 
     def out_of_order(self) -> int:
         """Count the rows that arrived after a row of later event time. A run sorts them, so there should be none."""

@@ -183,6 +183,8 @@ class Findings:
         most, time = self.policy.most_ahead, np.sort(given.rows.time)
         if most is None or not len(time):
             return 0
+        if self.policy.within:  # any of its shards may have been silent
+            return len(time)
         before = np.arange(len(time)) - np.searchsorted(time, time - most)
         few = 1 if self.policy.shards == 1 else _FEW * self.policy.most_shards
         silent = np.flatnonzero((before < few) & (time - time[0] > most))

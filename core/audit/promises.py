@@ -13,7 +13,7 @@ from crenel.audit.boxes import legal
 from crenel.audit.differential_privacy import stated
 from crenel.audit.findings import Findings
 from crenel.audit.measures import rounded
-from crenel.policy.durations import format_duration
+from crenel.policy.durations import format_duration, span_of_seconds
 
 __all__ = ["BROKEN", "KEPT", "NOT_PROMISED", "UNKNOWN", "Promise", "describe_crowd", "promises", "seed_warning"]
 
@@ -41,6 +41,8 @@ def promises(findings: Findings) -> Iterator[Promise]:
     """Judge each promise of the policy, in the document's order. The crowd is judged whether promised or not."""
     yield _crowd(findings)
     yield _persons(findings)
+    if findings.policy.within:
+        yield _within(findings)
     for j, name in enumerate(findings.policy.sensitive):
         if findings.policy.l is not None:
             yield _diversity(findings, j, name)
@@ -140,6 +142,25 @@ def _persons(findings: Findings) -> Promise:
     return replace(promise, state=KEPT, groups=0, rows=0)
 
 
+def _within(findings: Findings) -> Promise:
+    names = " and ".join(findings.policy.within)
+    promise = Promise(
+        name="within",
+        promised=f"no group has rows with different values of {names}, and k holds within each value",
+        measured="unknown",
+        bound=0,
+        state=UNKNOWN,
+        note="Give --input and --trace to know which rows are of one group.",
+    )
+    exact = findings.exact
+    if exact is None or exact.input.apart is None:
+        return promise
+    mixed, values = exact.mixed(), len(np.unique(exact.input.apart))
+    said = f"{mixed:,} rows in mixed groups; {values:,} different values"
+    state = BROKEN if mixed else KEPT
+    return replace(promise, measured=said, value=mixed, state=state, rows=mixed, note="")
+
+
 def _persons_by_trace(findings: Findings, promise: Promise) -> Promise:
     least = int(findings.persons.min())
     promise = replace(promise, measured=f"at least {least} persons", value=least)
@@ -214,7 +235,9 @@ def _deadline(findings: Findings) -> Promise:
     early = sum(report.early or 0 for report in findings.reports)
     unordered = 0 if policy.event_time is None else findings.exact.out_of_order()
     if delay is not None:
-        promise = replace(promise, measured=f"at most {delay['largest']:g} {delay['unit']}", value=delay["largest"])
+        most = delay["largest"]
+        longest = span_of_seconds(most) if delay["unit"] == "seconds" else f"{int(most):,} rows"
+        promise = replace(promise, measured=f"at most {longest}", value=most)
     notes = []
     if unordered:
         notes.append(f"{unordered} rows of the trace are not in the order of their event times.")

@@ -17,7 +17,7 @@ from crenel.encoding.rows import Rows
 from crenel.errors import Rejected
 from crenel.policy import Policy, columns
 from crenel.policy.columns import Ints, Reasons
-from crenel.policy.quasi_identifiers import QuasiIdentifier
+from crenel.policy.quasi_identifiers import Missing, QuasiIdentifier
 
 __all__ = ["Encoded", "Encoder", "Rejection"]
 
@@ -37,7 +37,8 @@ class Rejection(NamedTuple):
     #: The position of the row in the input.
     index: int  # type: ignore[assignment]
 
-    #: The first column that did not fit, in this order: person, event time, quasi-identifiers, sensitive columns.
+    #: The first column that did not fit, in this order: person, event time, quasi-identifiers, sensitive columns,
+    #: those of `within`.
     field: str
 
     #: The reason, a short constant.
@@ -79,7 +80,7 @@ class Encoder:
 
     def __init__(self, policy: Policy, *, secret: bytes = b"") -> None:
         self.policy = policy
-        self._takes_holes = policy.declaration.takes_holes
+        self._missing = {name: policy.missing(name) for name in policy.quasi_identifiers}
         # Derive one key for each of the two hashes, whatever the length of the secret.
         digest = blake2b(secret, digest_size=48, person=b"crenel.person").digest()
         self._int_key = np.frombuffer(digest[:16], dtype="<u8").astype(np.uint64)
@@ -109,6 +110,8 @@ class Encoder:
         sensitive = np.empty((count, len(policy.sensitive)), dtype=np.int64)
         for place, (name, column) in enumerate(policy.sensitive.items()):
             sensitive[:, place] = work.column(name, column.codes, np.int64)
+        for name in policy.within:
+            work.column(name, _apart, np.int64)
         rows = Rows(qi, person, sensitive, moment)
         if not work.rejected:
             return Encoded(rows, np.arange(count, dtype=np.int64), ())
@@ -116,8 +119,9 @@ class Encoder:
         return Encoded(rows.take(kept), kept, tuple(sorted(work.rejected)))
 
     def _coordinates(self, work: _Work, name: str, kind: QuasiIdentifier) -> columns.Floats:
-        """Encode a quasi-identifier. A missing value becomes NaN if the method takes that; else it is rejected."""
-        if self._takes_holes and name not in work.batch:
+        """Encode a quasi-identifier. A missing value becomes what the policy says."""
+        missing = self._missing[name]
+        if missing is Missing.HOLE and name not in work.batch:
             return np.full(work.count, np.nan)
 
         def encode(values: Any) -> tuple[columns.Floats, Reasons]:
@@ -125,10 +129,10 @@ class Encoder:
             if reasons is None:
                 return found, None
             holes = columns.holes(values, np.flatnonzero(reasons != None))  # noqa: E711 - elementwise
-            if not self._takes_holes:
+            if missing is Missing.REJECT:
                 reasons[holes] = columns.MISSING_QUASI_IDENTIFIER
                 return found, reasons
-            found[holes] = np.nan
+            found[holes] = np.nan if missing is Missing.HOLE else kind.missing_at
             reasons[holes] = None
             return found, reasons
 
@@ -180,6 +184,21 @@ class Encoder:
             msg = "encode: time must be given if the policy has a delay and names no event_time, not None."
             raise ValueError(msg)
         return np.zeros(work.count, dtype=np.int64)
+
+
+def _apart(values: Any) -> tuple[Ints, Reasons]:
+    """Reject what is no value to keep rows apart by: rows without one would be a group of strangers."""
+    codes, distinct = columns.factorize(values)
+
+    def check(value: Any) -> float:
+        if columns.is_missing(value):
+            raise Rejected(columns.MISSING)
+        columns.text_of(value)
+        return 0
+
+    found: Ints
+    found, reasons = columns.spread(codes, distinct, check, np.int64)
+    return found, reasons
 
 
 class _Work:
@@ -272,7 +291,7 @@ def _arrow_integers(column: Any) -> Any:
 
 
 def _length(policy: Policy, batch: Mapping[str, Any], time: Any) -> int:
-    named = [policy.person, policy.event_time, *policy.quasi_identifiers, *policy.sensitive]
+    named = [policy.person, policy.event_time, *policy.quasi_identifiers, *policy.sensitive, *policy.within]
     lengths = {name: len(batch[name]) for name in named if name is not None and name in batch}
     if policy.event_time is None and time is not None:
         lengths["time"] = len(time)

@@ -5,14 +5,21 @@ from __future__ import annotations
 import difflib
 import math
 import operator
+import re
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from crenel.errors import PolicyError, Problem
 
-__all__ = ["Problems", "a_boolean", "a_number", "an_integer", "one_of", "short", "suggestion"]
+__all__ = ["REFERENCE", "Problems", "a_boolean", "a_number", "an_integer", "one_of", "short", "suggestion"]
 
 _Choice = TypeVar("_Choice")
+
+#: Where a secret may be: an environment variable, a file by its absolute path, or a version of a secret in Google's
+#: Secret Manager. The version has a number: `latest` would change under a running pipeline.
+REFERENCE = re.compile(
+    r"env:[A-Za-z_][A-Za-z0-9_]*|file:/.+|gcp:projects/[^/]+/secrets/[^/]+/versions/[1-9][0-9]*", re.ASCII
+)
 
 
 class Problems:
@@ -64,8 +71,9 @@ def short(value: object, limit: int = 80) -> str:
 
 def suggestion(given: object, known: Iterable[str]) -> str:
     """Return `did you mean 'x'? ` if a known name is similar, else an empty text."""
-    near = difflib.get_close_matches(str(given).lower(), list(known), n=1, cutoff=0.6)
-    return f"did you mean {near[0]!r}? " if near else ""
+    folded = {name.casefold(): name for name in reversed(list(known))}
+    near = difflib.get_close_matches(str(given).casefold(), folded, n=1, cutoff=0.6)
+    return f"did you mean {folded[near[0]]!r}? " if near else ""
 
 
 def an_integer(problems: Problems, path: str, value: Any, at_least: int, default: int = 0) -> int:

@@ -28,7 +28,7 @@ Reasons: TypeAlias = NDArray[np.object_] | None
 
 AHEAD = "too far ahead of the clock (max_ahead)"
 MISSING = "missing"
-MISSING_QUASI_IDENTIFIER = "missing (method partition takes rows with holes)"
+MISSING_QUASI_IDENTIFIER = "missing (missing: category takes it)"
 NO_COLUMN = "no such column"
 NOT_A_DATE = "not a date"
 NOT_A_NUMBER = "not a number"

@@ -22,7 +22,7 @@ from crenel.errors import PolicyError
 from crenel.policy.checks import Problems, short, suggestion
 from crenel.policy.parameters import Parameter, Parameters, Reuse, declared
 
-__all__ = ["GROUP", "Method", "find", "keeping", "names", "register"]
+__all__ = ["GROUP", "Method", "declaring", "find", "names", "register"]
 
 #: The group of the entry points that declare methods.
 GROUP = "crenel.methods"
@@ -163,17 +163,17 @@ def find(name: Any) -> Method:
     raise PolicyError([("method", _unknown(name))])
 
 
-def keeping(guarantee: str) -> list[str]:
-    """Return the names of the methods that keep a guarantee, "l" or "t"; broken declarations are left out."""
-    kept = []
+def declaring(what: str) -> list[str]:
+    """Return the names of the methods that declare this, such as `keeps_t`; broken declarations are left out."""
+    found = []
     for name in names():
         try:
             method = find(name)
         except PolicyError:  # reported when a policy asks for that method
             continue
-        if getattr(method, f"keeps_{guarantee}"):
-            kept.append(name)
-    return kept
+        if getattr(method, what):
+            found.append(name)
+    return found
 
 
 def register(method: Method) -> None:

@@ -12,6 +12,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from fractions import Fraction
 from functools import cached_property
 from os import PathLike
@@ -23,21 +24,25 @@ from numpy.typing import NDArray
 from crenel.errors import PolicyError, Rejected
 from crenel.policy import columns
 from crenel.policy.cells import Cells
-from crenel.policy.checks import Problems, a_number, as_number, suggestion
+from crenel.policy.checks import Problems, a_number, as_number, one_of, suggestion
 from crenel.policy.columns import Reasons
 from crenel.policy.durations import A_DURATION, a_duration, format_duration
 from crenel.policy.geometry import EXACT, Geometry, Interval, Radix, Tree
 from crenel.policy.hierarchy import Hierarchy
+from crenel.policy.kinds import line_values
+from crenel.policy.kinds.gap_rules import Missing, Unknown, radix_and_missing, tree_and_more
 from crenel.policy.reading.named_files import PolicyFiles
 
 __all__ = [
     "Categorical",
     "Datetime",
+    "Missing",
     "Numeric",
     "Prefix",
     "QuasiIdentifier",
     "Range",
     "Rejected",
+    "Unknown",
     "lookup",
     "name_of",
     "names",
@@ -63,19 +68,40 @@ class QuasiIdentifier(ABC):
     they fit together.
     """
 
+    #: Whether the type has a coordinate for missing values, `missing_at`, if they are a category.
+    PLACES_MISSING: ClassVar[bool] = False
+
     #: The weight of this column's loss among the quasi-identifiers.
     weight: float = 1.0
+
+    #: What becomes of a missing value: `category`, `reject` or `hole`. None: `hole` if the method takes rows with
+    #: holes, else `reject`.
+    missing: Missing | str | None = None
 
     def __post_init__(self) -> None:
         problems = Problems()
         weight = a_number(problems, "weight", self.weight, "a number above 0", 0, math.inf)
+        missing = None if self.missing is None else one_of(problems, "missing", self.missing, Missing)
+        if missing is Missing.CATEGORY and not self.PLACES_MISSING:
+            problems.add("missing", "must be 'reject' or 'hole': the type has no coordinate for missing values.")
         problems.raise_if_any(type(self).__name__)
         object.__setattr__(self, "weight", weight)
+        object.__setattr__(self, "missing", missing)
+
+    @property
+    def missing_at(self) -> float | None:
+        """The coordinate of missing values; None unless they are a category."""
+        return self.geometry.widest()[1] if self.missing is Missing.CATEGORY else None
 
     @property
     @abstractmethod
     def geometry(self) -> Geometry:
         """The shape of the coordinates: how a range widens, and what that loses."""
+
+    @property
+    def values(self) -> Geometry:
+        """The geometry of values alone. A type that places missing values apart from them leaves these out."""
+        return self.geometry
 
     @abstractmethod
     def coordinate(self, value: Any) -> float:
@@ -107,10 +133,12 @@ class QuasiIdentifier(ABC):
 
         YAML must be able to represent their values.
         """
+        said = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        usual = {field.name: field.default for field in dataclasses.fields(self)}
         return {
-            field.name: getattr(self, field.name)
-            for field in dataclasses.fields(self)
-            if getattr(self, field.name) != field.default
+            name: value.value if isinstance(value, Enum) else value
+            for name, value in said.items()
+            if value != usual[name]
         }
 
     def __getstate__(self) -> dict[str, Any]:
@@ -126,6 +154,8 @@ class QuasiIdentifier(ABC):
 class Numeric(QuasiIdentifier):
     """A number, published as a range. Text is not a number, and neither is a boolean."""
 
+    PLACES_MISSING: ClassVar[bool] = True
+
     #: The least and the largest value; values outside are rejected. None: learned from the stream.
     domain: tuple[float, float] | None = None
 
@@ -137,7 +167,7 @@ class Numeric(QuasiIdentifier):
         problems = Problems()
         domain = step = None
         if self.domain is not None:
-            domain = _bounds(problems, self.domain, "a list of two numbers", _bound)
+            domain = line_values.bounds(problems, self.domain, "a list of two numbers", line_values.bound)
         if self.step is not None:
             least, most = columns.SMALLEST, columns.LARGEST
             step = as_number(self.step)
@@ -151,6 +181,7 @@ class Numeric(QuasiIdentifier):
         if self.cells is not None and self.cells.too_fine:
             problems.must("step", "greater, because steps so far from 0 cannot be told apart", self.step)
             problems.raise_if_any(type(self).__name__)
+        line_values.check_missing(self)
 
     @cached_property
     def cells(self) -> Cells | None:
@@ -164,6 +195,15 @@ class Numeric(QuasiIdentifier):
     @cached_property
     def geometry(self) -> Interval:
         """The interval of the numbers, or of cell numbers."""
+        return line_values.with_missing(self, self._line)
+
+    @property
+    def values(self) -> Interval:
+        """The same, without missing values."""
+        return self.geometry if self.missing_at is None else self._line
+
+    @property
+    def _line(self) -> Interval:
         return self._domain if self.cells is None else self.cells.geometry
 
     @cached_property
@@ -173,24 +213,25 @@ class Numeric(QuasiIdentifier):
     @property
     def _taken(self) -> Interval:
         """The accepted values. A subclass may have another geometry."""
-        return self.geometry if self.cells is None else self._domain
+        return self.geometry if self.cells is None and self.missing_at is None else self._domain
 
     def coordinate(self, value: Any) -> float:
         """Return the number itself; with a step, the number of its cell."""
-        return _celled(self.cells, _inside(self._taken, columns.number(value)), columns.TOO_LARGE)
+        return line_values.celled(self.cells, line_values.inside(self._taken, columns.number(value)), columns.TOO_LARGE)
 
     def coordinates(self, values: Any) -> tuple[NDArray[np.float64], Reasons]:
         """Return the numbers themselves; with a step, the numbers of their cells."""
-        found = _all_inside(self._taken, *columns.numbers(values))
-        return _all_celled(self.cells, *found, columns.TOO_LARGE)
+        found = line_values.all_inside(self._taken, *columns.numbers(values))
+        return line_values.all_celled(self.cells, *found, columns.TOO_LARGE)
 
-    def publish(self, lo: float, hi: float) -> Range:
-        """Return the two ends as floats."""
-        return Range(*map(_end, _ends(self.cells, lo, hi)))
+    def publish(self, lo: float, hi: float) -> Range | None:
+        """Return the two ends as floats; None for missing values."""
+        return None if lo == self.missing_at else Range(*map(_end, line_values.ends(self, lo, hi)))
 
     def ends(self, lo: NDArray[np.float64], hi: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the ends that `publish` gives for each span; infinite where it gives None."""
-        return (lo, hi) if self.cells is None else self.cells.ends(lo, hi)
+        begin, end = (lo, hi) if self.cells is None else self.cells.ends(lo, hi)
+        return begin, end if self.missing_at is None else np.where(hi == self.missing_at, np.inf, end)
 
     def to_spec(self) -> dict[str, Any]:
         """Return the declaration, with the domain as a list."""
@@ -210,6 +251,8 @@ class Datetime(QuasiIdentifier):
     epoch. It must lie between the years 1684 and 2255, where float64 resolves microseconds.
     """
 
+    PLACES_MISSING: ClassVar[bool] = True
+
     #: The first and the last moment; values outside are rejected. None: learned from the stream.
     domain: tuple[dt.date | str, dt.date | str] | None = None
 
@@ -222,13 +265,14 @@ class Datetime(QuasiIdentifier):
         problems = Problems()
         domain = ends = step = None
         if self.domain is not None:
-            ends = _bounds(problems, self.domain, "a list of two dates", _moment_bound)
+            ends = line_values.bounds(problems, self.domain, "a list of two dates", line_values.moment_bound)
             domain = tuple(_moment(end) for end in ends) if ends else None
         if self.step is not None:
             step = self._checked_step(problems, ends)
         problems.raise_if_any(type(self).__name__)
         object.__setattr__(self, "domain", domain)
         object.__setattr__(self, "step", step)
+        line_values.check_missing(self)
 
     def _checked_step(self, problems: Problems, ends: tuple[float, float] | None) -> str | None:
         if not isinstance(self.step, (str, dt.timedelta)):  # a bare number has no unit
@@ -253,6 +297,15 @@ class Datetime(QuasiIdentifier):
     @cached_property
     def geometry(self) -> Interval:
         """The interval of microseconds, or of cell numbers."""
+        return line_values.with_missing(self, self._line)
+
+    @property
+    def values(self) -> Interval:
+        """The same, without missing values."""
+        return self.geometry if self.missing_at is None else self._line
+
+    @property
+    def _line(self) -> Interval:
         return self._domain if self.cells is None else self.cells.geometry
 
     @cached_property
@@ -265,20 +318,20 @@ class Datetime(QuasiIdentifier):
     @property
     def _taken(self) -> Interval:
         """The accepted moments. A subclass may have another geometry."""
-        return self.geometry if self.cells is None else self._domain
+        return self.geometry if self.cells is None and self.missing_at is None else self._domain
 
     def coordinate(self, value: Any) -> float:
         """Return microseconds since the epoch; with a step, the number of the cell."""
-        return _celled(self.cells, _inside(self._taken, columns.moment(value)), columns.TOO_FAR)
+        return line_values.celled(self.cells, line_values.inside(self._taken, columns.moment(value)), columns.TOO_FAR)
 
     def coordinates(self, values: Any) -> tuple[NDArray[np.float64], Reasons]:
         """Return microseconds since the epoch; with a step, the numbers of the cells."""
-        found = _all_inside(self._taken, *columns.moments(values))
-        return _all_celled(self.cells, *found, columns.TOO_FAR)
+        found = line_values.all_inside(self._taken, *columns.moments(values))
+        return line_values.all_celled(self.cells, *found, columns.TOO_FAR)
 
-    def publish(self, lo: float, hi: float) -> Range:
-        """Return the two moments, as `2020-01-31T12:00:00Z`."""
-        return Range(*map(_iso, _ends(self.cells, lo, hi)))
+    def publish(self, lo: float, hi: float) -> Range | None:
+        """Return the two moments, as `2020-01-31T12:00:00Z`; None for missing values."""
+        return None if lo == self.missing_at else Range(*map(_iso, line_values.ends(self, lo, hi)))
 
     def to_spec(self) -> dict[str, Any]:
         """Return the declaration, with the domain as text."""
@@ -292,11 +345,19 @@ class Datetime(QuasiIdentifier):
 class Categorical(QuasiIdentifier):
     """A category, published as the lowest node of a hierarchy above all of its values."""
 
+    PLACES_MISSING: ClassVar[bool] = True
+
     #: The tree of categories. A policy gives a CSV file, or nested mappings and lists.
     hierarchy: Hierarchy
 
+    #: What becomes of a category that the hierarchy does not have: `root` or `reject`.
+    unknown: Unknown | str = Unknown.REJECT
+
     def __post_init__(self) -> None:
         super().__post_init__()
+        problems = Problems()
+        object.__setattr__(self, "unknown", one_of(problems, "unknown", self.unknown, Unknown))
+        problems.raise_if_any(type(self).__name__)
         if isinstance(self.hierarchy, Hierarchy):
             return
         try:
@@ -314,19 +375,33 @@ class Categorical(QuasiIdentifier):
 
     @cached_property
     def geometry(self) -> Tree:
-        """The hierarchy's tree."""
-        return self.hierarchy.tree
+        """The hierarchy's tree; with a leaf for unknown categories and one for missing values, if these are taken."""
+        return tree_and_more(self.hierarchy.tree, (self.unknown is Unknown.ROOT) + (self.missing is Missing.CATEGORY))
+
+    @property
+    def unknown_at(self) -> float | None:
+        """The coordinate of unknown categories; None if they are rejected."""
+        return float(len(self.hierarchy)) if self.unknown is Unknown.ROOT else None
 
     def coordinate(self, value: Any) -> float:
         """Return the number of the leaf. A number is looked up by its text: 3 and 3.0 as `3`."""
-        place = self.hierarchy.numbers.get(columns.text_of(value))
-        if place is None:
+        text = columns.text_of(value)
+        place = self.hierarchy.numbers.get(text)
+        if place is not None:
+            return float(place)
+        if not text:
+            raise Rejected(columns.MISSING)
+        if self.unknown_at is None:
             raise Rejected(columns.UNKNOWN)
-        return float(place)
+        return self.unknown_at
 
-    def publish(self, lo: float, hi: float) -> str:
-        """Return the label of the lowest common ancestor."""
-        return self.hierarchy.label_of_span(lo, hi)
+    def publish(self, lo: float, hi: float) -> str | None:
+        """Return the label of the lowest common ancestor; None for missing values."""
+        if lo == self.missing_at:
+            return None
+        if lo == self.unknown_at:
+            return self.hierarchy.root_label
+        return self.hierarchy.label(self.geometry.ancestor(lo, hi))
 
     def to_spec(self) -> dict[str, Any]:
         """Return the declaration with the content of the hierarchy, wherever it came from."""
@@ -336,6 +411,8 @@ class Categorical(QuasiIdentifier):
 @dataclass(frozen=True, kw_only=True)
 class Prefix(QuasiIdentifier):
     """A code of a fixed length, published as a prefix: 53706, 5370*, 537**, ..."""
+
+    PLACES_MISSING: ClassVar[bool] = True
 
     ALPHABETS: ClassVar[dict[str, str]] = {
         "digits": "0123456789",
@@ -356,11 +433,17 @@ class Prefix(QuasiIdentifier):
         length = self.length
         if isinstance(length, bool) or not isinstance(length, int) or length < 1:
             problems.must("length", "an integer of at least 1", length)
-        elif alphabet and (length > 53 or len(alphabet) ** length > EXACT):
-            most = int(53 * math.log(2) / math.log(len(alphabet)))
-            rule = f"at most {most} for an alphabet of {len(alphabet)} characters (2**53 codes)"
-            problems.must("length", rule, length)
+        elif alphabet:
+            self._check_length(problems, len(alphabet))
         problems.raise_if_any(type(self).__name__)
+
+    def _check_length(self, problems: Problems, characters: int) -> None:
+        base = characters + (self.missing is Missing.CATEGORY)
+        if self.length > 53 or base**self.length > EXACT:
+            most = int(53 * math.log(2) / math.log(base))
+            more = " and missing values" if base > characters else ""
+            rule = f"at most {most} for an alphabet of {characters} characters{more} (2**53 codes)"
+            problems.must("length", rule, self.length)
 
     def _checked_alphabet(self, problems: Problems) -> str:
         given = self.alphabet
@@ -388,7 +471,8 @@ class Prefix(QuasiIdentifier):
     @cached_property
     def geometry(self) -> Radix:
         """Numbers with one digit per character of the code."""
-        return Radix(len(self.characters), self.length)
+        codes = Radix(len(self.characters), self.length)
+        return radix_and_missing(codes) if self.missing is Missing.CATEGORY else codes
 
     def coordinate(self, value: Any) -> float:
         """Return the code read as a number. An integer stands for its digits, without leading zeros."""
@@ -399,7 +483,7 @@ class Prefix(QuasiIdentifier):
             raise Rejected(columns.MISSING)
         if len(text) != self.length:
             raise Rejected(columns.WRONG_LENGTH)
-        digits, base, place = self.digits, len(self.characters), 0
+        digits, base, place = self.digits, self.geometry.base, 0
         for character in text:
             digit = digits.get(character)
             if digit is None:
@@ -422,7 +506,7 @@ class Prefix(QuasiIdentifier):
             return None
         digits = self._ascii[characters]
         # Exact, as no code is beyond the integers that float64 represents.
-        places = np.power(float(len(self.characters)), np.arange(self.length)[::-1])
+        places = np.power(float(self.geometry.base), np.arange(self.length)[::-1])
         return None if digits.min() < 0 else digits @ places
 
     @cached_property
@@ -430,14 +514,17 @@ class Prefix(QuasiIdentifier):
         """The digit of each ASCII character; -1 if it has none."""
         return np.array([self.digits.get(chr(code), -1) for code in range(128)], dtype=np.float64)
 
-    def publish(self, lo: float, hi: float) -> str:
-        """Return the common prefix, followed by stars."""
-        base, rest = len(self.characters), int(lo)
+    def publish(self, lo: float, hi: float) -> str | None:
+        """Return the common prefix, followed by stars; None for missing values."""
+        if lo == self.missing_at:
+            return None
+        shared = self.geometry.shared(lo, hi)
+        rest = int(lo) // self.geometry.base ** (self.length - shared)
         text = ""
-        for _ in range(self.length):
-            rest, digit = divmod(rest, base)
+        for _ in range(shared):
+            rest, digit = divmod(rest, self.geometry.base)
             text = self.characters[digit] + text
-        return text[: self.geometry.shared(lo, hi)].ljust(self.length, "*")
+        return text.ljust(self.length, "*")
 
 
 _registered: dict[str, type[QuasiIdentifier]] = {
@@ -530,74 +617,6 @@ def _hierarchy(given: Any, files: PolicyFiles) -> Hierarchy:
     problems = Problems()
     problems.must("hierarchy", "a CSV file's name, a mapping or a list", given)
     raise PolicyError(problems.found, "")
-
-
-def _bounds(problems: Problems, given: Any, rule: str, read: Any) -> tuple[float, float] | None:
-    if isinstance(given, (list, tuple)) and len(given) == 2:
-        lo, hi = read(given[0]), read(given[1])
-        if lo is not None and hi is not None:
-            if lo < hi:
-                return (lo, hi)
-            rule += ", the first less than the second"
-    problems.must("domain", rule, given)
-    return None
-
-
-def _bound(value: Any) -> float | None:
-    try:
-        return columns.number(value)
-    except Rejected:
-        return None
-
-
-def _moment_bound(value: Any) -> float | None:
-    if as_number(value) is not None:  # 2020 more likely means the year than a second of 1970
-        return None
-    try:
-        return columns.moment(value)
-    except Rejected:
-        return None
-
-
-def _inside(domain: Interval, coordinate: float) -> float:
-    lo, hi = domain.widest()
-    if not lo <= coordinate <= hi:
-        raise Rejected(columns.OUTSIDE)
-    return coordinate
-
-
-def _all_inside(domain: Interval, found: NDArray[np.float64], reasons: Reasons) -> tuple[NDArray[np.float64], Reasons]:
-    if domain.lo is None or domain.hi is None:
-        return found, reasons
-    outside = (found < domain.lo) | (found > domain.hi)
-    if outside.any():
-        reasons = columns.mark(reasons, outside, columns.OUTSIDE)
-        columns.blank(found, reasons)
-    return found, reasons
-
-
-def _celled(cells: Cells | None, coordinate: float, reason: str) -> float:
-    found, reasons = _all_celled(cells, np.array([coordinate]), None, reason)
-    if reasons is not None:
-        raise Rejected(reason)
-    return float(found[0])
-
-
-def _all_celled(
-    cells: Cells | None, found: NDArray[np.float64], reasons: Reasons, reason: str
-) -> tuple[NDArray[np.float64], Reasons]:
-    """Return the cells of the coordinates. Coordinates beyond the outermost cells get this reason."""
-    if cells is None:
-        return found, reasons
-    numbers = cells.numbers(found)
-    return numbers, columns.mark(reasons, np.isnan(numbers) & ~np.isnan(found), reason)
-
-
-def _ends(cells: Cells | None, lo: float, hi: float) -> tuple[float, float]:
-    if cells is None:
-        return lo, hi
-    begin, end = cells.ends(np.array([lo]), np.array([hi]))
-    return float(begin[0]), float(end[0])
 
 
 def _end(value: float) -> float | None:

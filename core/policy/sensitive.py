@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from crenel.errors import Rejected
 from crenel.policy import columns
-from crenel.policy.checks import Problems, a_boolean, an_integer, short
+from crenel.policy.checks import Problems, a_boolean, an_integer, one_of, short
 from crenel.policy.columns import Reasons
+from crenel.policy.kinds.gap_rules import Missing
 
 __all__ = ["Sensitive"]
 
@@ -26,7 +27,8 @@ class Sensitive:
     """A column that is published unchanged, and whose values must be diverse in every group.
 
     By default its values are unknown beforehand and have no order, and a missing value (None, NaN) is a value like any
-    other. If `values` or `domain` is declared, all other values are rejected.
+    other. If `values` or `domain` is declared, all other values are rejected; so are missing ones, unless `missing`
+    says otherwise.
     """
 
     #: All values, in their order if `ordered`. None among them stands for a missing value.
@@ -41,6 +43,10 @@ class Sensitive:
     #: Whether t-closeness uses the order: near values are then less distant than far ones.
     ordered: bool = False
 
+    #: Whether a missing value is one more value (`category`) or its row is rejected (`reject`). None: `category`,
+    #: unless `values` or `domain` is declared.
+    missing: Missing | str | None = None
+
     def __post_init__(self) -> None:
         problems = Problems()
         clean: dict[str, Any] = {
@@ -48,7 +54,12 @@ class Sensitive:
             "domain": self._checked_domain(problems),
             "bins": self._checked_bins(problems),
             "ordered": a_boolean(problems, "ordered", self.ordered),
+            "missing": None if self.missing is None else one_of(problems, "missing", self.missing, Missing),
         }
+        if clean["missing"] is Missing.HOLE:
+            problems.add("missing", "must be 'category' or 'reject': only a quasi-identifier can have a hole.")
+        if clean["missing"] is Missing.CATEGORY and clean["ordered"]:
+            problems.add("missing", "must be 'reject' with ordered: a missing value has no place in the order.")
         if self.values is not None and self.domain is not None:
             problems.add("domain", "must not be given together with values.")
         if clean["ordered"] and self.values is None and self.domain is None:
@@ -65,7 +76,16 @@ class Sensitive:
     @property
     def size(self) -> int | None:
         """The number of codes, which count from 0; None if it is unknown beforehand."""
-        return len(self.values) if self.values is not None else self.bins
+        if self.values is not None:
+            return len(self._places)
+        return None if self.bins is None else self.bins + (self.missing is Missing.CATEGORY)
+
+    @property
+    def _takes_missing(self) -> bool:
+        """Whether a missing value is one of the values."""
+        if self.missing is not None:
+            return self.missing is Missing.CATEGORY
+        return self.domain is None and (self.values is None or None in map(_text, self.values))
 
     def code(self, value: Any) -> int:
         """Return the code of a value.
@@ -76,9 +96,13 @@ class Sensitive:
         Raises:
             Rejected: The value is not among those declared.
         """
+        if self._takes_missing and self.domain is not None and columns.is_missing(value):
+            return self.bins or _BINS
         if self.domain is not None:
             return int(self._bin(np.array([columns.number(value)]), None)[0])
         text = _text(value)
+        if text is None and not self._takes_missing:
+            raise Rejected(columns.MISSING)
         if self.values is None:
             return _hash(text)
         if text not in self._places:
@@ -93,7 +117,13 @@ class Sensitive:
         numbers, reasons = columns.numbers(values)
         lo, hi = self.domain
         reasons = columns.mark(reasons, (numbers < lo) | (numbers > hi), columns.OUTSIDE)
-        return self._bin(numbers, reasons), reasons
+        found = self._bin(numbers, reasons)
+        if reasons is None or not self._takes_missing:
+            return found, reasons
+        holes = columns.holes(values, np.flatnonzero(reasons != None))  # noqa: E711 - elementwise
+        found[holes] = self.bins or _BINS
+        reasons[holes] = None
+        return found, reasons if any(reasons) else None
 
     def to_spec(self) -> dict[str, Any]:
         """Return the declaration as a policy file has it."""
@@ -105,6 +135,8 @@ class Sensitive:
             spec["bins"] = self.bins
         if self.ordered:
             spec["ordered"] = True
+        if isinstance(self.missing, Missing):
+            spec["missing"] = self.missing.value
         return spec
 
     def __getstate__(self) -> dict[str, Any]:
@@ -112,7 +144,10 @@ class Sensitive:
 
     @cached_property
     def _places(self) -> dict[str | None, int]:
-        return {_text(value): place for place, value in enumerate(self.values or ())}
+        places = {_text(value): place for place, value in enumerate(self.values or ())}
+        if self.missing is Missing.CATEGORY:
+            places.setdefault(None, len(places))
+        return places
 
     def _bin(self, numbers: NDArray[np.float64], reasons: Reasons) -> NDArray[np.int64]:
         lo, hi = self.domain or (0.0, 1.0)

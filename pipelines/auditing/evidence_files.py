@@ -18,6 +18,8 @@ from crenel.audit.exact import leaving
 from crenel.encoding.encoder import Encoder
 from crenel.encoding.keyed_hash import siphash
 from crenel.encoding.rows import Rows
+from crenel.encoding.text_format import TextFormat
+from crenel.encoding.treated_values import TreatedValues
 from crenel.errors import Rejected
 from crenel.pipelines.auditing.published_values import Boxes, NotReadableError, Spans
 from crenel.pipelines.command_errors import CommandError
@@ -30,6 +32,7 @@ from crenel.pipelines.files.unreadable_rows import UnreadableRow
 from crenel.pipelines.files.writable_values import WritableValues
 from crenel.policy import Policy, columns
 from crenel.policy.checks import suggestion
+from crenel.policy.treatments.treatment import Pseudonymize, Treatment
 from crenel.transforms._pack.text_columns import TextColumns, named_columns
 
 __all__ = ["read"]
@@ -75,14 +78,27 @@ def read(
     evidence = Evidence(
         published=_output(policy, _find(published), tick, escaped=escaped),
         input=None if given is None else _input(policy, _find(given, dialect), tick),
-        suppressed=None if suppressed is None else _output(policy, _find([suppressed]), tick, escaped=escaped),
+        suppressed=None
+        if suppressed is None
+        else _as_points(policy, _output(policy, _find([suppressed]), tick, escaped=escaped)),
         trace=None if trace is None else _trace(_find([trace]), tick),
         reported=None if releases is None else _reported(_find([releases]), tick),
     )
     if evidence.trace is None:
         return evidence
-    taken, left = _without_refused(policy, evidence.input, evidence.trace)
-    return _as_released(policy, replace(evidence, input=taken), left)
+    known, reported = evidence.trace, evidence.reported
+    if policy.within:
+        known, reported = _with_small_shards(known, reported)
+    taken, left = _without_refused(policy, evidence.input, known)
+    return _as_released(policy, replace(evidence, input=taken, reported=reported), left)
+
+
+def _with_small_shards(trace: Trace, reported: Reported | None) -> tuple[Trace, Reported | None]:
+    """Number the shards from 0: where rows are kept apart by values, their numbers are hashes of 62 bits."""
+    every = trace.shard if reported is None else np.concatenate([trace.shard, reported.shard])
+    small = np.unique(every, return_inverse=True)[1].astype(np.int64)
+    renamed = None if reported is None else replace(reported, shard=small[len(trace) :])
+    return replace(trace, shard=small[: len(trace)]), renamed
 
 
 def _without_refused(policy: Policy, given: Input | None, trace: Trace) -> tuple[Input | None, Trace]:
@@ -107,7 +123,9 @@ def _without_refused(policy: Policy, given: Input | None, trace: Trace) -> tuple
         near = np.searchsorted(taken, times, side="right") - np.searchsorted(taken, times - most)
         believed += rows[near == 0].tolist()
     fit = np.flatnonzero(~np.isin(given.number, believed))
-    return replace(given, rows=given.rows.take(fit), kept=given.kept[fit], number=given.number[fit]), left
+    apart = None if given.apart is None else given.apart[fit]
+    rows = given.rows.take(fit)
+    return replace(given, rows=rows, kept=given.kept[fit], number=given.number[fit], apart=apart), left
 
 
 def _as_released(policy: Policy, evidence: Evidence, trace: Trace) -> Evidence:
@@ -125,6 +143,18 @@ def _as_released(policy: Policy, evidence: Evidence, trace: Trace) -> Evidence:
         published=_moved(evidence.published, leave, order),
         suppressed=None if evidence.suppressed is None else _moved(evidence.suppressed, hidden, order),
     )
+
+
+def _as_points(policy: Policy, rows: Output) -> Output:
+    """Take the root of a hierarchy for an unknown category: no other single value is published as the root."""
+    lo, hi = rows.lo.copy(), rows.hi.copy()
+    for d, qi in enumerate(policy.quasi_identifiers.values()):
+        place = getattr(qi, "unknown_at", None)
+        if place is not None:
+            first, last = qi.geometry.widest()
+            unknown = (lo[:, d] == first) & (hi[:, d] == last)
+            lo[unknown, d] = hi[unknown, d] = place
+    return replace(rows, lo=lo, hi=hi)
 
 
 def _moved(rows: Output, among: NDArray[np.bool_], order: NDArray[np.intp]) -> Output:
@@ -185,9 +215,12 @@ def _lacking(name: str, there: Sequence[str], needed: Iterable[str]) -> Iterator
 
 
 def _input(policy: Policy, found: Sequence[Source], tick: Tick) -> Input:
-    text, encoder, kept, writable = TextColumns(policy), Encoder(policy), _Kept(policy), WritableValues(policy)
+    written = found[0].dialect.values if found else TextFormat()
+    text, encoder, kept = TextColumns(policy, written), Encoder(policy), _Kept(policy)
+    writable = WritableValues(policy)
+    apart, treatments = _Apart(policy), TreatedValues(policy, {})
     _check(found, named_columns(policy))
-    parts: list[tuple[Rows, Ints, Ints]] = []
+    parts: list[tuple[Rows, Ints, Ints, Ints]] = []
     total, seen = 0, set[str]()
     for raw in (part for source in found for part in source.parts()):
         if isinstance(raw, UnreadableRow):  # rejected, but numbered as all rows are
@@ -198,7 +231,12 @@ def _input(policy: Policy, found: Sequence[Source], tick: Tick) -> Input:
         fit = np.delete(np.arange(raw.num_rows), list(writable.misfits(raw)))
         table = text.arrays(raw.take(pa.array(fit)) if len(fit) < len(raw) else raw, named_columns(policy))
         encoded = encoder.encode(table, np.zeros(len(fit), dtype=np.int64))
-        parts.append((encoded.rows, kept.of(table)[encoded.kept], fit[encoded.kept] + total))
+        for name in treatments.columns:
+            treated = treatments.of(name, table[name], np.zeros(len(fit), dtype=np.int64))
+            table[name] = pa.array(treated.values).take(pa.array(treated.codes))
+            encoded = encoded.without(treated.refused(name))
+        values = apart.of(table, len(fit))[encoded.kept]
+        parts.append((encoded.rows, kept.of(table)[encoded.kept], fit[encoded.kept] + total, values))
         total += raw.num_rows
     if total:  # in JSON lines, a column is missing only if no row has it
         problems = list(_lacking("the input", sorted(seen), named_columns(policy)))
@@ -216,6 +254,7 @@ def _input(policy: Policy, found: Sequence[Source], tick: Tick) -> Input:
         kept=_joined([part[1] for part in parts]),
         number=_joined([part[2] for part in parts]),
         total=total,
+        apart=_joined([part[3] for part in parts]) if policy.within else None,
     )
 
 
@@ -230,7 +269,9 @@ def _joined(parts: Sequence[NDArray[Any]], dtype: Any = np.int64, width: int | N
 def _output(policy: Policy, found: Sequence[Source], tick: Tick, *, escaped: bool) -> Output:
     names = [*policy.quasi_identifiers, *policy.sensitive, *policy.publish]
     seen = _check(found, names)
-    text, kept, boxes = TextColumns(policy), _Kept(policy), Boxes(len(policy.quasi_identifiers))
+    text, kept, apart = TextColumns(policy), _Kept(policy), _Apart(policy)
+    # Rows of one generalization that differ in `within` are two groups, as far as the output shows it.
+    boxes = Boxes(len(policy.quasi_identifiers) + 1)
     spans = {name: Spans(qi) for name, qi in policy.quasi_identifiers.items()}
     parts: list[tuple[Any, Ints, Ints]] = []
     for source, written in _batches(found, tick):
@@ -239,7 +280,11 @@ def _output(policy: Policy, found: Sequence[Source], tick: Tick, *, escaped: boo
         seen |= there
         table = {name: raw.column(name) if name in there else pa.nulls(raw.num_rows) for name in names}
         ends = [_read_back(source, name, spans[name], table[name]) for name in spans]
-        box = boxes.numbers(np.column_stack([lo for lo, _ in ends]), np.column_stack([hi for _, hi in ends]))
+        for name, treatment in policy.treat.items():
+            _check_treated(source, name, treatment, table[name])
+        value = apart.of(table, raw.num_rows)
+        lo, hi = (np.column_stack([*end, value]) for end in zip(*ends, strict=True))
+        box = boxes.numbers(lo, hi)
         codes = [_codes(source, policy, text, name, table[name]) for name in policy.sensitive]
         parts.append((box, np.column_stack(codes) if codes else np.zeros((len(box), 0), np.int64), kept.of(table)))
     if parts:
@@ -248,13 +293,22 @@ def _output(policy: Policy, found: Sequence[Source], tick: Tick, *, escaped: boo
             raise CommandError(*problems)
     lo, hi = boxes.all()
     return Output(
-        lo=lo,
-        hi=hi,
+        lo=lo[:, :-1],
+        hi=hi[:, :-1],
         box=_joined([part[0] for part in parts], np.int32),
         sensitive=_joined([part[1] for part in parts], np.int64, len(policy.sensitive)),
         kept=_joined([part[2] for part in parts]),
         columns=tuple(seen),
     )
+
+
+def _check_treated(source: Source, name: str, treatment: Treatment, column: pa.Array) -> None:
+    """Refuse values that the treatment cannot have made: they may be those of the input."""
+    for value in columns.factorize(column)[1]:
+        is_made = treatment.of_missing is None if columns.is_missing(value) else treatment.could_publish(value)
+        if not is_made:
+            msg = f"{source.name} has a value in column {name!r} that the policy cannot have published."
+            raise CommandError(msg)
 
 
 def _read_back(source: Source, name: str, spans: Spans, column: pa.Array) -> tuple[Any, Any]:
@@ -277,13 +331,33 @@ def _codes(source: Source, policy: Policy, text: TextColumns, name: str, column:
     return codes
 
 
-class _Kept:
-    """Hashes the columns that are published as they are: equal values get equal hashes in every format."""
+class _Apart:
+    """Numbers the values of `within`; all rows have one number if the columns are not there."""
 
     def __init__(self, policy: Policy) -> None:
-        # Columns with noise are not published as they are.
+        self._names = policy.within
+        self._known: dict[tuple[str, ...], int] = {}
+
+    def of(self, table: dict[str, pa.Array], count: int) -> Ints:
+        """Find the number of each row."""
+        if not self._names or not count or not set(self._names) <= set(table):
+            return np.zeros(count, dtype=np.int64)
+        found = [columns.factorize(table[name]) for name in self._names]
+        texts = [[_canonical(value) for value in distinct] for _, distinct in found]
+        codes, place = np.unique(np.stack([code for code, _ in found], axis=1), axis=0, return_inverse=True)
+        keys = [tuple(texts[d][at] for d, at in enumerate(row)) for row in codes.tolist()]
+        numbers = np.array([self._known.setdefault(key, len(self._known)) for key in keys], dtype=np.int64)
+        return numbers[place.reshape(-1)]
+
+
+class _Kept:
+    """Hashes the columns that are published as they are, or treated: equal values get equal hashes in every format."""
+
+    def __init__(self, policy: Policy) -> None:
+        # Columns with noise are not published as they are, and an audit does not have the keys of pseudonyms.
         noisy = policy.parameter("perturb_sensitive", {})
-        self._names = [name for name in (*policy.sensitive, *policy.publish) if name not in noisy]
+        hidden = {name for name, one in policy.treat.items() if isinstance(one, Pseudonymize)}
+        self._names = [name for name in (*policy.sensitive, *policy.publish) if name not in {*noisy, *hidden}]
 
     def of(self, table: dict[str, pa.Array]) -> Ints:
         """Compute the hash of each row."""

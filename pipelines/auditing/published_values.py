@@ -40,7 +40,8 @@ def box(qi: QuasiIdentifier, value: Any) -> tuple[float, float]:
         TypeError: the type of the quasi-identifier is not a built-in one.
     """
     if value is None:
-        return math.nan, math.nan
+        nothing = math.nan if qi.missing_at is None else qi.missing_at
+        return nothing, nothing
     read = _READERS.get(type(qi))
     if read is None:
         message = f"published values of type {type(qi).__name__} cannot be read back: it is not a built-in type."
@@ -63,7 +64,7 @@ def _ends(value: Any) -> tuple[Any, Any]:
             found = _RANGE.fullmatch(value)
             if found is None:
                 raise NotReadableError
-            return found[1], found[2]
+            return found[1], None if found[2] == "*" else found[2]
         value = json.loads(value)
     if sorted(value) != sorted(_ENDS):
         raise NotReadableError
@@ -77,10 +78,23 @@ def _numeric(qi: Any, value: Any) -> tuple[float, float]:
 
 def _coordinates(qi: Any, begin: float, end: float) -> tuple[float, float]:
     """Turn the ends of a range into coordinates."""
-    if qi.cells is None:
-        return begin, end
-    lo, hi = qi.cells.between(np.array([begin]), np.array([end]))
+    lo, hi = _between(qi, np.array([begin]), np.array([end]))
     return float(lo[0]), float(hi[0])
+
+
+def _between(qi: Any, begin: Floats, end: Floats) -> tuple[Floats, Floats]:
+    """Turn the ends of ranges into coordinates.
+
+    Where missing values are a category, a range without an upper end reaches to them, and no range is one of them.
+    """
+    if qi.missing_at is None:
+        return (begin, end) if qi.cells is None else qi.cells.between(begin, end)
+    if np.any(np.isinf(begin)):
+        raise NotReadableError
+    to_missing, alone = np.isposinf(end), np.isnan(begin)
+    end = np.where(to_missing, qi.values.hi if qi.cells is None else qi.cells.domain[1], end)
+    lo, hi = (begin, end) if qi.cells is None else qi.cells.between(begin, end)
+    return np.where(alone, qi.missing_at, lo), np.where(to_missing | alone, qi.missing_at, hi)
 
 
 def _number(value: Any) -> float:
@@ -106,11 +120,13 @@ def _prefix(qi: Any, value: Any) -> tuple[float, float]:
     text = columns.text_of(value)
     first, last = qi.characters[0], qi.characters[-1]
     lo, hi = qi.coordinate(text.replace("*", first)), qi.coordinate(text.replace("*", last))
-    return _as_published(qi, text, lo, hi)
+    if set(text) == {"*"}:  # missing values, too, if they are a category
+        lo, hi = qi.geometry.widest()
+    return _as_published(qi, text, *qi.geometry.span(lo, hi))
 
 
 def _categorical(qi: Any, value: Any) -> tuple[float, float]:
-    tree, text = qi.hierarchy.tree, columns.text_of(value)
+    tree, text = qi.geometry, columns.text_of(value)
     node = qi.hierarchy.labels.index(text)
     return _as_published(qi, text, float(tree.first[node]), float(tree.last[node]))
 
@@ -161,9 +177,8 @@ class Spans:
             lo, hi = np.where(missing, np.nan, lo), np.where(missing, np.nan, hi)
         if np.any(lo > hi):
             raise NotReadableError
-        cells = qi.cells if isinstance(qi, (Numeric, Datetime)) else None
         try:
-            return (lo, hi) if cells is None else cells.between(lo, hi)
+            return _between(qi, lo, hi)
         except ValueError:
             raise NotReadableError from None
 

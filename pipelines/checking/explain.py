@@ -14,7 +14,7 @@ from crenel.policy import OnSuppress, Policy
 from crenel.policy.durations import format_duration
 from crenel.policy.geometry import Geometry, Interval, Radix, Tree
 from crenel.policy.parameters import Parameter
-from crenel.policy.quasi_identifiers import Categorical, Datetime, QuasiIdentifier, Range
+from crenel.policy.quasi_identifiers import Categorical, Datetime, Missing, QuasiIdentifier, Range, Unknown
 
 __all__ = ["example", "explain"]
 
@@ -42,7 +42,7 @@ def example(qi: QuasiIdentifier) -> str:
 
     The value is made up, or is one of the policy's own labels. Empty if the domain is not known.
     """
-    geometry = qi.geometry
+    geometry = qi.values
     if isinstance(geometry, Interval) and geometry.learned:
         return ""
     shown = [published(qi.publish(lo, hi)) for lo, hi in _climb(qi, geometry)]
@@ -117,15 +117,18 @@ def _ancestors(geometry: Tree, node: int) -> list[int]:
 
 def _published_columns(policy: Policy) -> Iterator[Line]:
     for name, qi in policy.quasi_identifiers.items():
-        yield name, f"quasi-identifier: {_how(qi)}" + _weight(qi)
+        yield name, f"quasi-identifier: {_how(qi)}" + _weight(qi) + _gaps(policy, name)
     for name, column in policy.sensitive.items():
         how = "with noise" if name in policy.parameter("perturb_sensitive", {}) else "as it is"
         size = f", one of {column.size} values" if column.values is not None else ""
         bins = f", counted in {column.size} ranges" if column.domain is not None else ""
         order = ", which are ordered" if column.ordered else ""
         yield name, f"sensitive: {how}{size}{bins}{order}"
-    for name in policy.publish:
-        yield name, "other column: as it is; crenel checks nothing about it"
+    for name, treatment in policy.treat.items():
+        yield name, f"treated column: {treatment.reveals()}"
+    for name in (name for name in policy.publish if name not in policy.treat):
+        apart = "as it is; the rows of a group share it (within)"
+        yield name, f"other column: {apart if name in policy.within else 'as it is; crenel checks nothing about it'}"
 
 
 def _how(qi: QuasiIdentifier) -> str:
@@ -141,17 +144,37 @@ def _how(qi: QuasiIdentifier) -> str:
     return f"generalized, such as {shown}"
 
 
+def _gaps(policy: Policy, name: str) -> str:
+    """Say what becomes of missing and unknown values."""
+    qi, told = policy.quasi_identifiers[name], ""
+    if qi.missing is Missing.CATEGORY:
+        told = "; a missing value is a value of its own, published as null"
+        if isinstance(qi.geometry, Interval):
+            told += ", and a range without an upper end includes missing values"
+        else:
+            told += f", and {published(qi.publish(*qi.geometry.widest()))} includes missing values"
+    elif policy.missing(name) is Missing.REJECT:
+        told = "; a row without it is rejected"
+    if isinstance(qi, Categorical) and qi.unknown is Unknown.ROOT:
+        told += f"; a value that the hierarchy does not have is published as {qi.hierarchy.root_label}"
+    return told
+
+
 def _weight(qi: QuasiIdentifier) -> str:
     return "" if qi.weight == 1 else f" (its precision counts {qi.weight:g} times)"
 
 
 def _hidden_columns(policy: Policy) -> Iterator[Line]:
-    yield policy.person, "the person: used only to count persons"
+    pseudonym = ", and published as a pseudonym, see above" if policy.person in policy.treat else ""
+    yield policy.person, f"the person: used only to count persons{pseudonym}"
     if policy.event_time is not None:
         if policy.event_time in policy.quasi_identifiers:
             yield policy.event_time, "the event time: only its generalization is published, see above"
         else:
             yield policy.event_time, "the event time: used only for the deadline"
+    for name in policy.within:
+        if name not in policy.publish:
+            yield name, "used only to keep rows apart (within)"
     yield "(all others)", "a column that the policy does not name is never published"
 
 
@@ -167,10 +190,15 @@ def _promises(policy: Policy) -> Iterator[str]:
             f"{policy.k} different persons (k)."
         )
         yield f"A crowd at one moment is not promised: {'; '.join(why for why, _ in uncrowded(policy))}."
-    if policy.declaration.takes_holes:
+    if Missing.HOLE in map(policy.missing, policy.quasi_identifiers):
         yield (
             "Rows may lack quasi-identifiers. All rows of a group are published with the same quasi-identifiers, and "
             "without the others."
+        )
+    if policy.within:
+        yield (
+            f"Rows with different values of {listed(policy.within)} are kept apart (within): the persons of a group "
+            "share them, and an attacker who knows them finds no smaller crowd."
         )
     names = listed(policy.sensitive)
     each = names if len(policy.sensitive) == 1 else f"each of {names}"

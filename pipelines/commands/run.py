@@ -32,7 +32,7 @@ from crenel import runners
 from crenel.errors import PolicyError
 from crenel.pipelines import light_start
 from crenel.pipelines.command_errors import CommandError
-from crenel.pipelines.commands._dialect_options import add_dialect, dialect_of
+from crenel.pipelines.commands._input_options import add_dialect, dialect_of
 from crenel.pipelines.commands._policy_argument import add_policy, policy_of
 from crenel.pipelines.console import limits, status_line
 from crenel.pipelines.files import private_folder
@@ -187,10 +187,18 @@ def _told(arguments: argparse.Namespace, policy: Policy, outcome: Outcome) -> in
         sys.stderr.write(run_summary.as_text(policy, outcome))
     if not (arguments.json and free is sys.stderr):  # where JSON is, nothing else may be
         for one in passed:
-            print(f"crenel: {one.text}", file=sys.stderr)
+            print(f"crenel: {one.text}{_advice(policy, outcome, one)}", file=sys.stderr)
     if outcome.rows > 0 and outcome.published == 0:
         return 1
     return limits.TOO_MANY if passed or outcome.misfits or outcome.dead_letters else 0
+
+
+def _advice(policy: Policy, outcome: Outcome, passed: limits.Passed) -> str:
+    """Say what to change so that fewer rows are rejected."""
+    from crenel.pipelines.checking.rejection_advice import rejection_advice
+
+    found = [column for column, _ in outcome.rejected.most_common()]
+    return f" {rejection_advice(policy, found)}" if passed.what == "rejected" else ""
 
 
 def _warn(arguments: argparse.Namespace, policy: Policy) -> None:

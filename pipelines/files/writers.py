@@ -1,8 +1,9 @@
 """Writes Arrow tables as files of rows: one writer for each format.
 
 A range is the text `[lo, hi]` in CSV, and a record of `lo` and `hi` in JSON lines, Parquet and Avro. A range without
-ends, which only a column without a declared domain has, is `*` in CSV and two nulls elsewhere. A value that is not
-published is an empty cell in CSV, and null elsewhere.
+ends, which only a column without a declared domain has, is `*` in CSV and two nulls elsewhere. A range that includes
+missing values is `[lo, *]` in CSV, and has a null as `hi` elsewhere. A value that is not published, or is missing, is
+an empty cell in CSV, and null elsewhere.
 """
 
 from __future__ import annotations
@@ -208,7 +209,7 @@ def _flat(column: pa.Array) -> pa.Array:
     if is_range(column.type):
         lo, hi = (_text(column.field(i)) for i in range(2))
         missing = column.is_null()
-        ends = pc.binary_join_element_wise(pc.fill_null(lo, ""), pc.fill_null(hi, ""), ", ")
+        ends = pc.binary_join_element_wise(pc.fill_null(lo, "*"), pc.fill_null(hi, "*"), ", ")
         text = pc.binary_join_element_wise("[", ends, "]", "")
         text = pc.if_else(pc.and_(pc.is_null(lo), pc.is_null(hi)), "*", text)
         return pc.if_else(missing, None, text)

@@ -22,12 +22,15 @@ from benchmarks import (
     first_use,
     formats,
     held,
+    methods,
     partition_paper,
     scale,
     static,
 )
 from benchmarks.children import copies
 from benchmarks.tables import table
+from crenel.encoding.rows import Rows
+from crenel.policy.methods import names
 
 
 def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
@@ -49,7 +52,7 @@ def test_a_figure_of_generated_data(capsys: pytest.CaptureFixture[str], tmp_path
     assert (tmp_path / "castle-figure-6.png").stat().st_size < 100_000
 
 
-@pytest.mark.parametrize("number", [0, 4, 5, 7, 8])
+@pytest.mark.parametrize("number", [0, 4, 5, 7, 8, 9, 10])
 def test_figures_of_adult(number: int, data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert data_dir
     assert castle_paper.main(["--quick", "--figures", str(number)]) == 0
@@ -80,8 +83,22 @@ def test_the_adaptive_buffer_paper(capsys: pytest.CaptureFixture[str]) -> None:
     assert adaptive_paper.main(["--quick"]) == 0
     figures = last_line(capsys)
     for stream in adaptive_paper.STREAMS:
-        assert set(figures[stream]) == set(adaptive_paper.METHODS)
-    assert len(figures["threshold"]) == 5
+        assert set(figures["expired"][stream]) == set(adaptive_paper.METHODS)
+    assert set(figures["ablation"]) == set(adaptive_paper.ABLATION)
+    assert len(figures["threshold"]) == 14
+    assert len(figures["window"]) == 4
+
+
+def test_samarati_generalizes_whole_columns() -> None:
+    """Three murders of three ages: their ages go by fives, and the arson, alone with its crime, is suppressed."""
+    leaves = [str(leaf) for leaf in adaptive_paper.CRIMES.leaves]
+    crimes = [leaves.index(name) for name in ("Murder", "Murder", "Murder", "Arson")]
+    qi = np.stack([crimes, [20.0, 21.0, 24.0, 20.0]], axis=1)
+    rows = Rows(qi, np.arange(4), np.zeros((4, 0), np.int64), np.zeros(4, np.int64))
+    loss, alone = adaptive_paper.samarati(rows, 3, 1)
+    assert alone == 1
+    assert loss == pytest.approx((1 + 3 * (4 / 65) / 2) / 4)
+    assert adaptive_paper.samarati(rows, 3, 0)[1] == 0
 
 
 def test_reports_have_gaps_of_their_phases() -> None:
@@ -168,7 +185,7 @@ def test_an_unknown_part_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         engine.main(["--only", "everything"])
     with pytest.raises(SystemExit):
-        castle_paper.main(["--figures", "9"])
+        castle_paper.main(["--figures", "11"])
     with pytest.raises(SystemExit):
         scale.main(["--only", "everything"])
     with pytest.raises(SystemExit):
@@ -207,6 +224,23 @@ def test_attacks(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert all(told["highest chance"] <= 0.1 and told["posterior above 1/k"] == 0 for told in taxi.values())
     assert attacks.main(["--quick", "--reuse"]) == 0
     assert last_line(capsys)["k"] == 10
+
+
+def test_all_methods_and_what_attackers_get(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert data_dir
+    chosen = ["castle", "bastion", "fads, reuse: off", "faanst-passive"]
+    assert methods.main(["--quick", "--only", "field", "--methods", *chosen]) == 0
+    for found in last_line(capsys)["field"].values():
+        assert list(found) == chosen
+        assert found["bastion"]["loss"] < found["castle"]["loss"]
+        # The two that promise a crowd keep it against the attacker who knows everything.
+        assert found["bastion"]["posterior"] == found["fads, reuse: off"]["posterior"] == 0
+        assert found["castle"]["posterior"] > 0
+        assert found["faanst-passive"]["posterior"] > found["castle"]["posterior"]
+
+
+def test_every_method_is_in_the_table() -> None:
+    assert {said["method"] for said in methods.METHODS.values()} == set(names())
 
 
 def test_the_audit(capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,7 +48,7 @@ def test_rejected_by_reason(given: list[dict[str, Any]]) -> None:
     out = run(given, anonymize())
     assert out.counter("rejected") == 4
     assert out.counter("rejected: outside the domain") == 2
-    assert out.counter("rejected: missing (method partition takes rows with holes)") == 1
+    assert out.counter("rejected: missing (missing: category takes it)") == 1
     assert out.counter("rejected: wrong length") == 1
 
 
@@ -139,7 +139,7 @@ def test_there_are_no_other_metrics(given: list[dict[str, Any]]) -> None:
         "suppressed",
         "alone",
         "rejected",
-        "rejected: missing (method partition takes rows with holes)",
+        "rejected: missing (missing: category takes it)",
         "rejected: outside the domain",
         "rejected: wrong length",
         "releases",

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from crenel import avro, engine
 from crenel.engine import Kind, Releases
+from crenel.engine.unknown_roots import as_roots
 from crenel.policy import OnSuppress, Policy
 from crenel.policy.secret import Secret
 from crenel.transforms._hold.ahead import AheadRows, Refusal
@@ -17,6 +18,7 @@ from crenel.transforms._pack import payloads
 from crenel.transforms._pack.fingerprints import check_space, policy_text
 from crenel.transforms._pack.payloads import Form, Payload
 from crenel.transforms._pack.row_pack import RowPack
+from crenel.transforms._pack.sharding import check_apart
 
 _SCHEMAS = avro.Schemas("crenel.transforms._hold", ("held.1.avsc",))
 
@@ -138,6 +140,7 @@ class ShardHolder:
     def push(self, pack: RowPack) -> list[Departure | Refusal]:
         """Push rows in order of arrival; return what became due, and what was refused."""
         check_space(pack.space, self._policy)
+        check_apart(self._policy, pack.payload, *(part.payload for part in self._parts[:1]))
         left = self._compare(pack.persons)
         taken, refused = self._ahead.push(pack)
         return left + self._take(taken) + refused
@@ -176,6 +179,7 @@ class ShardHolder:
 
     def _depart(self, releases: Releases) -> list[Departure | Refusal]:
         departures: list[Departure | Refusal] = []
+        releases = as_roots(self._policy, releases)
         if len(releases):
             forms = {part.form for part in self._parts}
             alone = self._alone(releases)
@@ -295,6 +299,7 @@ class ShardHolder:
         self._ahead.restore(record["ahead"])
         dimensions = len(self._policy.quasi_identifiers)
         self._parts = [_restored(part, dimensions) for part in record["parts"]]
+        check_apart(self._policy, *(part.payload for part in self._parts))
 
 
 _COLUMNS = ("offsets", "kind", "lo", "hi", "loss", "persons", "moment", "arrivals", "group")

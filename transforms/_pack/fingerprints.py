@@ -95,6 +95,8 @@ def _space(key: _ById) -> bytes:
     named = [list(said["quasi_identifiers"].items()), said.get("sensitive")]
     if noise:
         named.append(noise)
+    if key.policy.within:
+        named.append(list(key.policy.within))
     return _digest(json.dumps(named, default=str).encode())
 
 

@@ -151,7 +151,8 @@ class PackRows(beam.DoFn):
         self._rejections = Rejections(self._record)
         self._rows = Metrics.counter(NAMESPACE, "rows")
         self._fullness = Fullness() if isinstance(self._policy.shard_by, TREES) else None
-        self._enough = min(_ROWS_OF_SHARD * self._policy.most_shards, _MOST_ROWS)
+        shards = self._policy.most_shards
+        self._enough = _MOST_ROWS if self._policy.within else min(_ROWS_OF_SHARD * shards, _MOST_ROWS)
 
     def start_bundle(self) -> None:
         """Begin without rows: a bundle that failed leaves none."""
@@ -257,7 +258,8 @@ class PackRows(beam.DoFn):
         buffer.encoded, buffer.since = [], _NEVER
         for pack in deal(encoded):
             if self._fullness is not None:
-                self._fullness.count(pack.shard, len(pack.rows) * len(buffer.windows))
+                leaf = pack.shard % self._policy.most_shards  # of one tree, whatever keeps rows apart
+                self._fullness.count(leaf, len(pack.rows) * len(buffer.windows))
             key = ONE_KEY if self._one_key else pack.shard
             # Each window has its own, sealed for it.
             for window in buffer.windows:

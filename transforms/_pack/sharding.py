@@ -12,11 +12,17 @@ from numpy.typing import NDArray
 
 from crenel.encoding.keyed_hash import siphash
 from crenel.encoding.rows import Rows
-from crenel.policy import Policy, ShardBy, ShardTree
+from crenel.errors import SnapshotError
+from crenel.policy import Policy, ShardBy, ShardTree, columns
 from crenel.policy.sensitive import Sensitive
 from crenel.policy.sharding.tree_schedule import TreeSchedule
+from crenel.transforms._pack.payloads import Payload
 
 _UNDECLARED = Sensitive()
+_OTHER_WITHIN = (
+    "Rows of one shard differ in the columns of policy.within. Either they were held or packed under another policy: "
+    "drain the pipeline before you change within. Or two values share a number under this secret: name another secret."
+)
 
 
 def shard_name(shard: int, window: Any) -> bytes:
@@ -24,6 +30,32 @@ def shard_name(shard: int, window: Any) -> bytes:
     if isinstance(window, GlobalWindow):
         return f"{shard}".encode()
     return f"{shard} {window.start.micros} {window.end.micros}".encode()
+
+
+def kept_apart(policy: Policy, payload: Payload) -> set[tuple[str, ...]]:
+    """Return the values by which rows are kept apart (`within`), as they are written; those of one shard must be one.
+
+    Raises:
+        SnapshotError: the rows came under a policy that did not keep them apart by these columns.
+    """
+    if not policy.within or not len(payload):
+        return set()
+    try:
+        found = [columns.factorize(payload.column(name)) for name in policy.within]
+    except (KeyError, ValueError):
+        raise SnapshotError(_OTHER_WITHIN) from None
+    codes = np.unique(np.stack([code for code, _ in found], axis=1), axis=0)
+    return {tuple(columns.text_of(found[d][1][at]) for d, at in enumerate(row)) for row in codes.tolist()}
+
+
+def check_apart(policy: Policy, *payloads: Payload) -> None:
+    """Refuse rows in one shard that must be kept apart.
+
+    Raises:
+        SnapshotError: two values have one number, or the rows came under another policy.
+    """
+    if len(set().union(*(kept_apart(policy, payload) for payload in payloads))) > 1:
+        raise SnapshotError(_OTHER_WITHIN)
 
 
 class ShardRouter:
@@ -41,9 +73,22 @@ class ShardRouter:
         self._by = policy.shard_by
         #: The columns that decide, if the rule is by columns.
         self._fields = policy.shard_by if isinstance(policy.shard_by, tuple) else ()
+        self._within = policy.within
 
-    def shards(self, rows: Rows, columns: Mapping[str, Any], kept: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Find the shard of each row; `columns` are those of the input, of which the places `kept` became rows."""
+    def shards(self, rows: Rows, given: Mapping[str, Any], kept: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Find the shard of each row; `given` are the columns of the input, of which the places `kept` became rows.
+
+        Rows that must be kept apart (`within`) are in shards of their own, whose numbers have 62 bits. HOLD compares
+        the values themselves (`kept_apart`), since two of them may have one number.
+        """
+        shard = self._shard(rows, given, kept)
+        if not self._within:
+            return shard
+        several = np.uint64(self._shards)
+        mixed = self._mixed(self._within, len(rows), given, kept).view(np.uint64) >> np.uint64(2)
+        return (mixed - mixed % several).astype(np.int64) + shard
+
+    def _shard(self, rows: Rows, given: Mapping[str, Any], kept: NDArray[np.int64]) -> NDArray[np.int64]:
         # The tree of LOCALITY is learned from these rows, and DEAL assigns them.
         if self._shards == 1 or self._by is ShardBy.LOCALITY:
             return np.zeros(len(rows), dtype=np.int64)
@@ -53,11 +98,17 @@ class ShardRouter:
             return self._by.find(rows.qi)
         if isinstance(self._by, TreeSchedule):
             return self._by.find(rows.qi, rows.time)
-        mixed = np.zeros(len(rows), dtype=np.int64)
-        for name in self._fields:
-            if name in columns:
-                mixed = siphash(mixed ^ _UNDECLARED.codes(columns[name])[0][kept], self._key)
-        return self._spread(mixed)
+        return self._spread(self._mixed(self._fields, len(rows), given, kept))
+
+    def _mixed(
+        self, names: tuple[str, ...], count: int, given: Mapping[str, Any], kept: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Hash the values of columns."""
+        mixed = np.zeros(count, dtype=np.int64)
+        for name in names:
+            if name in given:
+                mixed = siphash(mixed ^ _UNDECLARED.codes(given[name])[0][kept], self._key)
+        return mixed
 
     def _spread(self, hashes: NDArray[np.int64]) -> NDArray[np.int64]:
         # The high bits of a product are mixed best.

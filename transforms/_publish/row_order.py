@@ -35,8 +35,10 @@ class RowOrder:
 
     def hashes(self, shard: int, number: NDArray[np.int64], window: Any) -> NDArray[np.uint64]:
         """Hash rows of a shard and window by their arrivals there; no two rows of a shard share an arrival."""
-        words = np.asarray(number, dtype=np.int64) | np.int64(shard << _NUMBER_BITS)
-        return siphash(words, self._key(_name(window))).view(np.uint64)
+        words = np.asarray(number, dtype=np.int64)
+        if shard >> (63 - _NUMBER_BITS):  # too large to share a word with the number: it gets a key of its own
+            return siphash(words, self._key(_name(window) + b"#%d" % shard)).view(np.uint64)
+        return siphash(words | np.int64(shard << _NUMBER_BITS), self._key(_name(window))).view(np.uint64)
 
     def _drawn_key(self, name: bytes) -> NDArray[np.uint64]:
         digest = blake2b(self._secret + name, digest_size=16, person=b"crenel.order").digest()

@@ -74,7 +74,7 @@ def test_rows_that_do_not_fit_are_rejected_by_their_first_column():
         Rejection(1, "age", "outside the domain"),
         Rejection(2, "id", "missing"),
         Rejection(3, "at", "not a date"),
-        Rejection(4, "age", "missing (method partition takes rows with holes)"),
+        Rejection(4, "age", "missing (missing: category takes it)"),
         Rejection(5, "id", "missing"),
         Rejection(6, "at", "missing"),
     )
@@ -111,7 +111,7 @@ def test_a_missing_quasi_identifier(name, nothing):
     expected = Encoder(POLICY).encode(GOOD).rows.qi
     expected[1, place] = np.nan
     np.testing.assert_array_equal(encoded.rows.qi, expected)
-    rejection = Rejection(1, name, "missing (method partition takes rows with holes)")
+    rejection = Rejection(1, name, "missing (missing: category takes it)")
     assert Encoder(POLICY).encode(batch).rejected == (rejection,)
 
 

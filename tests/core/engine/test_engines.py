@@ -30,6 +30,7 @@ from tests.core.engine.cases import (
     castleguard_cases,
     continuous,
     faanst_parameters,
+    fads_parameters,
     mondrian_parameters,
     partition_parameters,
     sdgs_cases,
@@ -74,6 +75,7 @@ BUFFERED = [
         cases(diverse=True, method="faanst-passive", parameters=faanst_parameters(), counted=True),
     ),
     Tried("faanst-proactive", cases(method="faanst-proactive", parameters=faanst_parameters(), counted=True)),
+    Tried("fads", cases(method="fads", parameters=fads_parameters())),
     Tried("min-delay with l", continuous("min-delay", diverse=True)),
     Tried("rtree", continuous("rtree")),
     Tried("rtree-density", continuous("rtree-density")),
@@ -96,6 +98,7 @@ def test_promises(method: Tried, data: st.DataObject):
     tried(method, data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", BUFFERED, ids=lambda method: method.name)
 @settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())

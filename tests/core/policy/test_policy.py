@@ -459,7 +459,10 @@ def test_sensitive_codes():
     assert Sensitive(domain=(0, 1)).bins == 10
 
 
-@pytest.mark.parametrize("extra", [{}, {"parameters": {"eta": 2.0}}, {"method": "castle", "parameters": {"beta": 7}}])
+@pytest.mark.parametrize(
+    "extra",
+    [{}, {"parameters": {"eta": 2.0}}, {"method": "castle", "parameters": {"beta": 7}}, {"method": "min-delay"}],
+)
 def test_a_policy_is_written_as_yaml_and_read_back(extra, tmp_path):
     policy = Policy.from_dict(changed(seed=None, **extra))
     (tmp_path / "policy.yaml").write_text(policy.to_yaml(), encoding="utf-8")

@@ -20,7 +20,7 @@ from crenel.pipelines.checking.sample import Sample
 from crenel.pipelines.cli import main
 from crenel.pipelines.console.sections import count, listed, percent, spoken
 from crenel.pipelines.drafting import sample_measures
-from crenel.pipelines.files.whole_file import read_for
+from crenel.pipelines.files.file_rows import read_for
 from crenel.policy import methods
 from crenel.policy.geometry import Radix
 from crenel.policy.hierarchy import Hierarchy
@@ -125,8 +125,9 @@ def test_the_policy_is_explained(check: Check) -> None:
 @pytest.mark.parametrize("method", methods.names())
 def test_every_parameter_is_explained_by_its_own_method(check: Check, method: str) -> None:
     """Two methods have a parameter mu, with a different meaning in each."""
-    _, said = check(method=method, parameters={"cover": "quasi_identifiers"} if method == "sdgs" else {})
     declared = methods.find(method)
+    parameters = {"cover": "quasi_identifiers"} if method == "sdgs" else {}
+    _, said = check(method=method, parameters=parameters, l=GOOD["l"] if declared.keeps_l else None)
     assert f"method {method}: {declared.summary}" in said
     for name, about in declared.fields.items():
         if about.default != {} and not about.used_with:
@@ -332,7 +333,9 @@ def test_rejected_rows_are_counted_by_field_and_reason(check: Check) -> None:
     assert code == 0
     assert "7 of 200 rows (4%)" in said
     assert "age not a number: 4 rows job unknown value: 2 rows who missing: 1 row" in said
-    assert "7 rows (4%) would be rejected. Widen domains and hierarchies, or leave columns out." in said
+    assert "7 rows (4%) would be rejected. Add the values that occur to job, or set unknown: root" in said
+    assert "Look at how age is written, or say it, as in --decimal ','" in said
+    assert "Correct who in the data" in said
     assert "SECRET" not in said
     for row in data[6:40]:
         row["zip"] = "1"
@@ -497,8 +500,9 @@ def test_real_data(data_dir: Path) -> None:
         {**GOOD, "person": "user_id", "event_time": "created", "quasi_identifiers": quasi}
         | {"sensitive": ["platform"], "publish": ["distance"]}
     )
-    sample = Sample(policy, read_for(policy, data_dir / "ev_charging.parquet"))
-    assert [section.title for section in sample.look()][-3:] == ["Event times", "Waiting for k persons", "Deadlines"]
+    sample = Sample(policy, read_for(policy, data_dir / "ev_charging.parquet").table)
+    titles = [section.title for section in sample.look()]
+    assert titles[-4:] == ["Event times", "Waiting for k persons", "Deadlines", "What each column loses"]
     assert any("further out of order" in finding.text for finding in sample.findings)
 
 
@@ -609,8 +613,37 @@ def test_a_column_that_is_always_missing(check: Check) -> None:
 def test_other_methods_name_the_one_that_takes_missing_values(check: Check) -> None:
     code, said = check(holed(200, 2))
     assert code == 1
-    assert "age missing (method partition takes rows with holes): 100 rows" in said
+    assert "age missing (missing: category takes it): 100 rows" in said
+    assert "Set missing: category for age: a missing value is then published as a value of its own" in said
+    assert "Widen" not in said
     assert "Missing values" not in said
+
+
+def test_missing_values_as_a_category_are_explained_and_not_rejected(check: Check) -> None:
+    columns = {"age": {"type": "numeric", "domain": [0, 100], "missing": "category"}}
+    code, said = check(holed(200, 2), quasi_identifiers=columns)
+    assert code == 0
+    assert "a missing value is a value of its own, published as null" in said
+    assert "missing in 50% of the rows" in said
+    assert "Rows that would be rejected None." in said
+
+
+def test_rows_that_are_kept_apart_are_explained_and_counted(check: Check) -> None:
+    data = [{**row, "site": "small" if place < 2 else "large"} for place, row in enumerate(rows(200))]
+    code, said = check(data, within=["site"])
+    assert code == 0
+    assert "Rows with different values of site are kept apart (within)" in said
+    assert "site used only to keep rows apart (within)" in said
+    assert "2 different values of site, with 2 to" in said
+    assert "1 of 2 values of site have fewer than k (5) persons: their 2 rows would be suppressed." in said
+
+
+def test_unknown_categories_are_explained_and_counted(check: Check) -> None:
+    columns = {"job": {"type": "categorical", "hierarchy": {"Any": {"A": ["x"], "B": ["z"]}}, "unknown": "root"}}
+    code, said = check([{**row, "job": "y"} for row in rows(200)], quasi_identifiers=columns)
+    assert code == 0
+    assert "a value that the hierarchy does not have is published as Any" in said
+    assert "0 of the 2 values of the hierarchy occur; 100% of the rows have others, published as the root" in said
 
 
 def test_settings_that_weaken_partition_are_warned_about(check: Check) -> None:

@@ -357,7 +357,7 @@ def test_every_row_is_accounted_for(here: Path, suffix: str, capsys: pytest.Capt
         ("age", "outside the domain"),
         ("job", "unknown value"),
         ("who", "missing"),
-        ("age", "missing (method partition takes rows with holes)"),
+        ("age", "missing (missing: category takes it)"),
         ("zip", "wrong length"),
     ]
     assert json.loads(rejected[1]["row"])["job"] == "astronaut"

@@ -13,7 +13,7 @@ from crenel.transforms import Anonymize, AnonymizeBounded, Counts
 from tests.transforms.streams import Outcome, Stamped, policy, rows, run
 
 GIVEN = rows(300)
-HOLE = "missing (method partition takes rows with holes)"
+HOLE = "missing (missing: category takes it)"
 
 
 def total(out: Outcome) -> Counts:

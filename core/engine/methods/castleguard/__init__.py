@@ -13,6 +13,7 @@ from typing import Any
 from crenel.engine.methods.castle import CastleParameters
 from crenel.policy.checks import Problems, short, suggestion
 from crenel.policy.frozen import FrozenDict
+from crenel.policy.kinds.gap_rules import Missing
 from crenel.policy.methods import Method
 from crenel.policy.parameters import mapping, number, parameter
 
@@ -44,6 +45,8 @@ class CastleGuardParameters(CastleParameters):
 
 def _check(policy: Mapping[str, Any], problems: Problems) -> None:
     sensitive = policy["sensitive"]
+    if policy["t"] is not None and policy["parameters"].perturb_sensitive:
+        problems.add("parameters.perturb_sensitive", "must be empty with t: groups would be close to the noise.")
     for name in policy["parameters"].perturb_sensitive:
         path = f"parameters.perturb_sensitive.{name}"
         column = sensitive.get(name)
@@ -52,6 +55,10 @@ def _check(policy: Mapping[str, Any], problems: Problems) -> None:
             problems.add(path, f"must name a sensitive column; {suggestion(name, sensitive)}they are: {known}.")
         elif column.size is None:
             problems.add(path, f"needs the values or the domain of sensitive.{name}: noise is drawn from these.")
+        elif column.missing is Missing.CATEGORY:
+            problems.add(
+                f"sensitive.{name}.missing", "must be 'reject' if the column is perturbed: noise needs a value."
+            )
         if isinstance(policy["shard_by"], tuple) and name in policy["shard_by"]:
             problems.add("shard_by", f"must not name {name!r}, which is perturbed: its shard would show it.")
 
@@ -62,6 +69,7 @@ METHOD = Method(
     parameters=CastleGuardParameters,
     engine="crenel.engine.methods.castleguard.castleguard_engine:CastleGuard",
     snapshot="crenel.engine.methods.castleguard:castleguard.1.avsc",
+    keeps_t=True,
     samples=True,
     ends_at_values=False,
     caution="castleguard is not differentially private: its paper's claim is refuted, since its groups depend on the "

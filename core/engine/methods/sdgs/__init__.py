@@ -93,6 +93,8 @@ def _check(policy: Mapping[str, Any], problems: Problems) -> None:
         problems.add(
             "shard_by", "must be 'person' with the method sdgs: a person would count once in each of several shards."
         )
+    if policy["within"]:
+        problems.add("within", "must be empty with the method sdgs: a person would count once under each value.")
     _check_grid(parameters, policy["quasi_identifiers"], problems)
     if parameters.cover is Cover.ALL:
         _check_cover(policy, problems)
@@ -116,7 +118,7 @@ def _check_grid(parameters: SdgsParameters, columns: Mapping[str, Any], problems
             rule = f"must name a quasi-identifier; {suggestion(name, columns)}they are: {known}."
             problems.add(f"parameters.grid.{name}", rule)
     for name, column in columns.items():
-        geometry = column.geometry
+        geometry = column.values
         if isinstance(geometry, Interval):
             if geometry.learned:
                 rule = "must be declared with the method sdgs: its grid must not depend on the data."

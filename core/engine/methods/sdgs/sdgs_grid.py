@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from crenel.engine.methods.sdgs import SdgsParameters
 from crenel.policy import Policy
 from crenel.policy.geometry import Geometry, Interval, Radix, Tree
+from crenel.policy.quasi_identifiers import QuasiIdentifier
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -26,7 +27,8 @@ class Grid:
 
     def __init__(self, policy: Policy, parameters: SdgsParameters, scale: Floats) -> None:
         geometries = {name: qi.geometry for name, qi in policy.quasi_identifiers.items()}
-        self._axes = [_axis(g, parameters.fineness(name, g)) for name, g in geometries.items()]
+        qis = policy.quasi_identifiers
+        self._axes = [_axis_of(qi, parameters.fineness(name, qi.values)) for name, qi in qis.items()]
         self._scale = scale.copy()
         self._cell = np.array([getattr(geometry, "cell", 0.0) for geometry in geometries.values()])
         widest = np.array([geometry.widest() for geometry in geometries.values()])
@@ -53,7 +55,7 @@ class Grid:
 
 
 #: A function from coordinates to places on the axis, and the first and last coordinate of each place.
-_Axis = tuple[Callable[[Floats], Ints], "Floats | _Blocks", "Floats | _Blocks"]
+_Axis = tuple[Callable[[Floats], Ints], "Floats | _Blocks | _AndMissing", "Floats | _Blocks | _AndMissing"]
 
 
 class _Blocks:
@@ -64,6 +66,30 @@ class _Blocks:
 
     def __getitem__(self, at: int) -> float:
         return float(at * self._size + self._offset)
+
+
+class _AndMissing:
+    """The ends of places, and of one more (-1) for missing values."""
+
+    def __init__(self, ends: Floats | _Blocks, missing_at: float) -> None:
+        self._ends, self._missing_at = ends, missing_at
+
+    def __getitem__(self, at: int) -> float:
+        return self._missing_at if at < 0 else float(self._ends[at])
+
+
+def _axis_of(qi: QuasiIdentifier, fineness: int) -> _Axis:
+    """Return the axis of a quasi-identifier. Missing values, as a category, are a place of their own."""
+    missing_at = qi.missing_at
+    if missing_at is None:
+        return _axis(qi.geometry, fineness)
+    place, lows, highs = _axis(qi.values, fineness)
+
+    def place_or_missing(x: Floats) -> Ints:
+        missing = x == missing_at
+        return np.where(missing, -1, place(x))
+
+    return place_or_missing, _AndMissing(lows, missing_at), _AndMissing(highs, missing_at)
 
 
 def _axis(geometry: Geometry, fineness: int) -> _Axis:
