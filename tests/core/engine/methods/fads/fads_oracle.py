@@ -45,15 +45,17 @@ class FadsOracle(BufferOracle):
 
     def neighbours(self, row: int) -> list[int]:
         """Return the row and the nearest rows of k - 1 other persons, or none."""
-        group, persons = [row], self.persons([row])
-        for other in sorted(self.held, key=lambda one: (self.distance(row, one), one)):
+        group, persons, scales = [row], self.persons([row]), self.scales()
+        for other in sorted(self.held, key=lambda one: (self.distance(row, one, scales), one)):
             if len(group) < self.policy.k and not persons & self.persons([other]):
                 group.append(other)
                 persons |= self.persons([other])
         return group if len(group) == self.policy.k else []
 
-    def distance(self, row: int, other: int) -> float:
+    def distance(self, row: int, other: int, scales: list[float]) -> float:
         total = 0.0
-        for scale, (lo, hi) in zip(self.scales(), self.box([row, other]), strict=True):
+        for d, (geometry, scale) in enumerate(zip(self.geometries, scales, strict=True)):
+            x, y = float(self.rows.qi[row, d]), float(self.rows.qi[other, d])
+            lo, hi = geometry.span(min(x, y), max(x, y))
             total += scale * (hi - lo)
         return total

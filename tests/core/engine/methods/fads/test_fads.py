@@ -133,7 +133,7 @@ def test_without_reuse_every_release_is_a_crowd():
             assert told.highest == 1.0
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(case=cases(method="fads", parameters=fads_parameters()), buffer=st.none() | st.integers(0, 9))
 def test_releases_are_those_of_the_oracle(case: Case, buffer: int | None):
     if buffer is not None:
