@@ -26,7 +26,7 @@ from crenel.transforms._hold.hold_step import HoldRows
 from crenel.transforms._hold.local_runners import held_apart, is_run_here, keep_keys_whole, warn_of_stale_state
 from crenel.transforms._pack.element_coders import RECORD
 from crenel.transforms._pack.pack_step import OVERLAPPING, REJECTED_FIELDS, PackBoundedRows, PackRows
-from crenel.transforms._pack.perturb import published_as_floats
+from crenel.transforms._pack.perturb import published_as_floats, published_as_text
 from crenel.transforms._pack.row_batch import RowBatch
 from crenel.transforms._pack.row_options import RowOptions
 from crenel.transforms._publish.emitter import COUNTS, PUBLISHED, REJECTED, RELEASES, SUPPRESSED, TRACE
@@ -314,9 +314,10 @@ def _published_type(
     columns = [(n, kind if policy.missing(n) is Missing.REJECT else _or_none(kind)) for n, kind in columns]
     if form is not None and form.form is not Ranges.STRUCT:
         turned = [(name, kind, form.types(name, kind)) for name, kind in columns]
-        columns = [(n, k if k is kind else _or_none(k)) for _, kind, made in turned for n, k in made]
-    floats = dict.fromkeys(published_as_floats(policy), float)
-    columns += [(name, floats.get(name, fields[name])) for name in (*policy.sensitive, *policy.publish)]
+        columns = [(n, k if k is kind else _or_none(k)) for _, kind, ends in turned for n, k in ends]
+    made = dict.fromkeys(published_as_floats(policy), float) | dict.fromkeys(published_as_text(policy), str)
+    made = {name: _or_none(kind) if name in policy.treat else kind for name, kind in made.items()}
+    columns += [(name, made.get(name, fields[name])) for name in (*policy.sensitive, *policy.publish)]
     return RowTypeConstraint.from_fields([*columns, *placed])
 
 

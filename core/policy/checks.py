@@ -5,14 +5,21 @@ from __future__ import annotations
 import difflib
 import math
 import operator
+import re
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from crenel.errors import PolicyError, Problem
 
-__all__ = ["Problems", "a_boolean", "a_number", "an_integer", "one_of", "short", "suggestion"]
+__all__ = ["REFERENCE", "Problems", "a_boolean", "a_number", "an_integer", "one_of", "short", "suggestion"]
 
 _Choice = TypeVar("_Choice")
+
+#: Where a secret may be: an environment variable, a file by its absolute path, or a version of a secret in Google's
+#: Secret Manager. The version has a number: `latest` would change under a running pipeline.
+REFERENCE = re.compile(
+    r"env:[A-Za-z_][A-Za-z0-9_]*|file:/.+|gcp:projects/[^/]+/secrets/[^/]+/versions/[1-9][0-9]*", re.ASCII
+)
 
 
 class Problems:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import math
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -21,12 +20,13 @@ from typing import Any, Literal
 from crenel.errors import PolicyError
 from crenel.policy import methods
 from crenel.policy import quasi_identifiers as qi_types
-from crenel.policy.checks import Problems, a_number, an_integer, one_of, suggestion
+from crenel.policy.checks import REFERENCE, Problems, a_number, an_integer, one_of, suggestion
 from crenel.policy.durations import A_DURATION, a_duration, format_duration, tick_of
 from crenel.policy.frozen import FrozenDict
 from crenel.policy.methods import Method
 from crenel.policy.parameters import Reuse
 from crenel.policy.quasi_identifiers import Missing, QuasiIdentifier
+from crenel.policy.reading.fields_together import check_together
 from crenel.policy.reading.named_files import PolicyFiles
 from crenel.policy.reading.policy_file import as_yaml, read_yaml
 from crenel.policy.sensitive import Sensitive
@@ -40,14 +40,9 @@ from crenel.policy.sharding.shard_rule import (
     read_shards,
     written_rule,
 )
+from crenel.policy.treatments.treatment import Treatment, read_treatment
 
 __all__ = ["FrozenDict", "OnSuppress", "Policy", "PolicyError", "Sensitive", "ShardBy"]
-
-#: Where a secret may be: an environment variable, a file by its absolute path, or a version of a secret in Google's
-#: Secret Manager. The version has a number: `latest` would change under a running pipeline.
-_SECRET = re.compile(
-    r"env:[A-Za-z_][A-Za-z0-9_]*|file:/.+|gcp:projects/[^/]+/secrets/[^/]+/versions/[1-9][0-9]*", re.ASCII
-)
 
 
 class OnSuppress(Enum):
@@ -91,8 +86,11 @@ class Policy:
     #: The columns that an attacker must not learn about a person; they are published as they are.
     sensitive: FrozenDict[Sensitive]
 
-    #: Other columns that are published as they are.
+    #: Other columns that are published: as they are, or treated.
     publish: tuple[str, ...]
+
+    #: What is done to the columns that are not published as they are.
+    treat: FrozenDict[Treatment]
 
     #: The fewest distinct persons under a published generalization.
     k: int
@@ -150,6 +148,7 @@ class Policy:
         quasi_identifiers: Mapping[str, QuasiIdentifier | Mapping[str, Any]],
         sensitive: Mapping[str, Sensitive | Mapping[str, Any] | None] | Iterable[str] = (),
         publish: Iterable[str] = (),
+        treat: Mapping[str, Treatment | Mapping[str, Any]] = FrozenDict(),
         k: int,
         l: int | None = None,
         t: float | None = None,
@@ -299,7 +298,8 @@ class Policy:
                 for name, qi in self.quasi_identifiers.items()
             },
             "sensitive": _sensitive_spec(self.sensitive),
-            "publish": list(self.publish),
+            "publish": [name for name in self.publish if name not in self.treat],
+            "treat": {name: treatment.to_spec() for name, treatment in self.treat.items()},
             "k": self.k,
             "l": self.l,
             "t": self.t,
@@ -340,6 +340,7 @@ _DEFAULTS: dict[str, Any] = {
     "event_time": None,
     "sensitive": (),
     "publish": (),
+    "treat": FrozenDict(),
     "l": None,
     "t": None,
     "delay": None,
@@ -373,13 +374,7 @@ class _Check:
         self._roles()
         # Fields are compared with each other only if each is valid by itself.
         wrong = {path.split(".")[0] for path, _ in self._details(before)}
-        self._guarantees(clean, wrong)
-        if self.declaration is not None:
-            self._missing(clean["quasi_identifiers"], self.declaration)
-        self._deadlines(clean, wrong)
-        if clean["within"] and clean["shard_by"] is ShardBy.LOCALITY:
-            rule = "must not be 'locality' with within: a tree is learned from all rows together."
-            self.problems.add("shard_by", rule)
+        check_together(clean, wrong, self.declaration, self.problems)
         if not wrong & {"shards", "shard_by", "quasi_identifiers"}:
             check_shards(self.problems, clean["shards"], clean["shard_by"], clean["quasi_identifiers"])
         if clean["seed"] is not None and clean["secret"] is not None:
@@ -464,7 +459,21 @@ class _Check:
         return FrozenDict(made)
 
     def publish(self, value: Any) -> tuple[str, ...]:
-        return self._columns("publish", value)
+        treated = self.given["treat"] if isinstance(self.given["treat"], Mapping) else ()
+        return tuple(dict.fromkeys([*self._columns("publish", value), *treated]))
+
+    def treat(self, value: Any) -> FrozenDict[Treatment]:
+        if not isinstance(value, Mapping):
+            if value is not None:
+                self.problems.must("treat", "a mapping of columns to treatments, such as price: {round: 10}", value)
+            return FrozenDict()
+        made: dict[str, Treatment] = {}
+        for name, given in value.items():
+            self._column(f"treat.{name}", name)
+            treatment = read_treatment(self.problems, f"treat.{name}", given)
+            if treatment is not None:
+                made[name] = treatment
+        return FrozenDict(made)
 
     def within(self, value: Any) -> tuple[str, ...]:
         return self._columns("within", value)
@@ -539,7 +548,7 @@ class _Check:
     def secret(self, value: Any) -> str | None:
         if value is None:
             return None
-        if not isinstance(value, str) or not _SECRET.fullmatch(value):
+        if not isinstance(value, str) or not REFERENCE.fullmatch(value):
             # The value may be the secret itself, so it is not repeated.
             self.problems.add(
                 "secret",
@@ -602,74 +611,31 @@ class _Check:
             name = self.given[role]
             if isinstance(name, str):
                 roles.setdefault(name, []).append(role)
-        for role in ("quasi_identifiers", "sensitive", "publish"):
+        treated = self.given["treat"] if isinstance(self.given["treat"], Mapping) else {}
+        for role in ("quasi_identifiers", "sensitive", "publish", "treat"):
             names = self.given[role]
             if isinstance(names, Iterable) and not isinstance(names, str):
                 for name in dict.fromkeys(n for n in names if isinstance(n, str)):
-                    roles.setdefault(name, []).append(role)
+                    if role != "publish" or name not in treated:
+                        roles.setdefault(name, []).append(role)
         for name in self.given["within"] if isinstance(self.given["within"], (list, tuple)) else ():
             held = [role for role in roles.get(name, []) if role != "publish"] if isinstance(name, str) else []
             if held:
                 rule = f"must name columns that are published as they are, or not at all; {name!r} is under {held[0]}."
                 self.problems.add("within", rule)
         for name, held in roles.items():
+            if held == ["person", "treat"] and "pseudonymize" in _said(treated[name]):
+                continue
             if len(held) > 1 and held != ["event_time", "quasi_identifiers"]:
                 listed = " and ".join(held)
                 self.problems.add("", f": the column {name!r} must have one role, not {listed}.")
 
-    def _guarantees(self, clean: dict[str, Any], wrong: set[str]) -> None:
-        for name in ("l", "t"):
-            if clean[name] is not None and not clean["sensitive"] and "sensitive" not in wrong:
-                self.problems.add(name, "needs a sensitive column; name one under sensitive.")
-            if clean[name] is not None and self.declaration is not None:
-                self._kept(name, self.declaration)
-        if clean["l"] is None or "l" in wrong:
-            return
-        if clean["l"] > clean["k"] and "k" not in wrong:
-            rule = f"at most k ({clean['k']}): a group of k persons has no more values for certain"
-            self.problems.must("l", rule, clean["l"])
-        for name, column in clean["sensitive"].items():
-            if column.size is not None and clean["l"] > column.size:
-                rule = f"at most {column.size}, the number of values of sensitive.{name}"
-                self.problems.must("l", rule, clean["l"])
 
-    def _kept(self, guarantee: str, method: Method) -> None:
-        """The one place that refuses a guarantee that the method does not keep."""
-        if not {"l": method.keeps_l, "t": method.keeps_t}[guarantee]:
-            others = ", ".join(methods.declaring(f"keeps_{guarantee}"))
-            instead = f"leave it out, or choose a method that keeps it ({others})."
-            self.problems.add(guarantee, f"is not kept by the method {method.name!r}: {instead}")
-
-    def _missing(self, quasi_identifiers: Mapping[str, QuasiIdentifier], method: Method) -> None:
-        """Refuse what the method does not do with missing values."""
-        for name, qi in quasi_identifiers.items():
-            path = f"quasi_identifiers.{name}.missing"
-            if qi.missing is Missing.HOLE and not method.takes_holes:
-                others = ", ".join(methods.declaring("takes_holes"))
-                rule = f"must be 'category' or 'reject' with the method {method.name!r}: only {others} takes holes."
-                self.problems.add(path, rule)
-            if getattr(qi, "unknown_at", None) is not None and (method.takes_holes or method.perturbs):
-                why = "takes rows with holes" if method.takes_holes else "adds noise"
-                rule = f"must be 'reject' with the method {method.name!r}, which {why}."
-                self.problems.add(f"quasi_identifiers.{name}.unknown", rule)
-            if qi.missing is Missing.CATEGORY and method.perturbs:
-                rule = f"must be 'reject' with the method {method.name!r}, which adds noise: a missing value has none."
-                self.problems.add(path, rule)
-
-    def _deadlines(self, clean: dict[str, Any], wrong: set[str]) -> None:
-        if clean["delay"] is None and clean["delay_rows"] is None:
-            if not wrong & {"delay", "delay_rows"}:
-                self.problems.add("delay", "or policy.delay_rows must be given, or both.")
-            return
-        rows = clean["delay_rows"]
-        if rows is not None and not wrong & {"delay_rows", "k"} and rows < clean["k"]:
-            rule = f"at least k ({clean['k']}): no group of k persons can gather in fewer arrivals"
-            self.problems.must("delay_rows", rule, rows)
-        both = clean["delay"] is not None and rows is not None
-        reorders = self.declaration is not None and self.declaration.reorders and "parameters" not in wrong
-        if both and reorders and clean["parameters"].reorder:
-            rule = "must not be true with both delay and delay_rows; keep one."
-            self.problems.add("parameters.reorder", rule)
+def _said(treatment: Any) -> Any:
+    """Return what a treatment is called, as the user gave it."""
+    if isinstance(treatment, Treatment):
+        return treatment.to_spec()
+    return treatment if isinstance(treatment, Mapping) else ()
 
 
 def _sensitive_spec(sensitive: Mapping[str, Sensitive]) -> Any:

@@ -22,9 +22,10 @@ from typing import Any
 from crenel.errors import PolicyError, SecretError
 from crenel.policy import Policy
 from crenel.policy.reading.named_files import NotReadable, opened
+from crenel.policy.treatments.treatment import Pseudonymize
 from crenel.seal import Seal
 
-__all__ = ["Secret", "as_secret", "read_reference", "secret_of", "without_secret"]
+__all__ = ["Secret", "as_secret", "pseudonym_keys", "read_reference", "secret_of", "without_secret"]
 
 #: Bytes in a drawn secret, and the least number of bytes in a given one.
 _SIZE = 32
@@ -161,6 +162,26 @@ def _read(reference: str, where: str) -> bytes:
     except LookupError as error:
         raise _wrong(str(error)) from None
     return _decoded(text, reference)
+
+
+def pseudonym_keys(policy: Policy) -> dict[str, bytes]:
+    """Return the keys of the columns that are published as pseudonyms.
+
+    Raises:
+        SecretError: One is not there, or too weak. The message never holds it.
+    """
+    treated = {name: one for name, one in policy.treat.items() if isinstance(one, Pseudonymize)}
+    return {name: _key_at(one.key, f"treat.{name}.pseudonymize") for name, one in treated.items()}
+
+
+def _key_at(reference: str, field: str) -> bytes:
+    try:
+        return _decoded(read_reference(reference, _WORKER), reference)
+    except LookupError as error:
+        message = f"policy.{field} {error}"
+    except PolicyError as error:
+        message = " ".join(f"policy.{field} {sentence}" for _, sentence in error.details)
+    raise SecretError(message)
 
 
 def read_reference(reference: str, where: str) -> bytes:

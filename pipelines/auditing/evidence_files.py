@@ -19,6 +19,7 @@ from crenel.encoding.encoder import Encoder
 from crenel.encoding.keyed_hash import siphash
 from crenel.encoding.rows import Rows
 from crenel.encoding.text_format import TextFormat
+from crenel.encoding.treated_values import TreatedValues
 from crenel.errors import Rejected
 from crenel.pipelines.auditing.published_values import Boxes, NotReadableError, Spans
 from crenel.pipelines.command_errors import CommandError
@@ -31,6 +32,7 @@ from crenel.pipelines.files.unreadable_rows import UnreadableRow
 from crenel.pipelines.files.writable_values import WritableValues
 from crenel.policy import Policy, columns
 from crenel.policy.checks import suggestion
+from crenel.policy.treatments.treatment import Pseudonymize, Treatment
 from crenel.transforms._pack.text_columns import TextColumns, named_columns
 
 __all__ = ["read"]
@@ -216,7 +218,7 @@ def _input(policy: Policy, found: Sequence[Source], tick: Tick) -> Input:
     written = found[0].dialect.values if found else TextFormat()
     text, encoder, kept = TextColumns(policy, written), Encoder(policy), _Kept(policy)
     writable = WritableValues(policy)
-    apart = _Apart(policy)
+    apart, treatments = _Apart(policy), TreatedValues(policy, {})
     _check(found, named_columns(policy))
     parts: list[tuple[Rows, Ints, Ints, Ints]] = []
     total, seen = 0, set[str]()
@@ -229,6 +231,10 @@ def _input(policy: Policy, found: Sequence[Source], tick: Tick) -> Input:
         fit = np.delete(np.arange(raw.num_rows), list(writable.misfits(raw)))
         table = text.arrays(raw.take(pa.array(fit)) if len(fit) < len(raw) else raw, named_columns(policy))
         encoded = encoder.encode(table, np.zeros(len(fit), dtype=np.int64))
+        for name in treatments.columns:
+            treated = treatments.of(name, table[name], np.zeros(len(fit), dtype=np.int64))
+            table[name] = pa.array(treated.values).take(pa.array(treated.codes))
+            encoded = encoded.without(treated.refused(name))
         values = apart.of(table, len(fit))[encoded.kept]
         parts.append((encoded.rows, kept.of(table)[encoded.kept], fit[encoded.kept] + total, values))
         total += raw.num_rows
@@ -274,6 +280,8 @@ def _output(policy: Policy, found: Sequence[Source], tick: Tick, *, escaped: boo
         seen |= there
         table = {name: raw.column(name) if name in there else pa.nulls(raw.num_rows) for name in names}
         ends = [_read_back(source, name, spans[name], table[name]) for name in spans]
+        for name, treatment in policy.treat.items():
+            _check_treated(source, name, treatment, table[name])
         value = apart.of(table, raw.num_rows)
         lo, hi = (np.column_stack([*end, value]) for end in zip(*ends, strict=True))
         box = boxes.numbers(lo, hi)
@@ -292,6 +300,15 @@ def _output(policy: Policy, found: Sequence[Source], tick: Tick, *, escaped: boo
         kept=_joined([part[2] for part in parts]),
         columns=tuple(seen),
     )
+
+
+def _check_treated(source: Source, name: str, treatment: Treatment, column: pa.Array) -> None:
+    """Refuse values that the treatment cannot have made: they may be those of the input."""
+    for value in columns.factorize(column)[1]:
+        is_made = treatment.of_missing is None if columns.is_missing(value) else treatment.could_publish(value)
+        if not is_made:
+            msg = f"{source.name} has a value in column {name!r} that the policy cannot have published."
+            raise CommandError(msg)
 
 
 def _read_back(source: Source, name: str, spans: Spans, column: pa.Array) -> tuple[Any, Any]:
@@ -334,12 +351,13 @@ class _Apart:
 
 
 class _Kept:
-    """Hashes the columns that are published as they are: equal values get equal hashes in every format."""
+    """Hashes the columns that are published as they are, or treated: equal values get equal hashes in every format."""
 
     def __init__(self, policy: Policy) -> None:
-        # Columns with noise are not published as they are.
+        # Columns with noise are not published as they are, and an audit does not have the keys of pseudonyms.
         noisy = policy.parameter("perturb_sensitive", {})
-        self._names = [name for name in (*policy.sensitive, *policy.publish) if name not in noisy]
+        hidden = {name for name, one in policy.treat.items() if isinstance(one, Pseudonymize)}
+        self._names = [name for name in (*policy.sensitive, *policy.publish) if name not in {*noisy, *hidden}]
 
     def of(self, table: dict[str, pa.Array]) -> Ints:
         """Compute the hash of each row."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from crenel.audit.differential_privacy import stated
+from crenel.errors import SecretError
 from crenel.pipelines.console.sections import Finding, Severity, listed
 from crenel.pipelines.drafting import column_names
 from crenel.policy import OnSuppress, Policy, PolicyError
 from crenel.policy.geometry import Interval
 from crenel.policy.parameters import Reuse
 from crenel.policy.quasi_identifiers import Categorical
-from crenel.policy.secret import secret_of
+from crenel.policy.secret import pseudonym_keys, secret_of
+from crenel.policy.treatments.treatment import Pseudonymize, Redact
 
 __all__ = ["MANY", "SEED", "advise", "reuses", "uncrowded"]
 
@@ -30,7 +32,7 @@ _FEW_PERSONS = 5
 
 def advise(policy: Policy) -> list[Finding]:
     """Find everything that speaks against the policy."""
-    rules = (_quasi_identifiers, _as_they_are, _guarantees, _crowd, _deadlines, _sampling, _method, _secret)
+    rules = (_quasi_identifiers, _as_they_are, _treated, _guarantees, _crowd, _deadlines, _sampling, _method, _secret)
     return [finding for rule in rules for finding in rule(policy)]
 
 
@@ -77,7 +79,7 @@ def _learned(policy: Policy) -> list[str]:
 
 
 def _as_they_are(policy: Policy) -> Iterator[Finding]:
-    for name in (*policy.sensitive, *policy.publish):
+    for name in (name for name in (*policy.sensitive, *policy.publish) if name not in policy.treat):
         word = column_names.identifier(name)
         known = column_names.quasi_identifier(name)
         if word is not None:
@@ -90,6 +92,27 @@ def _as_they_are(policy: Policy) -> Iterator[Finding]:
                 f"{name} is published as it is, but its name ({known[0]}) suggests that an attacker may know it. "
                 "If so, move it to quasi_identifiers."
             )
+
+
+def _treated(policy: Policy) -> Iterator[Finding]:
+    pseudonyms = {name: one for name, one in policy.treat.items() if isinstance(one, Pseudonymize)}
+    for name, one in pseudonyms.items():
+        if one.rotate is None:
+            yield _warn(
+                f"{name}: its pseudonyms never change, so they link all rows with the same value. The promise about "
+                "one row does not cover what several tell together. Set rotate, such as rotate: 30d, or leave it out."
+            )
+    others = [name for name in policy.treat if name not in pseudonyms and not isinstance(policy.treat[name], Redact)]
+    if others:
+        yield _note(
+            f"{listed(others)}: treated value by value, without regard to k. An attacker who knows the value narrows "
+            "the crowd by it. If so, move it to quasi_identifiers."
+        )
+    if pseudonyms:
+        try:
+            pseudonym_keys(policy)
+        except SecretError as error:
+            yield _warn(f"On this machine, a run would fail: {error}")
 
 
 def _guarantees(policy: Policy) -> Iterator[Finding]:

@@ -124,7 +124,9 @@ def _published_columns(policy: Policy) -> Iterator[Line]:
         bins = f", counted in {column.size} ranges" if column.domain is not None else ""
         order = ", which are ordered" if column.ordered else ""
         yield name, f"sensitive: {how}{size}{bins}{order}"
-    for name in policy.publish:
+    for name, treatment in policy.treat.items():
+        yield name, f"treated column: {treatment.reveals()}"
+    for name in (name for name in policy.publish if name not in policy.treat):
         apart = "as it is; the rows of a group share it (within)"
         yield name, f"other column: {apart if name in policy.within else 'as it is; crenel checks nothing about it'}"
 
@@ -163,7 +165,8 @@ def _weight(qi: QuasiIdentifier) -> str:
 
 
 def _hidden_columns(policy: Policy) -> Iterator[Line]:
-    yield policy.person, "the person: used only to count persons"
+    pseudonym = ", and published as a pseudonym, see above" if policy.person in policy.treat else ""
+    yield policy.person, f"the person: used only to count persons{pseudonym}"
     if policy.event_time is not None:
         if policy.event_time in policy.quasi_identifiers:
             yield policy.event_time, "the event time: only its generalization is published, see above"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from crenel.encoding.encoder import Encoded, Encoder
+from crenel.encoding.treated_values import TreatedValues
 from crenel.pipelines.checking.rejection_advice import rejection_advice
 from crenel.pipelines.console.limits import Limits
 from crenel.pipelines.console.limits import said as exactly
@@ -111,7 +112,12 @@ class Sample:
         time = None
         if self.policy.event_time is None:
             time = np.zeros(self.table.num_rows, dtype=np.int64)
-        return Encoder(self.policy).encode(batch, time)
+        encoded = Encoder(self.policy).encode(batch, time)
+        treatments = TreatedValues(self.policy, {})
+        for name in (name for name in treatments.columns if name in batch):
+            refused = treatments.of(name, batch[name], np.zeros(self.table.num_rows, dtype=np.int64)).refused(name)
+            encoded = encoded.without(refused) if refused else encoded
+        return encoded
 
     @cached_property
     def _who(self) -> Ints:
@@ -330,7 +336,8 @@ class Sample:
                 codes, _ = columns.factorize(self.table[name])
                 kept = sample_measures.places(codes[self.encoded.kept])
                 yield name, f"{count(int(kept.max()) + 1, 'different value')}"
-                self._identifying(name, kept)
+                if name not in self.policy.treat:
+                    self._identifying(name, kept)
 
     def _sensitive(self, name: str, codes: Ints) -> str:
         sizes = np.bincount(codes)

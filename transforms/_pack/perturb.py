@@ -20,6 +20,7 @@ from crenel.encoding.keyed_hash import siphash
 from crenel.encoding.rows import Rows
 from crenel.policy import Policy, columns
 from crenel.policy.sensitive import Sensitive
+from crenel.policy.treatments.treatment import Round
 from crenel.transforms._pack.payloads import Batch, Objects, Payload
 
 Ints = NDArray[np.int64]
@@ -86,8 +87,14 @@ def perturbed(policy: Policy) -> dict[str, float]:
 
 
 def published_as_floats(policy: Policy) -> list[str]:
-    """List the perturbed columns of numbers: with noise, an integer becomes a float."""
-    return [name for name in perturbed(policy) if policy.sensitive[name].domain is not None]
+    """List the columns whose numbers become floats: with noise, or rounded."""
+    noisy = [name for name in perturbed(policy) if policy.sensitive[name].domain is not None]
+    return noisy + [name for name, treatment in policy.treat.items() if isinstance(treatment, Round)]
+
+
+def published_as_text(policy: Policy) -> list[str]:
+    """List the columns whose values become text, because they are treated."""
+    return [name for name, treatment in policy.treat.items() if not isinstance(treatment, Round)]
 
 
 def _drawn(digest: Ints, value: Ints, keys: list[NDArray[np.uint64]]) -> list[NDArray[np.uint64]]:

@@ -19,16 +19,17 @@ from crenel import avro
 from crenel.encoding.encoder import Encoded, Encoder, Rejection
 from crenel.encoding.rows import Rows
 from crenel.encoding.text_format import TextFormat
+from crenel.encoding.treated_values import Treated, TreatedValues
 from crenel.policy import Policy
 from crenel.policy.columns import MISSING, MISSING_QUASI_IDENTIFIER, NO_COLUMN
 from crenel.policy.quasi_identifiers import Datetime
-from crenel.policy.secret import Secret, as_secret
+from crenel.policy.secret import Secret, as_secret, pseudonym_keys
 from crenel.seal import Seal
 from crenel.transforms._pack import payloads
 from crenel.transforms._pack.carried_values import PLAIN, refusal
 from crenel.transforms._pack.fingerprints import persons_mark, space_mark
 from crenel.transforms._pack.payloads import Batch, Form, Objects, Payload, shared
-from crenel.transforms._pack.perturb import Perturber
+from crenel.transforms._pack.perturb import Perturber, published_as_floats
 from crenel.transforms._pack.row_options import RowOptions
 from crenel.transforms._pack.sharding import ShardRouter
 from crenel.transforms._pack.text_columns import TextColumns, named_columns
@@ -189,6 +190,8 @@ class Packer:
         self._space = space_mark(policy)
         self._perturber = Perturber(policy, root, by_time=policy.event_time is not None)
         self._router = ShardRouter(policy, root)
+        self._treatments = TreatedValues(policy, pseudonym_keys(policy))
+        self._floats = published_as_floats(policy)
         written = options.parse_text if isinstance(options.parse_text, TextFormat) else TextFormat()
         self._text = TextColumns(policy, written) if options.parse_text else None
         self._clock = options.row_number if options.by_number else None
@@ -234,8 +237,24 @@ class Packer:
         columns = self._arrow_columns(batch)
         encoded = self._encoder.encode(columns, self._time(columns, time))
         kept = {name: columns[name] for name in self._kept if name in columns}
+        treated, refused = self._treated(kept, encoded, batch.num_rows)
+        for name, found in treated.items():
+            kind = pa.float64() if name in self._floats else pa.string()
+            kept[name] = pa.array(found.values, kind).take(pa.array(found.codes))
         table = pa.table(kept) if kept else _no_columns(batch)
-        return self._deal(encoded, columns, form, Batch(table))
+        return self._deal(encoded.without(refused) if refused else encoded, columns, form, Batch(table))
+
+    def _treated(
+        self, kept: Mapping[str, Any], encoded: Encoded, count: int
+    ) -> tuple[dict[str, Treated], list[Rejection]]:
+        """Treat the columns that are not published as they are; return the rows whose values do not fit, too."""
+        if not self._treatments.columns:
+            return {}, []
+        time = np.zeros(count, dtype=np.int64)
+        time[encoded.kept] = encoded.rows.time
+        there = [name for name in self._treatments.columns if name in kept]
+        treated = {name: self._treatments.of(name, kept[name], time) for name in there}
+        return treated, [one for name in reversed(there) for one in treated[name].refused(name)]
 
     def _arrow_columns(self, batch: pa.RecordBatch | pa.Table) -> dict[str, Any]:
         if self._text is None:
@@ -246,13 +265,16 @@ class Packer:
     def _pack(self, columns: dict[str, Any], time: NDArray[np.int64] | None, form: Form) -> Packed:
         encoded = self._encoder.encode(columns, self._time(columns, time))
         count = len(encoded.kept) + len(encoded.rejected)
-        kinds = {name: set(map(type, columns[name])) for name in self._kept}
+        given = {name: columns[name] for name in self._kept}
+        treated, refused = self._treated(given, encoded, count)
+        given |= {name: list(map(found.values.__getitem__, found.codes.tolist())) for name, found in treated.items()}
+        kinds = {name: set(map(type, given[name])) for name in self._kept}
         # The first column that is refused counts.
         odd = [name for name in reversed(self._kept) if not kinds[name] <= PLAIN]
-        refused = [rejection for name in odd for rejection in _refused(name, columns[name])]
+        refused += [rejection for name in odd for rejection in _refused(name, given[name])]
         if refused:
             encoded = encoded.without(refused)
-        kept = tuple(shared(columns[name], kinds[name]) for name in self._kept)
+        kept = tuple(shared(given[name], kinds[name]) for name in self._kept)
         return self._deal(encoded, columns, form, Objects(kept, self._kept, count))
 
     def _time(self, columns: Mapping[str, Any], time: NDArray[np.int64] | None) -> NDArray[np.int64] | None:

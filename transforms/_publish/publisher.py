@@ -18,7 +18,7 @@ from crenel.policy.quasi_identifiers import Numeric, QuasiIdentifier, Range
 from crenel.transforms._hold.shard_holder import Departure
 from crenel.transforms._pack.arrow_tables import own
 from crenel.transforms._pack.payloads import Batch, Objects
-from crenel.transforms._pack.perturb import published_as_floats
+from crenel.transforms._pack.perturb import published_as_floats, published_as_text
 
 #: Published values that are cached, per quasi-identifier.
 _CACHE = 65_536
@@ -32,6 +32,7 @@ class Publisher:
         self._columns = [_Column(qi) for qi in policy.quasi_identifiers.values()]
         self._kept = (*policy.sensitive, *policy.publish)
         self._floats = published_as_floats(policy)
+        self._texts = published_as_text(policy)
         self._filled = _filler(len(self._kept))
         #: By kind, whether the rows of such a release are published.
         self.leaves = np.zeros(len(Kind), dtype=bool)
@@ -124,6 +125,7 @@ class Publisher:
         types = dict(self.fields())
         types |= {name: given.field(name).type for name in self._kept if name in given.names}
         types |= {name: pa.float64() for name in self._floats if name in given.names}
+        types |= {name: pa.string() for name in self._texts if name in given.names}
         return pa.schema(list(types.items()))
 
     def fields(self) -> list[tuple[str, pa.DataType]]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from crenel.pipelines.command_errors import CommandError
 from crenel.pipelines.kafka.registry.column_kinds import Kind
 from crenel.policy import Policy
-from crenel.transforms._pack.perturb import published_as_floats
+from crenel.transforms._pack.perturb import published_as_floats, published_as_text
 from crenel.transforms._publish.publisher import Publisher
 
 __all__ = ["PublishedField", "check_names", "fields_of", "text_columns"]
@@ -49,9 +49,9 @@ def fields_of(policy: Policy, columns: Mapping[str, Kind]) -> list[PublishedFiel
         columns: What the columns of the input hold.
     """
     fields = [_generalized(name, kind) for name, kind in Publisher(policy).fields()]
-    floats = published_as_floats(policy)
+    floats, texts = published_as_floats(policy), published_as_text(policy)
     for name in (*policy.sensitive, *policy.publish):
-        kind = Kind.NUMBER if name in floats else columns[name]
+        kind = Kind.NUMBER if name in floats else Kind.TEXT if name in texts else columns[name]
         fields.append(PublishedField(name, Kind.TEXT if kind in _AS_TEXT else kind))
     return fields
 

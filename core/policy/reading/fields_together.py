@@ -1,0 +1,90 @@
+"""Checks of a policy's fields against each other, and against what its method does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from crenel.policy import methods
+from crenel.policy.checks import Problems
+from crenel.policy.methods import Method
+from crenel.policy.quasi_identifiers import Missing, QuasiIdentifier
+from crenel.policy.sharding.shard_rule import ShardBy
+from crenel.policy.treatments.treatment import Pseudonymize
+
+__all__ = ["check_together"]
+
+
+def check_together(clean: dict[str, Any], wrong: set[str], method: Method | None, problems: Problems) -> None:
+    """Compare fields with each other; those in `wrong` are not valid by themselves. None: there is no such method."""
+    _guarantees(clean, wrong, method, problems)
+    if method is not None:
+        _missing(clean["quasi_identifiers"], method, problems)
+    _deadlines(clean, wrong, method, problems)
+    if clean["within"] and clean["shard_by"] is ShardBy.LOCALITY:
+        problems.add("shard_by", "must not be 'locality' with within: a tree is learned from all rows together.")
+    for name, treatment in clean["treat"].items():
+        if name in clean["within"]:
+            problems.add("within", f"must name columns that are published as they are, or not at all, unlike {name!r}.")
+        if isinstance(treatment, Pseudonymize) and treatment.rotate is not None and clean["event_time"] is None:
+            problems.add(f"treat.{name}.rotate", "needs event_time: pseudonyms change by the event time of their rows.")
+
+
+def _guarantees(clean: dict[str, Any], wrong: set[str], method: Method | None, problems: Problems) -> None:
+    """Require that guarantees can be kept, and are kept by the method."""
+    for name in ("l", "t"):
+        if clean[name] is not None and not clean["sensitive"] and "sensitive" not in wrong:
+            problems.add(name, "needs a sensitive column; name one under sensitive.")
+        if clean[name] is not None and method is not None:
+            _kept(name, method, problems)
+    if clean["l"] is None or "l" in wrong:
+        return
+    if clean["l"] > clean["k"] and "k" not in wrong:
+        rule = f"at most k ({clean['k']}): a group of k persons has no more values for certain"
+        problems.must("l", rule, clean["l"])
+    for name, column in clean["sensitive"].items():
+        if column.size is not None and clean["l"] > column.size:
+            rule = f"at most {column.size}, the number of values of sensitive.{name}"
+            problems.must("l", rule, clean["l"])
+
+
+def _kept(guarantee: str, method: Method, problems: Problems) -> None:
+    """The one place that refuses a guarantee that the method does not keep."""
+    if not {"l": method.keeps_l, "t": method.keeps_t}[guarantee]:
+        others = ", ".join(methods.declaring(f"keeps_{guarantee}"))
+        instead = f"leave it out, or choose a method that keeps it ({others})."
+        problems.add(guarantee, f"is not kept by the method {method.name!r}: {instead}")
+
+
+def _missing(quasi_identifiers: Mapping[str, QuasiIdentifier], method: Method, problems: Problems) -> None:
+    """Refuse what the method does not do with missing values."""
+    for name, qi in quasi_identifiers.items():
+        path = f"quasi_identifiers.{name}.missing"
+        if qi.missing is Missing.HOLE and not method.takes_holes:
+            others = ", ".join(methods.declaring("takes_holes"))
+            rule = f"must be 'category' or 'reject' with the method {method.name!r}: only {others} takes holes."
+            problems.add(path, rule)
+        if getattr(qi, "unknown_at", None) is not None and (method.takes_holes or method.perturbs):
+            why = "takes rows with holes" if method.takes_holes else "adds noise"
+            rule = f"must be 'reject' with the method {method.name!r}, which {why}."
+            problems.add(f"quasi_identifiers.{name}.unknown", rule)
+        if qi.missing is Missing.CATEGORY and method.perturbs:
+            rule = f"must be 'reject' with the method {method.name!r}, which adds noise: a missing value has none."
+            problems.add(path, rule)
+
+
+def _deadlines(clean: dict[str, Any], wrong: set[str], method: Method | None, problems: Problems) -> None:
+    """Require a deadline that a group can meet."""
+    if clean["delay"] is None and clean["delay_rows"] is None:
+        if not wrong & {"delay", "delay_rows"}:
+            problems.add("delay", "or policy.delay_rows must be given, or both.")
+        return
+    rows = clean["delay_rows"]
+    if rows is not None and not wrong & {"delay_rows", "k"} and rows < clean["k"]:
+        rule = f"at least k ({clean['k']}): no group of k persons can gather in fewer arrivals"
+        problems.must("delay_rows", rule, rows)
+    both = clean["delay"] is not None and rows is not None
+    reorders = method is not None and method.reorders and "parameters" not in wrong
+    if both and reorders and clean["parameters"].reorder:
+        rule = "must not be true with both delay and delay_rows; keep one."
+        problems.add("parameters.reorder", rule)
