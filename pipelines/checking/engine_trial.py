@@ -75,9 +75,9 @@ class Trial:
         for rows, left in self.parts:
             out = left.per_row(np.isin(left.kind, _PUBLISHED))
             if self.policy.delay is not None:
-                wait = left.per_row(left.moment) - rows.time[left.rows]
+                wait = np.repeat(left.moment, left.sizes) - rows.time[left.rows]
             else:
-                wait = left.per_row(left.arrivals) - 1 - left.rows
+                wait = np.repeat(left.arrivals, left.sizes) - 1 - left.rows
             waits.append(np.maximum(wait[out], 0))
         return np.concatenate(waits).astype(np.float64)
 

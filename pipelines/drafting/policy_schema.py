@@ -14,7 +14,7 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Any
 
@@ -67,7 +67,7 @@ def policy_schema() -> dict[str, Any]:
 
 def _field(name: str, hint: Any) -> dict[str, Any]:
     """The schema of one field of a policy."""
-    special = {
+    special: dict[str, Callable[[], dict[str, Any]]] = {
         "quasi_identifiers": _quasi_identifiers,
         "sensitive": _sensitive,
         "method": lambda: {"enum": list(methods.names())},
@@ -95,7 +95,7 @@ def _of_method(name: str) -> dict[str, Any]:
     properties = {field: _parameter(about, hints[field]) for field, about in method.fields.items()}
     parameters = {"type": ["object", "null"], "properties": properties, "additionalProperties": False}
     condition: dict[str, Any] = {"properties": {"method": {"const": name}}}
-    if name != Policy.__init__.__kwdefaults__["method"]:
+    if name != inspect.signature(Policy.__init__).parameters["method"].default:
         condition["required"] = ["method"]
     return {"if": condition, "then": {"properties": {"parameters": parameters}}}
 
