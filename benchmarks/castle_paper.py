@@ -26,12 +26,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks import datasets
+from benchmarks.condensation import Condensed, Floats, condensation
 from benchmarks.datasets import ADULT, NUMERIC, SFU, UCI, Stream
 from benchmarks.runs import Run, run
 from benchmarks.tables import finish, rounded, table
 from crenel.audit.queries import Axis, Boxes, workload_error
 
 PAGE = "castle.md"
+#: The rows that condensation builds its first groups from: the best of the paper's 2,000 to 8,000.
+HISTORY = 8_000
 SEEDS = 5
 ALPHAS = (0.0, 0.5, 1.0, 1.5, 2.0)
 #: The quasi-identifiers of the query workload, of which figures again use "the first n". These are the paper's without
@@ -71,6 +74,8 @@ REFERENCES = (
     Reference("10 QIs", ADULT, 10, 1_000, 0.263),
     Reference("age and 3 categories", FOUR, 50, 5_000, 0.222),
 )
+#: The figures of the paper; 0 is the table of references.
+FIGURES = (0, 4, 5, 6, 7, 8, 9, 10)
 #: How far the mean of five seeds may be from a reference.
 TOLERANCE = 0.05
 
@@ -126,8 +131,8 @@ class Scale:
 
 
 @cache
-def adult(names: tuple[str, ...], rows: int) -> Stream:
-    return datasets.adult(names, rows=rows, extra=CHOICES_SENSITIVE)
+def adult(names: tuple[str, ...], rows: int, *cut: str) -> Stream:
+    return datasets.adult(names, rows=rows, extra=CHOICES_SENSITIVE, cut=cut)
 
 
 class Experiments:
@@ -222,18 +227,67 @@ class Experiments:
         by_k = Panel(f"(b) 4 QIs, {delta}, theta = 0.1", "k", ks, y)
         by_size = Panel(f"(c) {k}, {delta}, theta = 0.1", "QIs", sizes, y)
         by_theta = Panel(f"(d) 4 QIs, {k}, {delta}", "theta", thetas, y)
-        for names, more in ((QUERIED, ""), (EVEN, ", no fnlwgt")):
-            for rows in (SFU, UCI):
-                four = adult(names[:4], rows)
-                line = four.name + more
-                for value in deltas:
-                    self.errors(by_delta, line, four, delta=value)
-                for value in ks:
-                    self.errors(by_k, line, four, k=value)
-                for value in sizes:
-                    self.errors(by_size, line, adult(names[:value], rows), size=value)
-                self.errors(by_theta, line, four, thetas=thetas)
+        for names, rows, cut, more in (
+            (QUERIED, SFU, (), ""),
+            (QUERIED, UCI, (), ""),
+            (QUERIED, SFU, ("fnlwgt",), ", fnlwgt cut"),
+            (QUERIED, UCI, ("fnlwgt",), ", fnlwgt cut"),
+            (EVEN, UCI, (), ", no fnlwgt"),
+        ):
+            four = adult(names[:4], rows, *cut)
+            line = four.name + more
+            for value in deltas:
+                self.errors(by_delta, line, four, delta=value)
+            for value in ks:
+                self.errors(by_k, line, four, k=value)
+            for value in sizes:
+                self.errors(by_size, line, adult(names[:value], rows, *cut), size=value)
+            self.errors(by_theta, line, four, thetas=thetas)
         return [by_delta, by_k, by_size, by_theta]
+
+    def figure_9(self) -> list[Panel]:
+        """Plot the loss over delta beside condensation (dynamicGroup): UCI-Adult, 6 numeric QIs."""
+        stream = self.scale.stream(adult(NUMERIC, UCI))
+        deltas = self.scale.sizes([2_000, 4_000, 6_000, 8_000, 10_000, 20_000, len(adult(NUMERIC, UCI).rows)])
+        panels = []
+        for letter, k in zip("abcd", map(self.scale.size, (50, 100, 200, 400)), strict=True):
+            panel = Panel(f"({letter}) k = {k:,}", "delta", deltas, "average loss")
+            history = self.scale.size(HISTORY)
+            condensed = [self._condensed(stream, k, history, seed).loss for seed in range(self.scale.seeds)]
+            for delta in deltas:
+                self.loss(panel, "CASTLE", stream, k=k, delta=delta)
+                panel.add("dynamicGroup", condensed, [0.0])
+            panels.append(panel)
+        return panels
+
+    def figure_10(self) -> list[Panel]:
+        """Plot the error of the query workload beside condensation: UCI-Adult, 4 numeric QIs, delta = 20,000."""
+        delta, y = self.scale.size(20_000), "workload error, %"
+        ks = self.scale.sizes([50, 100, 200, 400])
+        thetas = self.scale.points([0.05, 0.1, 0.2, 0.4])
+        by_k = Panel("(a) theta = 0.1", "k", ks, y)
+        by_theta = Panel(f"(b) k = {self.scale.size(200)}", "theta", thetas, y)
+        for cut, more in (((), ""), (("fnlwgt",), ", fnlwgt cut")):
+            stream = adult(QUERIED[:4], UCI, *cut)
+            for panel, points in (
+                (by_k, [(k, 0.1) for k in ks]),
+                (by_theta, [(self.scale.size(200), theta) for theta in thetas]),
+            ):
+                for k, theta in points:
+                    self.errors(panel, f"CASTLE{more}", stream, k=k, delta=delta, thetas=(theta,))
+                    self._condensed_errors(panel, f"dynamicGroup{more}", stream, k, delta, theta)
+        return [by_k, by_theta]
+
+    def _condensed(self, stream: Stream, k: int, history: int, seed: int) -> Condensed:
+        scales = [1 / (qi.domain[1] - qi.domain[0]) for qi in stream.quasi_identifiers.values()]
+        return condensation(stream.rows.qi, np.array(scales), k, history, seed)
+
+    def _condensed_errors(self, panel: Panel, line: str, stream: Stream, k: int, delta: int, theta: float) -> None:
+        found, stream = [], self.scale.stream(stream)
+        for seed in range(self.scale.seeds):
+            boxes = self._condensed(stream, k, self.scale.size(HISTORY), seed)
+            found.append(self._judged(stream, boxes.lo, boxes.hi, delta, theta, seed, SENSITIVE))
+        panel.add(line, found, [0.0])
 
     def choices(self) -> list[list[Any]]:
         """Measure the error of the query workload on UCI-Adult by QIs and sensitive column, in percent."""
@@ -283,15 +337,21 @@ class Experiments:
         seed: int,
         sensitive: str = SENSITIVE,
     ) -> float:
+        releases = result.releases
+        lo, hi = stream.rows.qi.copy(), stream.rows.qi.copy()
+        lo[releases.rows], hi[releases.rows] = releases.per_row(releases.lo), releases.per_row(releases.hi)
+        return self._judged(stream, lo, hi, window, theta, seed, sensitive)
+
+    def _judged(
+        self, stream: Stream, lo: Floats, hi: Floats, window: int, theta: float, seed: int, sensitive: str
+    ) -> float:
+        """Return the error of the query workload on rows that were published under these boxes, in percent."""
         columns = [*stream.quasi_identifiers.values(), datasets.adult_categories(sensitive)]
-        rows, releases, values = stream.rows, result.releases, stream.extra[sensitive]
-        lo, hi = np.column_stack([rows.qi, values]), np.column_stack([rows.qi, values])
-        lo[releases.rows, :-1] = releases.per_row(releases.lo)
-        hi[releases.rows, :-1] = releases.per_row(releases.hi)
+        values = stream.extra[sensitive]
         judged = workload_error(
             [Axis(column.geometry) for column in columns],
-            np.column_stack([rows.qi, values]),
-            Boxes.distinct(lo, hi),
+            np.column_stack([stream.rows.qi, values]),
+            Boxes.distinct(np.column_stack([lo, values]), np.column_stack([hi, values])),
             window=window,
             theta=theta,
             queries=self.scale.size(5_000),
@@ -375,7 +435,7 @@ def plot(number: int, caption: str, panels: Sequence[Panel], path: Path) -> None
             axis.minorticks_off()
         axis.set_xticks(panel.xs, [f"{x:,g}" for x in panel.xs], fontsize=8)
         axis.grid(alpha=0.3)
-        if number == 8:
+        if number in (8, 10):
             axis.axhline(13.0, color="#666666", linestyle="--", linewidth=1, label="13%, the paper's bound")
     if number != 4:
         # After all lines are drawn, because the panels share the axis.
@@ -411,7 +471,7 @@ def describe(number: int, panels: Sequence[Panel], scale: Scale) -> str:
     """Return the tables of a figure, and their precision."""
     spread = max(max(values) for panel in panels for values in panel.spread.values())
     suppressed = max(max(panel.suppressed) for panel in panels)
-    unit = "points" if number == 8 else "of loss"
+    unit = "points" if number in (8, 10) else "of loss"
     certain = (
         f"Means over {scale.seeds} seeds, of a standard deviation of at most {spread:.3f} {unit}; "
         f"at most {100 * suppressed:.1f}% of the rows were suppressed."
@@ -423,14 +483,16 @@ def arguments(given: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.castle_paper", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("--figures", default="0,4,5,6,7,8", help="the numbers of the figures; 0: the references")
+    parser.add_argument(
+        "--figures", default=",".join(map(str, FIGURES)), help="the numbers of the figures; 0: the references"
+    )
     parser.add_argument("--seeds", type=int, default=SEEDS, help="runs for each point")
     parser.add_argument("--quick", action="store_true", help="small; writes nothing")
     parser.add_argument("--out", type=Path, help="the folder to write to, instead of docs/papers")
     said = parser.parse_args(given)
     said.numbers = [int(number) for number in said.figures.split(",")]
-    if not set(said.numbers) <= {0, 4, 5, 6, 7, 8}:
-        parser.error(f"--figures must be some of 0, 4, 5, 6, 7, 8, not {said.figures}")
+    if not set(said.numbers) <= set(FIGURES):
+        parser.error(f"--figures must be some of {', '.join(map(str, FIGURES))}, not {said.figures}")
     return said
 
 

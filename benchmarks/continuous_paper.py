@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import resource
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,8 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
+
+import numpy as np
 
 from benchmarks import datasets
 from benchmarks.datasets import ROOT, Stream
@@ -54,7 +55,7 @@ class Cost:
 def policy_of(
     stream: Stream, method: str, seed: int, *, k: int = K, delay_rows: int = DELAY_ROWS, **said: Any
 ) -> Policy:
-    parameters: dict[str, Any] = {"active_rows": ACTIVE_ROWS} if method in METHODS[1:] else {}
+    parameters: dict[str, Any] = {"active_rows": said.pop("active_rows", ACTIVE_ROWS)} if method in METHODS[1:] else {}
     if method in METHODS[2:]:
         parameters |= {"alpha": ALPHA, "sample": SAMPLE} | said
     return Policy(
@@ -151,7 +152,7 @@ def speed(scale: Scale) -> Part:
     """Figure 4: processor time per row at both ends of figure 5, as medians of interleaved repetitions."""
     sizes = scale.points(scale.sizes(SIZES))
     first, last = sizes[0], sizes[-1]
-    streams = {n: datasets.census(7, rows=n) for n in (first, last)}
+    streams = {n: datasets.sal(7, rows=n) for n in (first, last)}
     taken: dict[tuple[int, str], list[float]] = {}
     for _ in range(1 if scale.quick else REPETITIONS):
         for method in METHODS:
@@ -167,6 +168,34 @@ def speed(scale: Scale) -> Part:
     growth = {m: rounded(ratio) for m, _, _, ratio in rows}
     says = f"`rtree-full` takes {full:.2f} times the time of `rtree-density`."
     return f"{text}\n\n{says}", {"growth": growth, "full_to_density": rounded(full)}
+
+
+def at_equal_delay(scale: Scale) -> Part:
+    """Compare the penalty of the methods at one mean delay: more rows are held until the delay is the same.
+
+    Figure 5 compares methods that hold as many rows on average, and then differ in both penalty and delay.
+    """
+    size = scale.sizes((40_000,))[0]
+    held = scale.points((200, 240, 280, 320, 360, 400))
+    rows, figures = [], {}
+    for name, make in (
+        ("SAL(40K, 7)", lambda seed: datasets.sal(7, rows=size, seed=seed)),
+        ("uniform", lambda seed: datasets.spread("uniform", rows=size, seed=seed)),
+        ("normal", lambda seed: datasets.spread("normal", rows=size, seed=seed)),
+    ):
+        found = {m: [mean(scale, make, m, active_rows=n) for n in held] for m in METHODS[1:]}
+        target = float(np.mean([found["rtree-density"][0].delay, found["rtree-density"][-1].delay]))
+        penalties = [
+            float(np.interp(target, *zip(*sorted((c.delay, c.penalty) for c in costs), strict=True)))
+            for costs in found.values()
+        ]
+        rows.append([name, target, *penalties])
+        figures[name] = {
+            "delay": rounded(target),
+            "penalty": [rounded(penalty) for penalty in penalties],
+            "measured": {m: [[rounded(c.delay), rounded(c.penalty)] for c in costs] for m, costs in found.items()},
+        }
+    return table(["uncertainty penalty at equal delay", "delay", *METHODS[1:]], rows), figures
 
 
 def _ordered(losses: Sequence[float]) -> bool:
@@ -240,21 +269,30 @@ def drawn(scale: Scale, kind: str) -> Part:
 
 
 def memory(scale: Scale) -> Part:
-    """Measure the largest state of an engine in each half of a stream, and the memory of the process."""
+    """Measure the largest state of an engine in each half of a stream: as a snapshot, and in memory."""
     stream = datasets.spread("uniform", rows=2 * scale.most)
     rows, figures = [], {}
     for method in METHODS:
-        engine, sizes, peaks = create_engine(policy_of(stream, method, 0)), [], []
+        engine, sizes, arrays = create_engine(policy_of(stream, method, 0)), [], []
         for start in range(0, len(stream.rows), 1_000):
             engine.push(stream.rows.slice(start, start + 1_000))
             sizes.append(len(engine.snapshot()) / 1e3)
-            peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3)  # kB on Linux
+            arrays.append(_bytes(vars(engine)) / 1e3)
         half = len(sizes) // 2
-        found = [max(sizes[:half]), max(sizes[half:]), peaks[half], peaks[-1]]
+        found = [max(sizes[:half]), max(sizes[half:]), max(arrays[:half]), max(arrays[half:])]
         rows.append([method, *found])
         figures[method] = [rounded(value) for value in found]
-    header = ["method", "snapshot kB, first half", "second half", "process MB, half way", "at the end"]
+    header = ["method", "snapshot kB, first half", "second half", "in memory kB, first half", "second half"]
     return table(header, rows), figures
+
+
+def _bytes(held: Any) -> int:
+    """Return the memory of all arrays that an object holds."""
+    if isinstance(held, np.ndarray):
+        return held.nbytes
+    if isinstance(held, dict):
+        return sum(map(_bytes, held.values()))
+    return sum(map(_bytes, held)) if isinstance(held, tuple | list) else 0
 
 
 PARTS: dict[str, Callable[[Scale], Part]] = {
@@ -265,6 +303,7 @@ PARTS: dict[str, Callable[[Scale], Part]] = {
     "dimensions": by_dimensions,
     "sample": by_sample,
     "mondrian": to_mondrian,
+    "delay": at_equal_delay,
     "uniform": lambda scale: drawn(scale, "uniform"),
     "normal": lambda scale: drawn(scale, "normal"),
     "memory": memory,

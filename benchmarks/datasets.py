@@ -93,6 +93,7 @@ def adult(
     *,
     rows: int = UCI,
     extra: Sequence[str] = (),
+    cut: Sequence[str] = (),
     folder: Path | None = None,
 ) -> Stream:
     """Load Adult without missing values, in the order of its file, with one person per row.
@@ -103,8 +104,10 @@ def adult(
         names: The quasi-identifiers.
         rows: `UCI` or `SFU`.
         extra: Further categorical columns to keep, as the numbers of their leaves.
+        cut: Numbers whose domain ends at their 1% and 99% quantiles; values beyond are moved there.
         folder: The folder of the data, if it is not the usual one.
     """
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     folder = folder or data_folder()
@@ -116,6 +119,9 @@ def adult(
             quasi_identifiers[name] = adult_categories(name, folder)
         else:
             values = columns[name].to_numpy()
+            if name in cut:
+                values = np.clip(values, *np.quantile(values, [0.01, 0.99], method="nearest"))
+                columns[name] = pa.array(values)
             quasi_identifiers[name] = Numeric(domain=(float(values.min()), float(values.max())))
     return Stream(
         _encoded(quasi_identifiers, columns, np.arange(table.num_rows)),

@@ -45,6 +45,7 @@ METHODS = (
     "adaptive-window",
     "faanst-passive",
     "faanst-proactive",
+    "fads",
     "min-delay",
     "rtree",
     "rtree-density",

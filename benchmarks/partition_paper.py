@@ -83,9 +83,16 @@ def with_holes(stream: Stream, most: int, seed: int) -> Stream:
 
 
 def policy_of(
-    stream: Stream, scale: Scale, seed: int, method: str, parameters: Mapping[str, Any], *, timed: bool = False
+    stream: Stream,
+    scale: Scale,
+    seed: int,
+    method: str,
+    parameters: Mapping[str, Any],
+    *,
+    timed: bool = False,
+    delta: int | None = None,
 ) -> Policy:
-    delta = scale.size(DELTA)
+    delta = delta or scale.size(DELTA)
     return Policy(
         person="person",
         quasi_identifiers=stream.quasi_identifiers,
@@ -132,17 +139,20 @@ def partition(stream: Stream, scale: Scale, seed: int, parameters: Mapping[str, 
     return Result(done.loss, int(np.sum(done.releases.kind != Kind.REUSE)), done.suppressed, merged)
 
 
-def faanst(stream: Stream, scale: Scale, seed: int, *, timed: bool, mu: int = DELTA) -> Result:
+def faanst(
+    stream: Stream, scale: Scale, seed: int, *, timed: bool = False, expire: bool = True, mu: int = DELTA
+) -> Result:
     """Run FAANST on the rows of each partition alone, as the paper does.
 
-    A buffer then holds delta rows of one partition, so rows wait for delta rows of the stream times the number of
-    partitions. With `timed`, they are released within delta rows of the stream, as with the other method. `mu` is the
-    number of rows in a buffer.
+    A buffer then holds `mu` rows of one partition, so rows wait for `mu` rows of the stream times the number of
+    partitions. With `timed`, they are released within delta rows of the stream, as with the other method. Without
+    `expire`, they may wait for ever, as in FAANST's first paper.
     """
     loss, clusters, suppressed = 0.0, 0, 0.0
     said = {"mu": scale.size(mu), "max_loss": 0.5}
+    delta = None if expire else 2 * len(stream.rows)
     for part in by_partition(stream):
-        done = run(policy_of(part, scale, seed, FAANST, said, timed=timed), part.rows)
+        done = run(policy_of(part, scale, seed, FAANST, said, timed=timed, delta=delta), part.rows)
         loss += done.loss * len(part.rows)
         clusters += int(np.sum(done.releases.kind != Kind.REUSE))
         suppressed += done.suppressed * len(part.rows)
@@ -157,8 +167,10 @@ def paper(scale: Scale) -> tuple[str, dict[str, Any]]:
         f"partition, {name}": lambda stream, seed, said=said: partition(stream, scale, seed, said)
         for name, said in VARIANTS.items()
     }
-    methods[f"{FAANST}, delta a partition"] = lambda stream, seed: faanst(stream, scale, seed, timed=False)
-    methods[f"{FAANST}, same deadline"] = lambda stream, seed: faanst(stream, scale, seed, timed=True)
+    half = DELTA // 2
+    methods[f"{FAANST}, no expiry"] = lambda stream, seed: faanst(stream, scale, seed, expire=False)
+    methods[f"{FAANST}, delta a partition"] = lambda stream, seed: faanst(stream, scale, seed, mu=half)
+    methods[f"{FAANST}, same deadline"] = lambda stream, seed: faanst(stream, scale, seed, timed=True, mu=half)
     methods[f"{FAANST}, same deadline, buffer k"] = lambda stream, seed: faanst(stream, scale, seed, timed=True, mu=K)
     found = {
         name: {

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from apache_beam.transforms.window import GlobalWindow
 from numpy.typing import NDArray
 
 from benchmarks import memory
@@ -36,10 +37,12 @@ from crenel.encoding.rows import Rows
 from crenel.encoding.tree_learning import Supply, learn_tree
 from crenel.engine import Kind, Releases, create_engine
 from crenel.engine.kernels.compiler import compile_from_now_on
-from crenel.policy import Policy
+from crenel.policy import Policy, ShardBy
+from crenel.transforms._deal.learn_step import LearnRows
 from crenel.transforms._hold.shard_holder import ShardHolder
-from crenel.transforms._pack.row_pack import Packer, RowPack
-from crenel.transforms._pack.sharding import ShardRouter
+from crenel.transforms._pack.pack_step import ONE_KEY
+from crenel.transforms._pack.row_pack import KIND, Packer, RowPack
+from crenel.transforms._pack.sharding import ShardRouter, shard_name
 from crenel.transforms._publish.publisher import Publisher
 
 WAYS = ("tree", "person", "domains")
@@ -276,6 +279,69 @@ def _through(holder: ShardHolder, packs: Sequence[bytes]) -> list[Any]:
     return [left for pack in packs for left in holder.push(RowPack.from_bytes(pack))]
 
 
+# --- What LEARN costs ---
+
+
+def learning(scale: Scale) -> dict[str, Any]:
+    """Measure the step that follows a stream with a tree: processor time a row, by the rows of a pack."""
+    sizes = [size for size in (200, 1_000, 10_000) if size <= scale.timed // 6]
+    figures = {
+        str(size): {f"{shards} shards": _learn(size, shards, scale.timed) for shards in (8, 32)} for size in sizes
+    }
+    header = ["rows of a pack", "8 shards, us a row", "32 shards, us a row"]
+    print(f"\nLEARN, by the rows of a pack\n\n{table(header, _lines(figures))}", flush=True)
+    return figures
+
+
+class _Cell:
+    """A cell of state that costs nothing."""
+
+    def __init__(self) -> None:
+        self._found: list[bytes] = []
+
+    def read(self) -> Any:
+        return self._found[0] if self._found else None
+
+    def write(self, data: bytes) -> None:
+        self._found = [data]
+
+    def clear(self) -> None:
+        self._found = []
+
+
+class _Bag(_Cell):
+    def read(self) -> Any:
+        return self._found
+
+    def add(self, data: bytes) -> None:
+        self._found.append(data)
+
+
+def _learn(size: int, shards: int, rows: int) -> float:
+    """Send packs of `size` rows through LEARN: opened, dealt out, sealed. Not those from which it learns first."""
+    policy = replace(memory.policy(k=10, method="bastion"), delay_rows=None, delay="1m", shards=shards)
+    policy = replace(policy, shard_by=ShardBy.LOCALITY)
+    packer, step, window = Packer(policy, b""), LearnRows(policy, b""), GlobalWindow()
+    step.setup()
+    given = pa.Table.from_batches(memory.batches(0, 5))
+    packs = []
+    for start in range(0, rows, size):
+        batch = given.slice(start % (len(given) - size + 1), size).combine_chunks()
+        (pack,) = packer.pack_arrow(batch, np.arange(start, start + size, dtype=np.int64) * STEP).packs
+        packs.append(packer.seal.close(KIND, pack.to_bytes(), shard_name(ONE_KEY, window)))
+    cells = (_Cell(), _Cell(), _Bag())
+    first = -(-2 * SAMPLED // size)
+    took, dealt = 0.0, 0
+    for number, data in enumerate(packs):
+        start_time = time.process_time()
+        parts = list(step.process((ONE_KEY, data), window, *cells))
+        took += time.process_time() - start_time if number >= first else 0.0
+        dealt = max(dealt, len(parts))
+    if dealt < shards // 2:
+        raise AssertionError(f"{dealt} shards, not {shards}")
+    return rounded(took / (len(packs) - first) / size * 1e6)
+
+
 # --- Throughput ---
 
 
@@ -310,7 +376,7 @@ def work(given: tuple[list[int], int]) -> None:
                 publisher.published_batch(left)
 
 
-PARTS = {"sharding": sharding, "cost": cost, "throughput": throughput}
+PARTS = {"sharding": sharding, "cost": cost, "learning": learning, "throughput": throughput}
 
 
 def main(given: Sequence[str] | None = None) -> int:

@@ -37,6 +37,7 @@ class Command(NamedTuple):
 COMMANDS: dict[str, Command] = {
     "check": Command("crenel.pipelines.commands.check", "explain a policy, and find what will go wrong"),
     "init": Command("crenel.pipelines.commands.init", "draft a policy from data"),
+    "explore": Command("crenel.pipelines.commands.explore", "show what k and the deadline cost, over a grid"),
     "run": Command("crenel.pipelines.commands.run", "anonymize files"),
     "audit": Command("crenel.pipelines.commands.audit", "check what was published, and measure what it cost"),
     "plan": Command("crenel.pipelines.commands.plan", "say how many shards a rate needs, and what they cost"),

@@ -13,6 +13,7 @@ from crenel.pipelines.kafka.clients import Silent
 from crenel.pipelines.kafka.sender import Sender
 from crenel.pipelines.kafka.topic_watch import TopicWatch
 from crenel.transforms import durable
+from crenel.transforms._deal.stored_trees import StoredTrees
 from crenel.transforms._hold import hold_step
 from crenel.transforms._hold.hold_step import HoldRows
 from crenel.transforms._pack.pack_step import PackRows
@@ -134,6 +135,17 @@ def _refused_dropped() -> Any:
     return patch.object(Sender, "_settled", lambda *_: [])
 
 
+def _trees_not_compared() -> Any:
+    """LEARN goes by the trees that it remembers, whatever the state says."""
+
+    def schedule(self: Any, data: bytes | None, place: bytes) -> Any:
+        known = self._known
+        return before(self, data, place) if known[0] is None else known[1]
+
+    before = StoredTrees._schedule
+    return patch.object(StoredTrees, "_schedule", schedule)
+
+
 #: By name. The first five are the ones that the simulator was built to find.
 DEFECTS: dict[str, Callable[[], Any]] = {
     "lost-log-entry": _lost_log_entry,
@@ -147,6 +159,7 @@ DEFECTS: dict[str, Callable[[], Any]] = {
     "topic-not-watched": _topic_not_watched,
     "partitions-ignored": _partitions_ignored,
     "refused-dropped": _refused_dropped,
+    "trees-not-compared": _trees_not_compared,
 }
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from simulation.history import REFUSED, History, Row, Step
 from simulation.model.broker import FAULTS
-from simulation.policies import POLICIES, policy
+from simulation.policies import FOLLOWING, POLICIES, policy
 
 #: Steps of every history, and how often they come: while rows arrive, and after that.
 _ARRIVING = {"arrive": 10, "read": 12, "hold": 12, "send": 6, "clock": 3}
@@ -31,6 +32,9 @@ _FAULTS = {
 #: How often a bundle fails, of which histories choose one.
 _FAILING = (0.0, 0.05, 0.2)
 
+#: The share of histories whose shards are by person; the trees of the others follow the stream.
+_PERSONS = 0.8
+
 
 def draw(seed: int) -> History:
     """Draw the history of a seed."""
@@ -38,7 +42,7 @@ def draw(seed: int) -> History:
     name = chance.choice(sorted(POLICIES))
     partitions, workers = chance.choice((1, 1, 2, 3)), chance.choice((1, 2, 2, 3))
     rows = _rows(chance, name, partitions)
-    return History(
+    history = History(
         seed=seed,
         policy=name,
         rows=rows,
@@ -49,6 +53,7 @@ def draw(seed: int) -> History:
         window=chance.choice((0, 0, 0, 60)),
         ends=chance.random() < 0.3,
     )
+    return history if chance.random() < _PERSONS else replace(history, policy=chance.choice(sorted(FOLLOWING)))
 
 
 def _rows(chance: random.Random, name: str, partitions: int) -> list[Row]:

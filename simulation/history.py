@@ -45,7 +45,7 @@ class History:
     """A history. It says nothing about code, so it can be kept as a test."""
 
     seed: int
-    #: The name of the policy, in `policies.POLICIES`.
+    #: The name of the policy, in `policies`.
     policy: str
     rows: Sequence[Row]
     steps: Sequence[Step]

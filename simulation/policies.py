@@ -51,11 +51,19 @@ FAMILIES: tuple[dict[str, dict[str, Any]], ...] = (
 
 POLICIES = {name: changes for family in FAMILIES for name, changes in family.items()}
 
+#: A family whose shards follow the stream by a tree.
+FOLLOWING: dict[str, dict[str, Any]] = {
+    "following": {"k": 2, "delay": "60s", "shards": 3, "shard_by": "locality"},
+    "following-more": {"k": 3, "delay": "45s", "disorder": "5s", "shards": 5, "shard_by": "locality"},
+    "following-few": {"k": 2, "delay": "30s", "shards": 2, "shard_by": "locality"},
+}
+_ALL = POLICIES | FOLLOWING
+
 
 @cache
 def policy(name: str) -> Policy:
     """The policy of this name."""
-    return Policy.from_dict({**_COLUMNS, **POLICIES[name]})
+    return Policy.from_dict({**_COLUMNS, **_ALL[name]})
 
 
 def strangers(name: str) -> list[str]:
@@ -69,5 +77,5 @@ def _kind(name: str) -> tuple[str, bool]:
 
 def family(name: str) -> list[str]:
     """The policies that state of this one can be taken up under; itself first."""
-    (found,) = [one for one in FAMILIES if name in one]
+    (found,) = [one for one in (*FAMILIES, FOLLOWING) if name in one]
     return [name, *(other for other in found if other != name)]

@@ -2,24 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
+from crenel.encoding import tree_following, tree_learning
 from crenel.errors import SnapshotError
 from crenel.transforms._hold import hold_step
 from simulation import policies, twin
 from simulation.history import START, History
 from simulation.judging.promises import Broken, Promise, expect, expect_silent
 from simulation.model.broker import FAULTS
-from simulation.model.job import HOLD, IDLE, OUTBOX, READ, Stage, job
+from simulation.model.job import HOLD, IDLE, LEARN, OUTBOX, READ, Stage, job
 from simulation.model.outside import Outside, play
 from simulation.model.process import Process
 from simulation.model.runner import LAST, Checkpoint, Runner
 
+#: How trees of shards are learned: from few rows, and again and again.
+_RESTLESS: tuple[tuple[Any, str, float], ...] = (
+    (tree_following, "_SAMPLE", 8),
+    (tree_following, "_SAMPLE_OF_SHARD", 2),
+    (tree_following, "_PARTS", 2),
+    (tree_following, "_FULL", -100.0),
+    (tree_following, "CROWD", 0.1),
+    (tree_learning, "CROWD", 0.1),
+)
 #: Elements and timers of one bundle when nothing is to go wrong.
 _ALL = 1_000
 #: Rounds after which a stream in which nothing goes wrong any more must be done.
 _ROUNDS = 40
+
+
+@contextmanager
+def restless_trees() -> Iterator[None]:
+    """Let trees of shards be learned from a dozen rows, and change whenever that makes shards more even."""
+    with ExitStack() as stack:
+        for owner, name, value in _RESTLESS:
+            stack.enter_context(patch.object(owner, name, value))
+        yield
 
 
 class World(Runner):
@@ -46,7 +67,7 @@ class World(Runner):
         Raises:
             Broken: a promise is broken.
         """
-        with play(self._outside), patch.object(hold_step, "_SHORTEST_LOG", self.history.log):
+        with play(self._outside), patch.object(hold_step, "_SHORTEST_LOG", self.history.log), restless_trees():
             self.start(self.history.workers)
             for step in self.history.steps:
                 self.actions += 1
@@ -102,8 +123,8 @@ class World(Runner):
         return stage.split() if self._split_at == 0 else None
 
     def do_hold(self, worker: int, count: int, mix: int, fail: int) -> None:
-        """Run a bundle of HOLD, in a process that has something to do."""
-        self._run(HOLD, worker, count, mix, fail)
+        """Run a bundle of HOLD, or of LEARN before it, in a process that has something to do."""
+        self._run(LEARN if mix % 2 and self.busy(LEARN) else HOLD, worker, count, mix, fail)
 
     def do_send(self, worker: int, count: int, mix: int, fail: int) -> None:
         """Run a bundle of the outbox and the sink."""
@@ -133,6 +154,8 @@ class World(Runner):
     def do_move(self, stage: int, key: int, worker: int, *_: int) -> None:
         """Move a key, or a partition, to another process."""
         label = (READ, HOLD, OUTBOX)[stage % 3]
+        if label == HOLD and key % 2 and any(where == LEARN for where, *_ in self.store):
+            label = LEARN
         keys = sorted({own for where, own, *_ in (*self.store, *self.channels) if where == label} or self.restrictions)
         chosen = keys[key % len(keys)]
         if self.place(label, chosen) != worker % len(self.processes):
@@ -285,7 +308,7 @@ class World(Runner):
         for process in self.processes:
             if not self.is_over:
                 self.do_read(process.number, _ALL, 0, 0)
-        for label in (HOLD, OUTBOX):
+        for label in (LEARN, HOLD, OUTBOX):
             for process in self.busy(label):
                 self.keyed_bundle(label, process, _ALL, 0, 0)
         self.do_checkpoint()

@@ -16,7 +16,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +199,41 @@ def write_held() -> dict[str, Any]:
     return {**record, "published": held_on(record)}
 
 
+def learned() -> Any:
+    """Return what a follower knows that has learned a tree from computed rows."""
+    from crenel.encoding.tree_following import TreeFollower, Watch, one_shard
+
+    follower = TreeFollower(learning_policy(), one_shard(learning_policy()), Watch(), lambda: ())
+    follower.deal(engine_rows(8_192 + 40))
+    return follower
+
+
+def learning_policy() -> Policy:
+    said = {name: value for name, value in ENGINE_POLICY.items() if name not in ("t", "l", "delay_rows")}
+    return Policy.from_dict(said | {"shards": 4, "shard_by": "locality", "delay": "1h"})
+
+
+def write_trees() -> dict[str, Any]:
+    from crenel.transforms._deal.stored_trees import written_trees
+
+    schedule = learned().schedule
+    return {"stored": as_text(written_trees(schedule)), "trees": schedule.to_list()}
+
+
+def write_watch() -> dict[str, Any]:
+    from crenel.transforms._deal.stored_trees import written_watch
+
+    watch = learned().watch
+    return {"stored": as_text(written_watch(watch)), "watch": asdict(watch)}
+
+
+def write_sample() -> dict[str, Any]:
+    from crenel.transforms._deal.stored_trees import written_sample
+
+    rows = engine_rows(12)
+    return {"stored": as_text(written_sample(rows)), "rows": 12}
+
+
 def held_on(record: dict[str, Any]) -> list[dict[str, Any]]:
     """Restore a stored shard, push the packs that follow, and return the published rows."""
     from crenel.transforms._hold.shard_holder import ShardHolder
@@ -257,6 +292,9 @@ WRITERS: dict[str, Callable[[], dict[str, Any]]] = {
         parameters={"active_rows": 24, "alpha": 0.01, "sample": 20, "window_rows": 60, "instant": "2s"},
     ),
     "held": write_held,
+    "trees": write_trees,
+    "watch": write_watch,
+    "sample": write_sample,
     "pack": write_pack,
     "shards": write_shards,
 }

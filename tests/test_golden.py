@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from crenel.engine import create_engine
 from crenel.policy import Policy
+from crenel.transforms._deal.stored_trees import read_sample, read_trees, read_watch
 from crenel.transforms._pack.row_pack import Packer, RowPack
 from tests import golden
 from tests.transforms import cells
@@ -97,3 +99,25 @@ def test_a_golden_pack_is_read(path: Path) -> None:
         assert np.array_equal(getattr(pack.rows, name), getattr(today.rows, name))
     assert (pack.form, pack.persons, pack.space) == (today.form, today.persons, today.space)
     assert list(pack.payload.rows()) == list(today.payload.rows())
+
+
+def test_golden_trees_are_read() -> None:
+    record = load(_TRANSFORMS / "trees.1.json")
+    found = read_trees(golden.as_bytes(record["stored"]))
+    assert found.to_list() == record["trees"]
+    assert [tree.shards for tree in found.trees] == [1, 4]
+    found.check(golden.learning_policy().quasi_identifiers)
+
+
+def test_a_golden_watch_is_read() -> None:
+    record = load(_TRANSFORMS / "watch.1.json")
+    found = read_watch(golden.as_bytes(record["stored"]))
+    assert asdict(found) == record["watch"]
+    assert found.period == 2 and found.rows == 2_088
+
+
+def test_a_golden_sample_is_read() -> None:
+    record = load(_TRANSFORMS / "sample.1.json")
+    found, expected = read_sample(golden.as_bytes(record["stored"])), golden.engine_rows(record["rows"])
+    for name in ("qi", "person", "time"):
+        assert np.array_equal(getattr(found, name), getattr(expected, name))

@@ -15,6 +15,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from crenel.encoding.text_format import TextFormat
     from crenel.transforms._publish.counts import Counts
     from crenel.transforms._publish.publisher import published_schema
     from crenel.transforms.anonymize import Anonymize, Anonymized
@@ -29,6 +30,7 @@ __all__ = [
     "AnonymizedTable",
     "Counts",
     "Durable",
+    "TextFormat",
     "published_schema",
 ]
 
@@ -40,6 +42,7 @@ _HOME = {
     "AnonymizedTable": "crenel.transforms.tables",
     "Counts": "crenel.transforms._publish.counts",
     "Durable": "crenel.transforms.durable",
+    "TextFormat": "crenel.encoding.text_format",
     "published_schema": "crenel.transforms._publish.publisher",
 }
 

@@ -16,9 +16,12 @@ from apache_beam.transforms.trigger import AccumulationMode
 from apache_beam.transforms.window import GlobalWindows, SlidingWindows
 from apache_beam.typehints.row_type import RowTypeConstraint
 
+from crenel.encoding.text_format import TextFormat
 from crenel.policy import Policy, PolicyError, ShardBy
+from crenel.policy.checks import suggestion
 from crenel.policy.quasi_identifiers import Missing
 from crenel.policy.secret import Secret, without_secret
+from crenel.transforms._deal.learn_step import LearnRows
 from crenel.transforms._hold.hold_step import HoldRows
 from crenel.transforms._hold.local_runners import held_apart, is_run_here, keep_keys_whole, warn_of_stale_state
 from crenel.transforms._pack.element_coders import RECORD
@@ -76,7 +79,8 @@ class Anonymize(beam.PTransform):
         overlapping_windows: Whether to take rows that lie in several windows. Each is then published once for each
             window, and an attacker who can tell that these are one row can intersect its generalizations.
         parse_text: Whether to parse text in the columns that the policy declares as numbers or moments, as files
-            without types have them. A column that an Arrow batch lacks then counts as missing in its rows.
+            without types have them. A column that an Arrow batch lacks then counts as missing in its rows. A
+            `TextFormat` says that numbers have a decimal comma, or how dates are written.
         row_number: The name of a column that numbers the rows of the input, with integers. It is never published, and
             identifies rows in the trace.
         trace: Whether to emit `trace`. It needs `row_number`.
@@ -94,7 +98,7 @@ class Anonymize(beam.PTransform):
         policy: Policy | str | PathLike[str] | Mapping[str, Any],
         *,
         overlapping_windows: bool = False,
-        parse_text: bool = False,
+        parse_text: bool | TextFormat = False,
         row_number: str | None = None,
         trace: bool = False,
         order_column: str | None = None,
@@ -114,6 +118,7 @@ class Anonymize(beam.PTransform):
         #: What workers are told: neither the seed, nor where the secret is.
         self._told = without_secret(self._policy)
         self._uid = uuid.uuid4().hex
+        self._one_key = self._has_one_key(rows)
         self._check_windows(rows.windowing)
         fields = _check_schema(self._policy, rows.element_type)
         #: Makes records of rejected rows and of releases: with a schema, if the rows have one.
@@ -173,15 +178,13 @@ class Anonymize(beam.PTransform):
             raise ValueError(message)
 
     def _assigned(self, packs: pvalue.PCollection) -> pvalue.PCollection:
-        """Assign rows to shards that only the rows themselves tell; a stream cannot wait for them."""
-        if self._told.shard_by is ShardBy.LOCALITY and self._told.shards != 1:
-            message = (
-                "must name a tree for a stream, not 'locality', which is learned from bounded input. Make the tree "
-                "from a sample of the stream: crenel plan POLICY --data SAMPLE --shards N --write shards.json; then "
-                "set shard_by: {tree: shards.json}."
-            )
-            raise PolicyError([("shard_by", message)])
-        return packs
+        """Assign rows to shards that only the rows themselves tell: here while they stream by."""
+        if self._told.shard_by is not ShardBy.LOCALITY or self._told.shards == 1:
+            return packs
+        learn = LearnRows(self._told, self._secret, one_key=self._one_key)
+        dealt = packs | "Learn" >> beam.ParDo(learn)
+        dealt.element_type = packs.element_type
+        return dealt
 
     def _hold(self, packs: pvalue.PCollection) -> Any:
         warn_of_stale_state(packs.pipeline)
@@ -193,9 +196,8 @@ class Anonymize(beam.PTransform):
         has_time = self._policy.event_time is not None or self._options.by_number
         is_global = isinstance(rows.windowing.windowfn, GlobalWindows)
         pack = PackBoundedRows if rows.is_bounded and is_global and has_time else PackRows
-        one_key = self._has_one_key(rows)
         return pack(
-            self._told, self._secret, self._record, self._options, one_key=one_key, overlapping=self._overlapping
+            self._told, self._secret, self._record, self._options, one_key=self._one_key, overlapping=self._overlapping
         )
 
     def _has_one_key(self, rows: pvalue.PCollection) -> bool:
@@ -238,8 +240,16 @@ def _check_schema(policy: Policy, element_type: Any) -> dict[str, Any] | None:
     absent = [name for name in named if name is not None and name not in fields]
     if absent:
         listed = ", ".join(fields)
+        spare = [name for name in fields if name not in named]
         raise PolicyError(
-            [("", f"names the column {name!r}, which the rows do not have; they have: {listed}.") for name in absent]
+            [
+                (
+                    "",
+                    f"names the column {name!r}, which the rows do not have; {suggestion(name, spare)}they have: "
+                    f"{listed}.",
+                )
+                for name in absent
+            ]
         )
     return fields
 

@@ -19,10 +19,10 @@ from apache_beam.transforms.trigger import DefaultTrigger
 
 from crenel.encoding.tree_learning import learned_from
 from crenel.policy import Policy, PolicyError, ShardBy
+from crenel.transforms._deal.deal_step import DealRows, SampleRows, merged
 from crenel.transforms._hold.hold_step import HoldGroupedRows
 from crenel.transforms._hold.sorted_runs import SortSpace
 from crenel.transforms._hold.spill_step import SpillRows
-from crenel.transforms._pack.deal_step import DealRows, SampleRows, merged
 from crenel.transforms._pack.row_options import RowOptions
 from crenel.transforms.anonymize import Anonymize, Anonymized, hold_outputs
 

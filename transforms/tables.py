@@ -20,6 +20,7 @@ from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
 
 from crenel.encoding.row_sample import RowSample
+from crenel.encoding.text_format import TextFormat
 from crenel.encoding.tree_learning import learned_from
 from crenel.policy import Policy, PolicyError, ShardBy
 from crenel.policy.secret import Secret, without_secret
@@ -72,7 +73,7 @@ def anonymize(
     table: Any,
     policy: Policy | str | PathLike[str] | Mapping[str, Any],
     *,
-    parse_text: bool = False,
+    parse_text: bool | TextFormat = False,
     trace: bool = False,
 ) -> AnonymizedTable:
     """Anonymize a whole table.
@@ -82,7 +83,8 @@ def anonymize(
     Args:
         table: A pyarrow Table or RecordBatch, or a pandas or polars DataFrame.
         policy: A `Policy`, the path of a YAML file, or the content of such a file.
-        parse_text: Whether to parse text in columns that the policy declares as numbers or moments.
+        parse_text: Whether to parse text in columns that the policy declares as numbers or moments; or a `TextFormat`,
+            which says that numbers have a decimal comma, or how dates are written.
         trace: Whether to tell what became of each row.
 
     Raises:
@@ -112,7 +114,7 @@ class _Run:
         trace: As for `anonymize`.
     """
 
-    def __init__(self, policy: Policy, *, parse_text: bool, trace: bool) -> None:
+    def __init__(self, policy: Policy, *, parse_text: bool | TextFormat, trace: bool) -> None:
         by_number = policy.event_time is None
         if by_number and policy.delay is not None:
             message = (

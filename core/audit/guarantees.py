@@ -225,6 +225,9 @@ class _Audit:
 
     def _further_than(self, t: float, codes: Ints, size: int | None, group: Ints, arrivals: Ints) -> int:
         stream: Counter[int] = Counter()
+        # Where rows are sampled, groups are compared with the rows that were kept: the others leave no trace.
+        kept = np.ones(len(self.rows), np.bool_)
+        kept[self.row[self.sampled[self.release]]] = False
         pushed = 0
         groups: dict[int, Counter[int]] = {}
         begin = np.searchsorted(self.release, np.arange(len(self.out) + 1))
@@ -236,7 +239,7 @@ class _Audit:
             now = int(arrivals[i])
             if now < pushed:
                 stream, pushed = Counter(), 0
-            stream.update(codes[pushed:now].tolist())
+            stream.update(codes[pushed:now][kept[pushed:now]].tolist())
             pushed = now
             values = groups.setdefault(int(group[i]), Counter())
             values.update(codes[members].tolist())

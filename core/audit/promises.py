@@ -13,7 +13,7 @@ from crenel.audit.boxes import legal
 from crenel.audit.differential_privacy import stated
 from crenel.audit.findings import Findings
 from crenel.audit.measures import rounded
-from crenel.policy.durations import format_duration
+from crenel.policy.durations import format_duration, span_of_seconds
 
 __all__ = ["BROKEN", "KEPT", "NOT_PROMISED", "UNKNOWN", "Promise", "describe_crowd", "promises", "seed_warning"]
 
@@ -235,7 +235,9 @@ def _deadline(findings: Findings) -> Promise:
     early = sum(report.early or 0 for report in findings.reports)
     unordered = 0 if policy.event_time is None else findings.exact.out_of_order()
     if delay is not None:
-        promise = replace(promise, measured=f"at most {delay['largest']:g} {delay['unit']}", value=delay["largest"])
+        most = delay["largest"]
+        longest = span_of_seconds(most) if delay["unit"] == "seconds" else f"{int(most):,} rows"
+        promise = replace(promise, measured=f"at most {longest}", value=most)
     notes = []
     if unordered:
         notes.append(f"{unordered} rows of the trace are not in the order of their event times.")

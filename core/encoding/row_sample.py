@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from crenel.encoding.keyed_hash import siphash
 from crenel.encoding.rows import Rows
 
-__all__ = ["MOST_ROWS", "RowSample"]
+__all__ = ["MOST_ROWS", "RowSample", "joined"]
 
 #: The rows of a sample: some hundred for each of a hundred shards.
 MOST_ROWS = 16_384
@@ -73,7 +73,7 @@ class RowSample:
         """Keep the rows of the least hashes, if there are more than `most` rows, or several parts."""
         if most and sum(map(len, self._rows)) <= most:
             return
-        rows, hashes = _joined(self._rows), np.concatenate([*self._hashes, np.zeros(0, dtype=np.int64)])
+        rows, hashes = joined(self._rows), np.concatenate([*self._hashes, np.zeros(0, dtype=np.int64)])
         least = np.argsort(hashes, kind="stable")[:MOST_ROWS]
         self._rows, self._hashes = [rows.take(least)], [hashes[least]]
 
@@ -85,7 +85,8 @@ def _hashes(rows: Rows) -> NDArray[np.int64]:
     return hashes
 
 
-def _joined(parts: list[Rows]) -> Rows:
+def joined(parts: list[Rows]) -> Rows:
+    """Join rows."""
     if not parts:
         none = np.zeros(0, dtype=np.int64)
         return Rows(np.zeros((0, 0)), none, np.zeros((0, 0), dtype=np.int64), none)

@@ -60,6 +60,14 @@ class Held(NamedTuple):
         return Rows(self.qi, self.person, self.sensitive, self.time)
 
 
+class ReusableBox(NamedTuple):
+    """A box that a row may be published under."""
+
+    place: int
+    #: Under the domains that are known now.
+    loss: float
+
+
 class Buffered(Engine, Generic[_Parameters]):
     """Holds rows in order of arrival, and asks the method to decide whenever something may be due.
 
@@ -331,31 +339,38 @@ class Buffered(Engine, Generic[_Parameters]):
 
     def _reuse(self, which: Iterable[int]) -> None:
         """Release the held rows that a reusable box contains, one by one."""
-        held, boxes, left = self._held, self._boxes, []
-        rule = self._policy.reuse
-        if rule is Reuse.OFF:
+        left = []
+        if self._policy.reuse is Reuse.OFF:
             return
         for i in which:
-            found = find_containing(boxes, self._numbers, held.qi[i])
-            if found == 0:
-                continue
-            places = boxes.candidates[:found]
-            losses = self._losses(boxes.lo[places], boxes.hi[places])
-            chosen = int(np.argmin(losses)) if rule is Reuse.BEST else self._below(found)
-            at = places[chosen]
-            box = boxes.table[at]
-            self._leave(
-                Kind.REUSE,
-                held.number[[i]],
-                [1],
-                [boxes.lo[at]],
-                [boxes.hi[at]],
-                [losses[chosen]],
-                [box["persons"]],
-                [box["group"]],
-            )
-            left.append(i)
+            found = self._reusable_box(i)
+            if found is not None:
+                self._leave_under(i, found)
+                left.append(i)
         self._forget(np.array(left, dtype=np.int64))
+
+    def _reusable_box(self, i: int) -> ReusableBox | None:
+        """Return a box that a held row may be published under, by the policy's rule, or None."""
+        boxes = self._boxes
+        found = find_containing(boxes, self._numbers, self._held.qi[i])
+        if found == 0:
+            return None
+        places = boxes.candidates[:found]
+        losses = self._losses(boxes.lo[places], boxes.hi[places])
+        chosen = int(np.argmin(losses)) if self._policy.reuse is Reuse.BEST else self._below(found)
+        return ReusableBox(int(places[chosen]), float(losses[chosen]))
+
+    def _leave_under(self, i: int, found: ReusableBox) -> None:
+        """Release a held row under a box. The caller forgets the row."""
+        at, loss = found
+        lo, hi, box = self._boxes.lo[at], self._boxes.hi[at], self._boxes.table[at]
+        number = self._held.number[[i]]
+        self._leave(Kind.REUSE, number, [1], [lo], [hi], [loss], [box["persons"]], [box["group"]])
+
+    def _forget_oldest_box(self) -> None:
+        numbers = self._numbers
+        numbers["reusable_oldest"] = (numbers["reusable_oldest"] + 1) % len(self._boxes.table)
+        numbers["reusable"] -= 1
 
     def _losses(self, lo: Floats, hi: Floats) -> Floats:
         """Return the losses of boxes under the domains that are known now."""

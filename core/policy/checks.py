@@ -71,8 +71,9 @@ def short(value: object, limit: int = 80) -> str:
 
 def suggestion(given: object, known: Iterable[str]) -> str:
     """Return `did you mean 'x'? ` if a known name is similar, else an empty text."""
-    near = difflib.get_close_matches(str(given).lower(), list(known), n=1, cutoff=0.6)
-    return f"did you mean {near[0]!r}? " if near else ""
+    folded = {name.casefold(): name for name in reversed(list(known))}
+    near = difflib.get_close_matches(str(given).casefold(), folded, n=1, cutoff=0.6)
+    return f"did you mean {folded[near[0]]!r}? " if near else ""
 
 
 def an_integer(problems: Problems, path: str, value: Any, at_least: int, default: int = 0) -> int:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import re
 from fractions import Fraction
 from typing import Any
 
 from crenel.policy.checks import Problems
 
-__all__ = ["A_DURATION", "UNITS", "a_duration", "format_duration", "parse_duration", "tick_of"]
+__all__ = ["A_DURATION", "UNITS", "a_duration", "format_duration", "parse_duration", "span_of_seconds", "tick_of"]
 
 #: Microseconds per unit.
 UNITS = {
@@ -20,6 +21,8 @@ UNITS = {
     "ms": 1_000,
     "us": 1,
 }
+#: Symbols of the units of a measured span, and their lengths in seconds.
+_SPANS = [("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)]
 _DURATION = re.compile(r"(\d+(?:\.\d+)?) ?(us|ms|s|m|h|d)", re.ASCII)
 A_DURATION = "a duration such as '500ms', '30s', '10m', '2h' or '1d'"
 
@@ -64,6 +67,23 @@ def format_duration(micros: int) -> str:
         return "0s"
     unit = next(name for name, size in UNITS.items() if micros % size == 0)
     return f"{micros // UNITS[unit]}{unit}"
+
+
+def span_of_seconds(seconds: float) -> str:
+    """Write a measured span of time in its two largest units.
+
+    >>> span_of_seconds(3599.5), span_of_seconds(3600), span_of_seconds(0.0421), span_of_seconds(1_209_600)
+    ('59 min 59.5 s', '1 h', '0.0421 s', '14 d')
+    """
+    unit = next((place for place, (_, size) in enumerate(_SPANS) if abs(seconds) >= size), len(_SPANS) - 1)
+    if unit == len(_SPANS) - 1:
+        return f"{seconds:.4g} s"
+    (name, size), (finer, finer_size) = _SPANS[unit], _SPANS[unit + 1]
+    whole, rest = divmod(abs(seconds), size)
+    sign = "-" if seconds < 0 else ""
+    # Rounded down, so that a minute never shows 60 seconds.
+    part = math.floor(rest / finer_size * 10) / 10 if finer_size == 1 else rest // finer_size
+    return f"{sign}{int(whole):,} {name}" + (f" {part:g} {finer}" if part else "")
 
 
 def _micros(value: Any) -> int | None:

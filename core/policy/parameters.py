@@ -42,6 +42,7 @@ __all__ = [
     "parameter",
     "reorder",
     "reuse",
+    "rows_or_duration",
 ]
 
 _Default = TypeVar("_Default")
@@ -223,6 +224,13 @@ def duration_text() -> Rule:
 def optional(rule: Rule) -> Rule:
     """None, or what another rule accepts."""
     return lambda problems, path, value: None if value is None else rule(problems, path, value)
+
+
+def rows_or_duration(problems: Problems, path: str, value: Any) -> int | str:
+    """A number of rows of at least 1, or a duration."""
+    if isinstance(value, int):
+        return an_integer(problems, path, value, 1)
+    return format_duration(a_duration(problems, path, value, at_least=1))
 
 
 def mapping(of: Rule, words: str) -> Rule:

@@ -18,6 +18,7 @@ from crenel.audit.exact import leaving
 from crenel.encoding.encoder import Encoder
 from crenel.encoding.keyed_hash import siphash
 from crenel.encoding.rows import Rows
+from crenel.encoding.text_format import TextFormat
 from crenel.encoding.treated_values import TreatedValues
 from crenel.errors import Rejected
 from crenel.pipelines.auditing.published_values import Boxes, NotReadableError, Spans
@@ -214,7 +215,9 @@ def _lacking(name: str, there: Sequence[str], needed: Iterable[str]) -> Iterator
 
 
 def _input(policy: Policy, found: Sequence[Source], tick: Tick) -> Input:
-    text, encoder, kept, writable = TextColumns(policy), Encoder(policy), _Kept(policy), WritableValues(policy)
+    written = found[0].dialect.values if found else TextFormat()
+    text, encoder, kept = TextColumns(policy, written), Encoder(policy), _Kept(policy)
+    writable = WritableValues(policy)
     apart, treatments = _Apart(policy), TreatedValues(policy, {})
     _check(found, named_columns(policy))
     parts: list[tuple[Rows, Ints, Ints, Ints]] = []

@@ -9,7 +9,12 @@ from crenel.policy import Policy, columns
 
 __all__ = ["rejection_advice"]
 
-_UNREADABLE = (columns.NOT_A_NUMBER, columns.NOT_A_DATE, columns.WRONG_TYPE)
+#: Why a text cannot be read, and the option that may help.
+_UNREADABLE = {
+    columns.NOT_A_NUMBER: "--decimal ','",
+    columns.NOT_A_DATE: "--date-format '%d/%m/%Y'",
+    columns.WRONG_TYPE: None,
+}
 
 
 def rejection_advice(policy: Policy, found: Iterable[tuple[str, str]]) -> str:
@@ -50,11 +55,14 @@ def _sentences(policy: Policy, by_reason: dict[str, list[str]]) -> Iterator[str]
     outside = by_reason.pop(columns.OUTSIDE, [])
     if outside:
         yield f"Widen the domain of {listed(outside)}."
-    unreadable = [name for reason in _UNREADABLE for name in by_reason.pop(reason, [])]
+    unreadable = {reason: by_reason.pop(reason) for reason in _UNREADABLE if reason in by_reason}
     if unreadable:
+        names = list(dict.fromkeys(name for some in unreadable.values() for name in some))
+        options = " or ".join(filter(None, (_UNREADABLE[reason] for reason in unreadable)))
+        say = f", or say it, as in {options}" if options else ""
         yield (
-            f"Look at how {listed(dict.fromkeys(unreadable))} {'is' if len(set(unreadable)) == 1 else 'are'} written: "
-            "numbers as 1234.5, moments as 2020-01-31T12:00:00Z."
+            f"Look at how {listed(names)} {'is' if len(names) == 1 else 'are'} written{say}: "
+            "numbers are 1234.5, moments 2020-01-31T12:00:00Z."
         )
     others = [name for reason, names in by_reason.items() for name in names if name not in sensitive]
     if others:

@@ -45,6 +45,9 @@ _ENOUGH = 20
 #: If a smaller share of rows meets k persons with the same quasi-identifiers, missing values alone cost much.
 _ALIKE = 0.9
 
+#: A published value that keeps less of what the data could have told tells next to nothing.
+_BLURRED = 0.8
+
 _DAY = 86_400_000_000
 
 
@@ -56,6 +59,7 @@ class Sample:
         table: The sample, an Arrow table.
         limits: How many rows may be suppressed and rejected.
         tick: Called with a line about the progress.
+        total: The rows of the file that the table is a sample of; None if it is the whole file.
     """
 
     def __init__(
@@ -64,12 +68,17 @@ class Sample:
         table: Any,
         limits: Limits | None = None,
         tick: Callable[[str], None] = lambda line: None,
+        *,
+        total: int | None = None,
     ) -> None:
+        self.total = table.num_rows if total is None else total
         self.policy = policy
         self.table = table
         self.findings: list[Finding] = []
         self._limits = limits or Limits()
         self._tick = tick
+        #: What the engine did at the policy's deadline, once it was tried.
+        self._now: Step | None = None
 
     def look(self) -> list[Section]:
         """Report on the sample, in sections. `findings` then holds what is wrong."""
@@ -77,7 +86,7 @@ class Sample:
         if not self._complete:
             return sections
         sections.append(Section("Rows that would be rejected", tuple(self._rejections())))
-        if not len(self._encoded.kept):
+        if not len(self.encoded.kept):
             return sections
         parts = {
             "Persons": self._persons,
@@ -88,6 +97,7 @@ class Sample:
             "Event times": self._time,
             "Waiting for k persons": self._waits,
             "Deadlines": self._deadlines,
+            "What each column loses": self._costs,
         }
         if not self.policy.declaration.takes_holes:
             del parts["Missing values"]
@@ -96,7 +106,8 @@ class Sample:
         return sections + [Section(title, tuple(part())) for title, part in parts.items()]
 
     @cached_property
-    def _encoded(self) -> Encoded:
+    def encoded(self) -> Encoded:
+        """The rows as an engine takes them, and those that do not fit the policy."""
         batch = {name: self.table[name] for name in self.table.column_names}
         time = None
         if self.policy.event_time is None:
@@ -111,7 +122,7 @@ class Sample:
     @cached_property
     def _who(self) -> Ints:
         """The persons of the rows that are not rejected, numbered from 0."""
-        return sample_measures.places(self._encoded.rows.person)
+        return sample_measures.places(self.encoded.rows.person)
 
     @property
     def _number_of_persons(self) -> int:
@@ -134,6 +145,11 @@ class Sample:
     def _columns(self) -> Iterator[Line]:
         policy, there = self.policy, self.table.column_names
         yield f"{count(self.table.num_rows, 'row')} of {count(len(there), 'column')}."
+        if self.table.num_rows < self.total:
+            yield (
+                f"The file has {count(self.total, 'row')}. Stretches of consecutive rows were looked at, drawn from "
+                "all of it; --sample 0 looks at all."
+            )
         leaving = [*policy.quasi_identifiers, *policy.sensitive, *policy.publish]
         named = [policy.person, *([policy.event_time] if policy.event_time else []), *leaving, *policy.within]
         staying = [name for name in there if name not in leaving]
@@ -147,7 +163,7 @@ class Sample:
             yield "The rest was not checked, because columns are missing."
 
     def _rejections(self) -> Iterator[Line]:
-        rows, rejected = self.table.num_rows, self._encoded.rejected
+        rows, rejected = self.table.num_rows, self.encoded.rejected
         if not rejected:
             yield "None."
             return
@@ -177,7 +193,7 @@ class Sample:
                 f"{count(persons, 'person')} are hardly more than k ({k}): they form a single group. Take a larger "
                 "sample, or lower k."
             )
-        alone = sample_measures.unique_persons(self._encoded.rows.qi, self._who)
+        alone = sample_measures.unique_persons(self.encoded.rows.qi, self._who)
         yield (
             f"In the data as they are, {count(alone, 'person')} ({percent(alone / persons)}) can be singled out: "
             "nobody else has the same quasi-identifiers."
@@ -203,11 +219,11 @@ class Sample:
 
     def _quasi_identifiers(self) -> Iterator[Line]:
         for place, (name, qi) in enumerate(self.policy.quasi_identifiers.items()):
-            yield name, self._use(name, qi, self._encoded.rows.qi[:, place])
+            yield name, self._use(name, qi, self.encoded.rows.qi[:, place])
 
     def _holes(self) -> Iterator[Line]:
         """Look at which quasi-identifiers rows have. k persons who have the same ones keep all of them."""
-        absent = np.isnan(self._encoded.rows.qi)
+        absent = np.isnan(self.encoded.rows.qi)
         sets = sample_measures.combinations(absent)
         share = float(absent.any(axis=1).mean())
         number = int(sets.max(initial=-1)) + 1
@@ -232,7 +248,7 @@ class Sample:
 
     def _in_time(self, sets: Ints) -> float | None:
         """Compute the share of rows that meet k persons of the same set before the deadline; None if not known."""
-        policy, time = self.policy, self._encoded.rows.time
+        policy, time = self.policy, self.encoded.rows.time
         by_time = policy.delay is not None and policy.event_time is not None
         if policy.delay_rows is None and not by_time:
             return None
@@ -313,12 +329,12 @@ class Sample:
 
     def _as_they_are(self) -> Iterator[Line]:
         for place, name in enumerate(self.policy.sensitive):
-            codes = sample_measures.places(self._encoded.rows.sensitive[:, place])
+            codes = sample_measures.places(self.encoded.rows.sensitive[:, place])
             yield name, self._sensitive(name, codes)
         for name in self.policy.publish:
             if name in self.table.column_names:
                 codes, _ = columns.factorize(self.table[name])
-                kept = sample_measures.places(codes[self._encoded.kept])
+                kept = sample_measures.places(codes[self.encoded.kept])
                 yield name, f"{count(int(kept.max()) + 1, 'different value')}"
                 if name not in self.policy.treat:
                     self._identifying(name, kept)
@@ -354,7 +370,7 @@ class Sample:
             )
 
     def _time(self) -> Iterator[Line]:
-        policy, time = self.policy, self._encoded.rows.time
+        policy, time = self.policy, self.encoded.rows.time
         if policy.event_time is None:
             if policy.delay is not None:
                 yield "The policy names no event_time, so the delay cannot be checked."
@@ -394,13 +410,15 @@ class Sample:
             advice = f"disorder: {format_duration(most)} would cover nearly all rows."
         else:
             advice = "The file does not seem to be in the order of the stream."
+            if self.table.num_rows < self.total:
+                advice += " Then stretches of it are thinner than the stream is: look at all rows, with --sample 0."
         self._warn(
             f"disorder ({format_duration(policy.disorder)}) is too small: {percent(share)} of the rows are further out "
             f"of order{lost}. {advice}"
         )
 
     def _waits(self) -> Iterator[Line]:
-        policy, time = self.policy, self._encoded.rows.time
+        policy, time = self.policy, self.encoded.rows.time
         by_time = policy.delay is not None and policy.event_time is not None
         if self._number_of_persons < policy.k or (policy.delay_rows is None and not by_time):
             return
@@ -428,7 +446,7 @@ class Sample:
         policy = self.policy
         if self._number_of_persons < policy.k:
             return
-        tried = list(delay_trials.steps(policy, self._encoded, self.table, self._tick))
+        tried = list(delay_trials.steps(policy, self.encoded, self.table, self._tick))
         if not tried:
             return
         how = "reuse off, " if policy.declaration.reuses else ""
@@ -443,7 +461,30 @@ class Sample:
         for step in tried:
             mark = "  the policy's" if step is tried[0] else ""
             yield step.deadline, f"{exactly(step.share):>{len(head)}}  {step.loss:.3f}{mark}"
+        self._now = tried[0]
         self._judge(tried)
+
+    def _costs(self) -> Iterator[Line]:
+        """Tell what each quasi-identifier loses at the policy's deadline, in its domain and among the rows."""
+        from crenel.pipelines.checking.trial_measures import by_column
+
+        costs = [] if self._now is None else by_column(self._now.trial)
+        if not costs:
+            return
+        yield (
+            "At the policy's deadline, a published value covers this share of its domain (its loss), and of the "
+            "sample's rows; in brackets, the share of the rows that have the exact value:"
+        )
+        for cost in costs:
+            rows = f"{exactly(cost.covered)} of the rows ({exactly(cost.exact)})"
+            yield cost.name, f"{cost.loss:.3f} of the domain, {rows}"
+            if cost.blurred > _BLURRED and cost.loss < cost.blurred / 2:
+                text = (
+                    f"{cost.name}: a published value covers {exactly(cost.covered)} of the rows on average, so it "
+                    f"tells next to nothing, though its loss is only {cost.loss:.3f}: most values of the domain do not "
+                    "occur. Set a longer deadline or a smaller k, and compare the rows rather than the loss."
+                )
+                self.findings.append(Finding(Severity.NOTE, text))
 
     def _judge(self, tried: list[Step]) -> None:
         """Report a problem if the stream is too thin for k within the deadline."""
@@ -455,7 +496,7 @@ class Sample:
         asked |= {} if policy.l is None else {"l": f"l ({policy.l})"}
         asked |= {} if policy.t is None else {"t": f"t ({policy.t:g})"}
         enough = next((step for step in longer if step.share <= limit), None)
-        advice = f"Set a longer deadline, or relax {listed(asked)}."
+        advice = f"Set a longer deadline, or relax {listed(asked)}: crenel explore shows what each costs."
         if enough is not None:
             advice = f"Within {enough.deadline}, it would be {exactly(enough.share)}. {advice}"
         elif longer:

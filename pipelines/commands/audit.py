@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING, Any
 
 from crenel.errors import PolicyError
 from crenel.pipelines.command_errors import CommandError
-from crenel.pipelines.commands._dialect_options import add_dialect, dialect_of
+from crenel.pipelines.commands._input_options import add_dialect, dialect_of
 from crenel.pipelines.commands._policy_argument import add_policy, policy_of
 from crenel.pipelines.commands.run import quiet
 from crenel.pipelines.console import limits
 from crenel.pipelines.console.sections import Line, Section, count, filled, section_text
 from crenel.policy import Policy
+from crenel.policy.durations import span_of_seconds
 
 if TYPE_CHECKING:
     from crenel.audit.evidence import Evidence
@@ -273,9 +274,10 @@ def _groups(groups: dict[str, Any]) -> str:
 def _delay(delay: dict[str, Any] | None) -> tuple[Line, ...]:
     if delay is None:
         return ()
-    said = ", ".join(f"{name} {delay[name]:,g}" for name in ("mean", "p50", "p99", "largest"))
-    deadline = "" if delay["deadline"] is None else f" The deadline is {delay['deadline']:,g}."
-    return (f"In {delay['unit']}: {said}.{deadline}",)
+    write = span_of_seconds if delay["unit"] == "seconds" else "{:,.6g} rows".format
+    said = ", ".join(f"{name} {write(delay[name])}" for name in ("mean", "p50", "p99", "largest"))
+    deadline = "" if delay["deadline"] is None else f" The deadline is {write(delay['deadline'])}."
+    return (f"A row waits: {said}.{deadline}",)
 
 
 def _utility(utility: dict[str, Any] | None) -> tuple[Line, ...]:

@@ -2,8 +2,9 @@
 
 With --data, also report how the policy fits a sample of the rows: CSV with a header, JSON lines (both
 may be .gz or .zst), Parquet or Avro. The engine runs on the sample, at the policy's deadline and at
-longer ones. Give it consecutive rows: a sample with gaps looks thinner than the stream is. The report
-holds counts and shares, never a row's value.
+longer ones. Give it consecutive rows: a sample with gaps looks thinner than the stream is. Of a large
+file, it looks at stretches of consecutive rows (--sample). The report holds counts and shares, never a
+row's value.
 
 Exits with 1 if there is a problem: the run would fail, or too many rows would not be published.
 """
@@ -14,7 +15,7 @@ import argparse
 import sys
 from contextlib import nullcontext
 
-from crenel.pipelines.commands._dialect_options import add_dialect, dialect_of
+from crenel.pipelines.commands._input_options import add_dialect, add_sample, dialect_of
 from crenel.pipelines.commands._policy_argument import add_policy, policy_of
 from crenel.pipelines.commands.run import quiet
 from crenel.pipelines.console import limits
@@ -30,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_policy(parser)
     parser.add_argument("--data", metavar="FILE", help="a sample of the stream: consecutive rows")
     add_dialect(parser)
+    add_sample(parser)
     limits.add_arguments(parser, "more in the sample is a problem")
 
 
@@ -45,15 +47,15 @@ def run(arguments: argparse.Namespace) -> int:
         from crenel.pipelines.console import compile_notes, run_summary
 
         with quiet():  # loads Beam
-            from crenel.pipelines.files.whole_file import read_for
+            from crenel.pipelines.files.file_rows import read_for
         watched = sys.stderr.isatty()
         progress = ["reading the sample"]  # the last line is shown
         with (
             compile_notes.noting() as note,
             run_summary.showing(lambda: progress[-1] + note()) if watched else nullcontext(),
         ):
-            table = read_for(policy, arguments.data, dialect_of(arguments))
-            sample = Sample(policy, table, limits.Limits.of(arguments), progress.append)
+            rows = read_for(policy, arguments.data, dialect_of(arguments), arguments.sample)
+            sample = Sample(policy, rows.table, limits.Limits.of(arguments), progress.append, total=rows.total)
             sections += sample.look()
         findings += sample.findings
     sys.stdout.write(render(sections, findings))

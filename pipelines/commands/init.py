@@ -2,22 +2,26 @@
 
 The data are CSV with a header, JSON lines (both may be .gz or .zst), Parquet or Avro. The draft
 gives its reasons as comments. A column that it is not sure about is commented out, and so is never
-published. The draft holds the values of columns that have only a few, and rounded domains: keep it
-as you keep the data until you have read it.
+published. The draft holds the values of columns that have only a few, and rounded domains. With --output,
+a category of many values gets a hierarchy in a file beside the policy, which holds these values. Keep
+both as you keep the data until you have read them.
 """
 
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from crenel.pipelines.command_errors import CommandError
-from crenel.pipelines.commands._dialect_options import add_dialect, dialect_of
+from crenel.pipelines.commands._input_options import add_dialect, add_sample, dialect_of
 from crenel.pipelines.commands.run import quiet
+from crenel.pipelines.console.sections import listed
 
 if TYPE_CHECKING:
+    from crenel.encoding.text_format import TextFormat
     from crenel.pipelines.files.formats import Dialect
 
 __all__ = ["EXAMPLE", "add_arguments", "run"]
@@ -31,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", metavar="FILE", help="the file to write; without it, the draft is printed")
     parser.add_argument("--force", action="store_true", help="overwrite an existing file")
     add_dialect(parser)
+    add_sample(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -39,26 +44,56 @@ def run(arguments: argparse.Namespace) -> int:
     if output is not None and output.exists() and not arguments.force:
         msg = f"{output} exists already. Use --force to overwrite it."
         raise CommandError(msg)
-    text = _draft(arguments.data, dialect_of(arguments))
+    drafted = _draft(arguments.data, dialect_of(arguments), arguments.sample, can_write=output is not None)
+    text, files = drafted.text, drafted.files
     if output is None:
         sys.stdout.write(text)
         return 0
-    try:
-        output.write_text(text, encoding="utf-8")
-    except OSError as error:
-        msg = f"{output} cannot be written: {(error.strerror or 'failed').lower()}."
-        raise CommandError(msg) from None
-    print(f"Wrote {output}. Read it, then run: crenel check {output} --data {arguments.data}")
+    beside = [output.parent / name for name in files]
+    known = [str(path) for path in beside if path.exists() and not arguments.force]
+    if known:
+        msg = f"{listed(known)} would be written beside the policy, and is there already. Use --force to overwrite it."
+        raise CommandError(msg)
+    for path, content in ((output, text), *zip(beside, files.values(), strict=True)):
+        _write(path, content)
+    more = f" and {listed(map(str, beside))}, with values of the data" if beside else ""
+    command = " ".join(["crenel check", str(output), "--data", arguments.data, *drafted.options])
+    print(f"Wrote {output}{more}. Read it, then run: {command}")
     return 0
 
 
-def _draft(path: str, dialect: Dialect) -> str:
-    from crenel.pipelines.drafting.draft import draft
+def _write(path: Path, content: str) -> None:
+    try:
+        path.write_text(content, encoding="utf-8")
+    except OSError as error:
+        msg = f"{path} cannot be written: {(error.strerror or 'failed').lower()}."
+        raise CommandError(msg) from None
+
+
+class _Drafted(NamedTuple):
+    """The draft, the files that it names, and the options that the data need."""
+
+    text: str
+    files: dict[str, str]
+    options: list[str]
+
+
+def _draft(path: str, dialect: Dialect, most: int | None, *, can_write: bool) -> _Drafted:
+    from crenel.pipelines.drafting.draft import draft, hierarchies
     from crenel.pipelines.drafting.profiles import profile
     from crenel.pipelines.drafting.roles import choose
 
     with quiet():  # loads Beam
-        from crenel.pipelines.files.whole_file import read
-    table = read(path, dialect)
-    profiles = [profile(name, table[name]) for name in table.column_names]
-    return draft(choose(profiles), Path(path).name, table.num_rows, table.num_columns)
+        from crenel.pipelines.files.file_rows import read
+    rows = read(path, dialect, most)
+    profiles = [profile(name, rows.table[name]) for name in rows.table.column_names]
+    roles = choose(profiles, can_write=can_write, ambiguous=rows.sniffed.ambiguous)
+    options = _options(rows.sniffed.written)
+    text = draft(roles, Path(path).name, rows.table.num_rows, rows.total, options)
+    return _Drafted(text, hierarchies(roles), options)
+
+
+def _options(written: TextFormat) -> list[str]:
+    """What other commands must be told about the data."""
+    found = [] if written.decimal == "." else ["--decimal", shlex.quote(written.decimal)]
+    return found if written.date_format is None else [*found, "--date-format", shlex.quote(written.date_format)]

@@ -32,7 +32,7 @@ from crenel import runners
 from crenel.errors import PolicyError
 from crenel.pipelines import light_start
 from crenel.pipelines.command_errors import CommandError
-from crenel.pipelines.commands._dialect_options import add_dialect, dialect_of
+from crenel.pipelines.commands._input_options import add_dialect, dialect_of
 from crenel.pipelines.commands._policy_argument import add_policy, policy_of
 from crenel.pipelines.console import limits, status_line
 from crenel.pipelines.files import private_folder

@@ -8,6 +8,7 @@ __all__ = [
     "direct_identifier",
     "event_time",
     "identifier",
+    "is_fixed",
     "is_label",
     "only_an_id",
     "person",
@@ -27,7 +28,13 @@ _PERSONS = _set(
     "subject driver rider passenger citizen resident account participant visitor respondent "
     "worker guest owner buyer seller voter pupil inmate donor cardholder consumer author"
 )
-_PERSON_ALONE = _set("pid uid ssn msisdn nino username login email")
+_PERSON_ALONE = _set("pid uid ssn msisdn nino username login email mrn ptid ptno subj subjid idno ident respid rid")
+#: What is not a person, though a person may belong to it: an id of it counts no persons.
+_NO_PERSONS = _set(
+    "clinic hospital ward center centre site practice provider facility department unit team store shop branch school "
+    "class company product item order session device station vehicle trip event visit admission record transaction "
+    "location household cluster group country state city"
+)
 _ROW_IDS = _set("id uuid guid")
 _LABELS = _ROW_IDS | _set("key code hash ref")
 _NUMBERS = _set("no nr num number")
@@ -48,6 +55,7 @@ _QUASI_WEAK = _set(
     "industry workclass language english height weight children family household relationship "
     "hispanic vehicle weekday admission admitted discharge hired joined distance"
 )
+_FIXED = _set("sex gender male female birth birthday birthdate dob born yob birthyear race ethnicity")
 _PLACE_CODES = _set("zip zipcode postal postcode postalcode plz")
 _SENSITIVE_STRONG = _set(
     "diagnosis diagnoses disease disorder illness condition icd medication drug treatment "
@@ -78,8 +86,9 @@ def person(name: str) -> str | None:
         stem = re.sub(r"(id|no|nr|key)$", "", found[0])
         known = found[0] in _PERSONS | _PERSON_ALONE | _ROW_IDS or stem in _PERSONS
         return found[0] if known else None
-    labelled = found and found[-1] in _LABELS | _NUMBERS
-    return next((word for word in found if labelled and word in _PERSONS), None)
+    if not found or found[-1] not in _LABELS | _NUMBERS or _NO_PERSONS & set(found):
+        return None
+    return next((word for word in found if word in _PERSONS), None)
 
 
 def only_an_id(name: str) -> bool:
@@ -103,6 +112,11 @@ def is_label(name: str) -> bool:
     """Whether the values are labels even if they are numbers: `location_id`."""
     found = words(name)
     return bool(found) and (found[-1] in _LABELS or person(name) is not None)
+
+
+def is_fixed(name: str) -> bool:
+    """Whether the column holds what a person keeps for life: a sex, a birthday."""
+    return bool(_FIXED & set(words(name)))
 
 
 def place_code(name: str) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import datetime as dt
+import io
 import re
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,23 +15,35 @@ import yaml
 
 from crenel.pipelines.console.sections import count, percent, spoken
 from crenel.pipelines.drafting import sample_measures
+from crenel.pipelines.drafting.grouping import Group, grouped, paths
 from crenel.pipelines.drafting.profiles import Kind, Profile
 from crenel.pipelines.drafting.roles import Choice, Roles
+from crenel.policy.columns import text_of
 from crenel.policy.durations import format_duration
 
-__all__ = ["draft"]
+__all__ = ["draft", "hierarchies"]
 
 _WIDTH = 96
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*( [A-Za-z0-9_.-]+)*", re.ASCII)
 _KS = (2, 3, 5, 10, 20, 50)
+#: How many times k persons come before the drafted deadline.
+_CROWD = 8
 _DELAY_ROWS = (1000, 2000, 5000, 10_000, 20_000, 50_000)
 
 
-def draft(roles: Roles, source: str, rows: int, columns: int) -> str:
-    """Write the policy. It loads if there are a person and a quasi-identifier."""
+def draft(roles: Roles, source: str, rows: int, total: int, options: Sequence[str] = ()) -> str:
+    """Write the policy. It loads if there are a person and a quasi-identifier.
+
+    Args:
+        roles: The columns in their roles.
+        source: The name of the file.
+        rows: The rows that were looked at.
+        total: The rows of the file.
+        options: What other commands must be told about the file.
+    """
     k = _k(roles, rows)
     parts = [
-        _head(roles, source, rows, columns),
+        _head(roles, source, rows, total, options),
         _person(roles),
         _event_time(roles),
         _quasi_identifiers(roles),
@@ -42,14 +56,34 @@ def draft(roles: Roles, source: str, rows: int, columns: int) -> str:
     return "\n\n".join("\n".join(part) for part in parts) + "\n"
 
 
-def _head(roles: Roles, source: str, rows: int, columns: int) -> Iterator[str]:
-    yield from _comment(
-        f"Drafted by crenel init from {count(rows, 'row')} and {count(columns, 'column')} of {_scalar(source)}."
-    )
+def hierarchies(roles: Roles) -> dict[str, str]:
+    """Write the hierarchies of taken columns that have too many values for the policy itself, by the file's name."""
+    taken = [one.column for one in roles.quasi_identifiers if one.taken and one.column.kind is Kind.TEXT]
+    return {hierarchy_file(column): _hierarchy(column) for column in taken}
+
+
+def hierarchy_file(column: Profile) -> str:
+    """Name the file of a column's hierarchy."""
+    return re.sub(r"[^\w.-]+", "_", column.name) + ".csv"
+
+
+def _hierarchy(column: Profile) -> str:
+    file = io.StringIO()
+    csv.writer(file, delimiter=";", lineterminator="\n").writerows(paths(grouped(column.counts, _root(column))))
+    return file.getvalue()
+
+
+def _head(roles: Roles, source: str, rows: int, total: int, options: Sequence[str]) -> Iterator[str]:
+    looked_at = count(rows, "row")
+    if rows < total:
+        looked_at = f"a sample ({rows:,} of {count(total, 'row')}, in stretches)"
+    yield from _comment(f"Drafted by crenel init from {looked_at} of {_scalar(source)}.")
     yield from _comment(
         "It is a guess from names and values. Read every line: only you know what an attacker may know. Then run "
         "crenel check on it, with the data."
     )
+    if options:
+        yield from _comment(f"Give check, explore, run and audit how this file is written: {' '.join(options)}")
     if roles.person is None:
         yield "#"
         yield from _comment(
@@ -92,8 +126,8 @@ def _quasi_identifiers(roles: Roles) -> Iterator[str]:
     taken = [choice for choice in roles.quasi_identifiers if choice.taken]
     if any(len(choice.column.values) > 2 for choice in taken):
         yield from _comment(
-            "Hierarchies are flat here: different values are published as the root. Group values that belong "
-            "together, as in {Group: [a, b], Other: [c, d]}.",
+            "Hierarchies group values by the alphabet, and by how often they occur: crenel does not know what they "
+            "mean. Group what belongs together, as in {Group: [a, b], Other: [c, d]}.",
             "  ",
         )
     others = [choice for choice in roles.quasi_identifiers if not choice.taken]
@@ -118,7 +152,7 @@ def _quasi_identifier(column: Profile) -> Iterator[str]:
         kind = "numeric" if column.kind is Kind.NUMBER else "datetime"
         yield from _stretched(column)
         step = _step(column)
-        if step:
+        if step and 2 * column.once > column.distinct:
             yield from _comment(
                 f"{column.once:,} of its {count(column.distinct, 'value')} occur only once. With the step, a range "
                 "ends at multiples of it, and not at a value that belongs to one person.",
@@ -126,16 +160,39 @@ def _quasi_identifier(column: Profile) -> Iterator[str]:
             )
         yield f"{name} {{type: {kind}, domain: {_domain(column)}{step}}}"
     else:
-        yield f"{name} {{type: categorical, hierarchy: {_scalar(column.name + '.csv')}}}"
+        if column.can_be_grouped:
+            yield from _comment(
+                f"Its {count(column.distinct, 'value')} are in a file, grouped by the alphabet and by how often they "
+                "occur. A value that is not in it is rejected: add those that may come.",
+                "  ",
+            )
+        yield f"{name} {{type: categorical, hierarchy: {_scalar(hierarchy_file(column))}}}"
 
 
 def _category(name: str, column: Profile) -> Iterator[str]:
-    labels = [_label(value) for value in column.values]
-    root = _scalar("*" if "*" not in column.values else "(any)")
     yield name
     yield "    type: categorical"
     yield "    hierarchy:"
-    yield from _wrapped(f"      {root}: [", labels, "]")
+    labels = {text_of(value): _label(value) for value in column.values}
+    yield from _nested(grouped(column.counts, _root(column)), labels, " " * 6)
+
+
+def _root(column: Profile) -> str:
+    return "*" if "*" not in column.counts else "(any)"
+
+
+def _nested(group: Group, labels: Mapping[str, str], indent: str) -> Iterator[str]:
+    """Write a group and what is under it. A value may stand beside groups."""
+    values = [child for child in group.under if isinstance(child, str)]
+    if len(values) == len(group.under):
+        yield from _wrapped(f"{indent}{_scalar(group.label)}: [", [labels[value] for value in values], "]")
+        return
+    yield f"{indent}{_scalar(group.label)}:"
+    for child in group.under:
+        if isinstance(child, str):
+            yield f"{indent}  {labels[child]}:"
+        else:
+            yield from _nested(child, labels, indent + "  ")
 
 
 def _label(value: Any) -> str:
@@ -169,12 +226,19 @@ def _stretched(column: Profile) -> Iterator[str]:
 
 
 def _step(column: Profile) -> str:
-    """Write the step of a column whose values mostly occur once; nothing for other columns."""
-    if 2 * column.once <= column.distinct or column.distinct <= sample_measures.FEW_VALUES:
-        return ""
+    """Write the step of dates, and of a column whose values mostly occur once; nothing for other columns."""
     lo, hi = _bounds(column)
+    if column.distinct <= sample_measures.FEW_VALUES:
+        return ""
+    if 2 * column.once <= column.distinct:
+        return f", step: {_step_of_dates(hi - lo)}" if column.kind is Kind.MOMENT else ""
     step = sample_measures.round_step(column.present, hi - lo, moments=column.kind is Kind.MOMENT)
     return "" if step is None else f", step: {step}"
+
+
+def _step_of_dates(width: float) -> str:
+    """A day, or about a hundredth of the domain if that is more: a birthday to the month is seldom needed."""
+    return format_duration(max(sample_measures.round_duration(width / 100), 86_400_000_000))
 
 
 def _domain(column: Profile) -> str:
@@ -290,10 +354,12 @@ def _delay(when: Profile, who: Profile | None, k: int) -> Iterator[str]:
     there = ~np.isnan(when.coordinates)
     time, persons = time[there], persons[there]
     order = np.argsort(time, kind="stable")
-    _, waits = sample_measures.waits(persons[order], time[order], k)
+    # With k persons alone, every group would be all that is held; among several times k, near ones are found.
+    crowd = max(min(_CROWD * k, len(np.unique(persons)) // 2), k)
+    _, waits = sample_measures.waits(persons[order], time[order], crowd)
     if len(waits):
         most = sample_measures.round_duration(float(np.quantile(waits, 0.9)))
-        yield from _comment(f"In nine of ten cases, {k} persons come within {spoken(most)}.")
+        yield from _comment(f"In nine of ten cases, {crowd} persons come within {spoken(most)}.")
         yield f"delay: {format_duration(sample_measures.round_duration(most * 1.5))}"
     else:
         yield "delay: 1h"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import Enum
 from typing import Any
@@ -20,6 +20,9 @@ __all__ = ["FEW", "Kind", "Profile", "profile"]
 
 #: Text with at most this many different values is a category, if the values repeat.
 FEW = 100
+
+#: The most values that a hierarchy is drafted of.
+_MOST_LEAVES = 5_000
 
 #: The values of a category occur at least this often, on average.
 _REPEATS = 3
@@ -65,6 +68,10 @@ class Profile:
     #: All values of a category, in order. Empty for other kinds, whose values may belong to one person.
     values: tuple[Any, ...] = ()
 
+    #: How often each value of a category, or of text with not too many values, occurs. Values of text may belong to one
+    #: person, so they are written only to a file of their own.
+    counts: Mapping[str, int] = field(default_factory=dict, repr=False)
+
     #: The number of characters of a code, and its alphabet.
     length: int = 0
     alphabet: str = "digits"
@@ -78,6 +85,20 @@ class Profile:
     def once(self) -> int:
         """How many values occur in one row only. For numbers and moments."""
         return int(np.count_nonzero(np.unique(self.present, return_counts=True)[1] == 1))
+
+    @property
+    def numbers_rows(self) -> bool:
+        """Whether the column only numbers the rows: whole numbers without a gap, each once, in their order."""
+        found = self.present
+        if self.kind is not Kind.NUMBER or self.missing or self.distinct < self.rows or self.rows < 3:
+            return False
+        # Of a sample, several stretches may be there.
+        return bool(np.all(found % 1 == 0) and np.mean(np.diff(found) == 1) > 0.99)
+
+    @property
+    def can_be_grouped(self) -> bool:
+        """Whether a hierarchy of its values can be drafted: they are known, and repeat."""
+        return bool(self.counts) and self.repeats >= _REPEATS
 
     @property
     def repeats(self) -> float:
@@ -100,6 +121,8 @@ def profile(name: str, column: Any) -> Profile:
         known["alphabet"] = _alphabet(values)
     elif kind is Kind.CATEGORY:
         known["values"] = tuple(sorted(set(values)))
+    if kind in (Kind.CATEGORY, Kind.TEXT) and len(values) <= _MOST_LEAVES:
+        known["counts"] = _counts(codes, distinct)
     return Profile(
         name=name,
         kind=kind,
@@ -110,6 +133,11 @@ def profile(name: str, column: Any) -> Profile:
         coordinates=coordinates,
         **known,
     )
+
+
+def _counts(codes: Ints, distinct: list[Any]) -> dict[str, int]:
+    rows = np.bincount(codes, minlength=len(distinct)).tolist()
+    return {columns.text_of(v): n for v, n in zip(distinct, rows, strict=True) if not columns.is_missing(v)}
 
 
 def _kind(name: str, values: list[Any], rows: int) -> Kind:

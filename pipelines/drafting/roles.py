@@ -5,13 +5,13 @@ The guess fails closed: a column that is in doubt is not taken, and so is never 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from crenel.pipelines.checking.advice import MANY
-from crenel.pipelines.console.sections import count, percent, spoken
+from crenel.pipelines.console.sections import count, listed, percent, spoken
 from crenel.pipelines.drafting import column_names, sample_measures
 from crenel.pipelines.drafting.profiles import FEW, Kind, Profile
 
@@ -20,8 +20,13 @@ __all__ = ["Choice", "Roles", "choose"]
 #: A quasi-identifier that is missing in a larger share of rows is not taken, because these would be rejected.
 _MISSING = 0.1
 
+#: A plain id with more rows for each value may stand for a place; and fewer persons show nothing about themselves.
+_TOO_MANY_ROWS, _FEWEST_PERSONS = 100, 20
+
 #: Sensitive columns are published as they are, so few are taken.
 _MOST_SENSITIVE = 2
+
+_UNCLEAR = "dates, but which number is the day? Give --date-format, such as '%d/%m/%Y' or '%m/%d/%Y'"
 
 _TYPED = (Kind.NUMBER, Kind.MOMENT, Kind.CODE, Kind.CATEGORY)
 
@@ -58,17 +63,26 @@ class Roles:
         return next((choice.column for choice in self.times if choice.taken), None)
 
 
-def choose(profiles: Iterable[Profile]) -> Roles:
-    """Give each column a role; those of `rest` have none."""
-    left = list(profiles)
+def choose(profiles: Iterable[Profile], *, can_write: bool = False, ambiguous: Sequence[str] = ()) -> Roles:
+    """Give each column a role; those of `rest` have none.
+
+    Args:
+        profiles: The columns.
+        can_write: Whether a hierarchy of many values can be written to a file of its own.
+        ambiguous: Columns of dates in which day and month cannot be told apart.
+    """
+    every = list(profiles)
+    left = [column for column in every if column.name not in ambiguous]
     roles = Roles()
     roles.persons = _persons(left)
+    if roles.person is None:
+        roles.persons += _persons_by_values(_without(left, roles.persons), left)
     left = _without(left, roles.persons)
     roles.times = _times(left)
     left = _without(left, [choice for choice in roles.times if choice.taken])
     roles.sensitive = _sensitive(left)
     left = _without(left, roles.sensitive)
-    roles.quasi_identifiers = _quasi_identifiers(left)
+    roles.quasi_identifiers = _quasi_identifiers(left, can_write=can_write)
     left = _without(left, roles.quasi_identifiers)
     if not any(choice.taken for choice in roles.quasi_identifiers):
         roles.quasi_identifiers += _any_quasi_identifier(left)
@@ -78,6 +92,7 @@ def choose(profiles: Iterable[Profile]) -> Roles:
     roles.quasi_identifiers += [Choice(column, reason, taken=False) for column in moments]
     left = _without(left, roles.quasi_identifiers)
     roles.rest = [Choice(column, _why_not(column), taken=False) for column in left]
+    roles.rest += [Choice(column, _UNCLEAR, taken=False) for column in every if column.name in ambiguous]
     return roles
 
 
@@ -96,15 +111,48 @@ def _persons(columns: list[Profile]) -> list[Choice]:
         each = "one row each" if column.repeats == 1 else f"{column.repeats:.1f} rows each"
         doubt = ", which may also number the rows" if column_names.only_an_id(column.name) else ""
         reason = f"suggested by its name ({word}){doubt}; {count(column.distinct, 'person')}, {each}"
-        found.append(Choice(column, reason + _missing(column)))
+        crowded = column_names.only_an_id(column.name) and column.repeats > _TOO_MANY_ROWS
+        if crowded:
+            reason += "; so many rows are seldom one person's, it may be a place or a group"
+        found.append(Choice(column, reason + _missing(column), taken=not crowded))
     found.sort(key=_doubts)
     return found[:1] + [Choice(one.column, one.reason, taken=False) for one in found[1:]]
 
 
-def _doubts(choice: Choice) -> tuple[bool, bool, int, int]:
+def _persons_by_values(columns: list[Profile], every: list[Profile]) -> list[Choice]:
+    """Find a column that its values show to tell persons apart: they repeat, and each has one sex, or one birthday."""
+    found = []
+    fixed = [column for column in every if column_names.is_fixed(column.name) and column.distinct > 1]
+    if not any(np.bincount(column.codes).max() < 0.9 * column.rows for column in fixed):
+        return []  # what nearly all have in common shows nothing
+    for column in columns:
+        fit = column.kind in (Kind.TEXT, Kind.CODE, Kind.NUMBER) and _whole(column) and not column.missing
+        if not fit or column.distinct < _FEWEST_PERSONS or not 1.1 <= column.repeats <= _TOO_MANY_ROWS:
+            continue
+        if column_names.quasi_identifier(column.name) or column_names.sensitive(column.name):
+            continue
+        if all(_determines(column, other) for other in fixed):
+            each = f"{count(column.distinct, 'value')}, {column.repeats:.1f} rows each"
+            reason = f"each of its values has one {listed(one.name for one in fixed)}; {each}"
+            # Survey weights have one sex and one race too, and repeat by chance.
+            found.append(Choice(column, reason, taken=column.repeats >= 2))
+    found.sort(key=lambda choice: (not choice.taken, -choice.column.distinct))
+    return found[:1] + [Choice(one.column, one.reason, taken=False) for one in found[1:]]
+
+
+def _determines(one: Profile, other: Profile) -> bool:
+    """Whether rows with the same value of one column nearly always have the same value of another."""
+    if other.missing or one.distinct <= other.distinct:
+        return False
+    pairs = len(np.unique(one.codes * (int(other.codes.max(initial=0)) + 1) + other.codes))
+    return pairs <= 1.02 * one.distinct
+
+
+def _doubts(choice: Choice) -> tuple[bool, bool, bool, int, int]:
     """Sort candidates: a plain id often numbers the rows, while values that repeat are more likely persons."""
     column = choice.column
     return (
+        not choice.taken,
         column_names.only_an_id(column.name),
         column.repeats == 1,
         column.missing,
@@ -150,27 +198,29 @@ def _sensitive(columns: list[Profile]) -> list[Choice]:
     return found
 
 
-def _quasi_identifiers(columns: list[Profile]) -> list[Choice]:
+def _quasi_identifiers(columns: list[Profile], *, can_write: bool) -> list[Choice]:
     graded = []
     for column in columns:
         known = column_names.quasi_identifier(column.name)
-        if known is None or column.kind not in (*_TYPED, Kind.TEXT):
+        if known is None or column.kind not in (*_TYPED, Kind.TEXT) or column.numbers_rows:
             continue
         if column_names.direct_identifier(column.name) is None:
             graded.append((not known[1], known[0], column))
     chosen: list[Choice] = []
     for _, word, column in sorted(graded, key=lambda one: one[0]):
-        against = _against(column, [one.column for one in chosen if one.taken])
+        against = _against(column, [one.column for one in chosen if one.taken], can_write=can_write)
         lost = ", which every method but partition rejects" if column.missing else ""
         reason = f"suggested by its name ({word}); {_values(column)}{_missing(column)}{lost}"
         chosen.append(Choice(column, f"{reason}; {against}" if against else reason, not against))
     return chosen
 
 
-def _against(column: Profile, taken: list[Profile]) -> str:
+def _against(column: Profile, taken: list[Profile], *, can_write: bool = False) -> str:
     """Say why a quasi-identifier is not taken; empty if it is."""
-    if column.kind is Kind.TEXT:
-        return f"more than {FEW} values, so it needs a hierarchy of your own"
+    if column.kind is Kind.TEXT and not column.can_be_grouped:
+        return "its values hardly repeat, or are too many, so it needs a hierarchy of your own"
+    if column.kind is Kind.TEXT and not can_write:
+        return f"more than {FEW} values: with --output, a hierarchy is drafted in a file beside the policy"
     if column.missing > _MISSING * column.rows:
         return "missing too often"
     same = next((other for other in taken if _one_to_one(column, other)), None)
@@ -184,7 +234,8 @@ def _against(column: Profile, taken: list[Profile]) -> str:
 def _any_quasi_identifier(columns: list[Profile]) -> list[Choice]:
     """Choose the first column that could be one, since a policy needs at least one."""
     for column in columns:
-        if column.kind in _TYPED and not _against(column, []) and not column_names.identifier(column.name):
+        fits = column.kind in _TYPED and not column.numbers_rows and not column_names.identifier(column.name)
+        if fits and not _against(column, []):
             reason = f"taken only because a policy needs one; {_values(column)}{_missing(column)}"
             return [Choice(column, reason)]
     return []
@@ -218,6 +269,8 @@ def _why_not(column: Profile) -> str:
         return f"its name ({direct}) suggests that it names a person"
     if column.kind in (Kind.CONSTANT, Kind.EMPTY, Kind.OTHER):
         return str(column.kind.value)
+    if column.numbers_rows:
+        return "it only numbers the rows"
     if column.kind is Kind.NUMBER and column_names.event_time(column.name) and _is_milliseconds(column):
         return "looks like milliseconds since the epoch, but crenel takes seconds"
     if column.distinct > 0.5 * column.rows and column.kind is not Kind.NUMBER:

@@ -178,7 +178,7 @@ def run(request: Request, launch: Launch, watch: Callable[[Scratch], Any] | None
 def _anonymize(request: Request, scratch: Scratch) -> AnonymizeBounded:
     return AnonymizeBounded(
         request.policy,
-        parse_text=True,
+        parse_text=request.dialect.values,
         row_number=ROW,
         trace=request.trace is not None,
         order_column=ORDER,

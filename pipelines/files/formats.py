@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import NamedTuple
 
+from crenel.encoding.text_format import TextFormat
 from crenel.pipelines.command_errors import CommandError
 from crenel.policy.checks import suggestion
 
@@ -60,6 +61,9 @@ class Dialect:
 
     #: The encoding of text, by its name in Python.
     encoding: str = "utf-8"
+
+    #: How its numbers and dates are written.
+    values: TextFormat = field(default_factory=TextFormat)
 
 
 #: What is expected of a file of which nobody says more.

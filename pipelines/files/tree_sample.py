@@ -21,9 +21,10 @@ def sample_of(policy: Policy, sources: Sequence[Source]) -> RowSample:
     Raises:
         TableError: a file cannot be read.
     """
-    encoder, text, named = Encoder(policy), TextColumns(policy), named_columns(policy)
+    encoder, named = Encoder(policy), named_columns(policy)
     sample = RowSample()
     for source in sources:
+        text = TextColumns(policy, source.dialect.values)
         for batch in source.batches():
             time = np.zeros(batch.num_rows, dtype=np.int64) if policy.event_time is None else None
             sample.add(encoder.encode(text.arrays(batch, named), time).rows)

@@ -21,6 +21,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from crenel.errors import INCURABLE, SecretError
 from crenel.pipelines.command_errors import CommandError
+from crenel.pipelines.console.sections import sentence
 from crenel.policy.checks import suggestion
 from crenel.policy.durations import parse_duration
 from crenel.policy.secret import read_reference
@@ -161,7 +162,7 @@ class Topic:
         known = _BOTH + (_READ if read else _WRITTEN)
         for option, value in options.items():
             if option not in known:
-                guess = suggestion(option, known).capitalize()
+                guess = sentence(suggestion(option, known))
                 msg = f"{plain}: {option!r} must be one of {', '.join(known)}, or an option of librdkafka. {guess}"
                 raise CommandError(msg.strip())
             if option in _CHOICES and value not in _CHOICES[option]:

@@ -44,6 +44,8 @@ class Call:
     emitted: list[tuple[str | None, Any]] = field(default_factory=list)
     #: The numbers of the rows that went into the engine.
     taken: list[int] = field(default_factory=list)
+    #: The trees of shards that LEARN adopted, each time with those before.
+    learned: list[Any] = field(default_factory=list)
 
     @property
     def did_something(self) -> bool:

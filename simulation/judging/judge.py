@@ -7,6 +7,7 @@ from typing import Any
 
 from simulation.history import History
 from simulation.judging.hold_judge import Account, HoldJudge
+from simulation.judging.learn_judge import LearnJudge
 from simulation.judging.topic_judge import TopicJudge
 
 
@@ -18,6 +19,7 @@ class Saved:
     released: dict[int, str]
     refused: set[int]
     kept: int
+    dealt: dict[Any, bytes]
 
 
 class Judge:
@@ -25,12 +27,15 @@ class Judge:
 
     def __init__(self, history: History) -> None:
         self.hold = HoldJudge(history.rows)
+        self.learn = LearnJudge()
         self.topics = TopicJudge(history.rows)
 
     def save(self) -> Saved:
         """What to go back to when a checkpoint is restored."""
         accounts = {address: account.copy() for address, account in self.hold.accounts.items()}
-        return Saved(accounts, dict(self.hold.released), set(self.hold.refused), self.topics.kept)
+        return Saved(
+            accounts, dict(self.hold.released), set(self.hold.refused), self.topics.kept, dict(self.learn.chains)
+        )
 
     def completed(self, saved: Saved) -> None:
         """Note that a checkpoint is complete."""
@@ -42,6 +47,7 @@ class Judge:
         self.hold.released = dict(saved.released)
         self.hold.refused = set(saved.refused)
         self.topics.restore(saved.kept)
+        self.learn.chains = dict(saved.dealt)
 
     def finish(self) -> None:
         """Judge the whole: every row left once, and what left HOLD is what reached the topics."""

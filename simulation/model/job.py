@@ -22,9 +22,11 @@ from apache_beam.transforms.window import GlobalWindow, IntervalWindow
 from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
 from apache_beam.utils.windowed_value import PANE_INFO_UNKNOWN, WindowedValue
 
+from crenel.encoding.tree_following import TreeFollower
 from crenel.pipelines.kafka import topic_job
 from crenel.pipelines.kafka.partition_ranges import Partition, elements
 from crenel.pipelines.kafka.topics import Topic
+from crenel.policy.sharding.tree_schedule import TreeSchedule
 from crenel.transforms._hold.hold_step import HoldRows
 from crenel.transforms._hold.shard_holder import ShardHolder
 from crenel.transforms._pack.row_batch import RowBatch
@@ -33,7 +35,7 @@ from simulation.model.broker import LARGEST, TOPIC_ID
 from simulation.model.outside import Outside, play
 from simulation.model.state import StateOfStage, Transaction
 
-READ, HOLD, OUTBOX = "Read/ParDo", "Anonymize/Hold/ParDo", "Durable/Outbox/ParDo"
+READ, LEARN, HOLD, OUTBOX = "Read/ParDo", "Anonymize/Learn", "Anonymize/Hold/ParDo", "Durable/Outbox/ParDo"
 #: The step that makes packs of records, for the outbox.
 _GATHER = "Durable/Gather"
 #: Seconds after which a partition counts as silent.
@@ -155,7 +157,10 @@ def _readers(nodes: Sequence[AppliedPTransform]) -> dict[Any, list[AppliedPTrans
 
 @contextmanager
 def watched_packs() -> Iterator[None]:
-    """Note the numbers of the rows that come to HOLD, in `CAME`, and of those that its engines take, in `TAKEN`."""
+    """Note the numbers of the rows that come to HOLD, in `CAME`, and of those that its engines take, in `TAKEN`.
+
+    Trees that LEARN adopts are noted in `LEARNED`.
+    """
 
     def push(self: Any, pack: Any) -> Any:
         CAME[:] = pack.payload.column("n")
@@ -171,11 +176,17 @@ def watched_packs() -> Iterator[None]:
         TAKEN.clear()
         return found
 
+    def adopt(self: Any, *given: Any) -> None:
+        adopted(self, *given)
+        LEARNED.append(self.schedule)
+
     pushed, taken, rebuilt = ShardHolder.push, ShardHolder._take, HoldRows._rebuilt
+    adopted = TreeFollower._adopt
     with (
         patch.object(ShardHolder, "push", push),
         patch.object(ShardHolder, "_take", take),
         patch.object(HoldRows, "_rebuilt", rebuild),
+        patch.object(TreeFollower, "_adopt", adopt),
     ):
         yield
 
@@ -183,6 +194,8 @@ def watched_packs() -> Iterator[None]:
 #: The numbers of the rows of the last pack, and of those that engines took in the present call.
 CAME: list[int] = []
 TAKEN: list[int] = []
+#: The trees that were adopted in the present call, each time with those before.
+LEARNED: list[TreeSchedule] = []
 
 
 class Stage:
@@ -229,7 +242,7 @@ class Stage:
             (),
             node.outputs[None].windowing,
             outlets,
-            user_state_context=self._state if is_root and self._timers else None,
+            user_state_context=self._state if is_root and userstate.is_stateful_dofn(function) else None,
         )
 
     def _outlet(self, tag: str | None, output: Any, is_root: bool) -> _Outlet:

@@ -24,7 +24,7 @@ from simulation.judging.hold_judge import Call
 from simulation.judging.judge import Judge, Saved
 from simulation.judging.promises import Broken, Promise, expect, expect_silent
 from simulation.model.broker import LOST, Broker
-from simulation.model.job import CAME, HOLD, OUTBOX, READ, TAKEN, Interrupted, Job, Stage, job
+from simulation.model.job import CAME, HOLD, LEARN, LEARNED, OUTBOX, READ, TAKEN, Interrupted, Job, Stage, job
 from simulation.model.process import Process
 from simulation.model.state import Address, KeyState, Store, Transaction
 
@@ -85,6 +85,8 @@ class Runner:
         self.shift = 0
         #: The names of the records in each pack for the outbox.
         self._names: dict[bytes, list[bytes]] = {}
+        #: The watermark that the elements of the present bundle followed.
+        self._followed = FIRST
         #: Messages that were read.
         self.messages = 0
         #: The keys of HOLD that something has happened to.
@@ -182,6 +184,8 @@ class Runner:
                 self._call(stage, chosen, taken, calls)
 
         def commit() -> None:
+            followed = [before for channel, number in taken.items() for _, before in self.channels[channel][:number]]
+            self._followed = min(followed, default=FIRST)
             for channel, number in taken.items():
                 del self.channels[channel][:number]
             self._judge(label, calls)
@@ -190,6 +194,8 @@ class Runner:
             if label == HOLD:
                 self.judge.hold.failed(self.job, calls)
                 self.disturbed.update(keys)
+            elif label == LEARN:
+                self.judge.learn.failed(self.job, calls)
             if fail < 0:
                 self.move_on(label, sorted(keys), -fail)
 
@@ -252,11 +258,14 @@ class Runner:
         for address, state in stage.transaction.changed.items():
             before = self.store.get(address, KeyState())
             self.store[address] = state
+            known = before.cells.get("trees")
+            self.faults["tree of shards changes"] += known is not None and known != state.cells["trees"]
             if stage.label == HOLD:
                 replaced = [(address, name, at) for name, at in before.timers.items() if state.timers.get(name) != at]
                 self.stale += replaced
                 self.judge.hold.committed(address[1:], before, state, self.history.log)
-        mark = min(self.marks.values())
+        # A step between two others passes the watermark on behind its elements.
+        mark = self._followed if stage.label == LEARN else min(self.marks.values())
         for label, element in stage.sent:
             key, data = element.value
             # As a coder would: nobody shares an object with another process.
@@ -276,9 +285,15 @@ class Runner:
     def _judge(self, label: str, calls: list[Call]) -> None:
         if label == HOLD:
             self.judge.hold.called(self.job, calls)
+        elif label == LEARN:
+            self.judge.learn.called(self.job, calls, self._trees)
         else:
             packs = [call.given for call in calls if call.rows is not None]
             self.judge.topics.keep(name for pack in packs for name in self._names[pack])
+
+    def _trees(self, key: Any, window: Any) -> bytes | None:
+        """The sealed trees of LEARN before the present bundle."""
+        return self.store.get((LEARN, key, window), KeyState()).cells.get("trees")
 
     # -- Elements and timers -----------------------------------------------------------------------------
 
@@ -306,7 +321,7 @@ class Runner:
         on_their_way: list[int] = [
             before
             for channel, elements in self.channels.items()
-            if channel[:2] == (label, key)
+            if channel[:2] == (label, key) or (label == HOLD and channel[0] == LEARN)
             for _, before in elements[taken[channel] if taken else 0 :]
         ]
         if label == OUTBOX:
@@ -380,8 +395,10 @@ def _watch(call: Call, stage: Stage, do: Callable[[], None]) -> None:
     """Make a call, and note what comes of it."""
     CAME.clear()
     TAKEN.clear()
+    LEARNED.clear()
     call.emitted = stage.watched(do)
     call.taken = TAKEN.copy()
+    call.learned = LEARNED.copy()
 
 
 def _is_channel(option: Any) -> bool:
@@ -389,4 +406,4 @@ def _is_channel(option: Any) -> bool:
     return isinstance(option[0], str)
 
 
-_SHORT = {READ: "read", HOLD: "hold", OUTBOX: "send"}
+_SHORT = {READ: "read", LEARN: "learn", HOLD: "hold", OUTBOX: "send"}

@@ -28,6 +28,7 @@ from benchmarks import (
 )
 from benchmarks.children import copies
 from benchmarks.tables import table
+from crenel.encoding.rows import Rows
 
 
 def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
@@ -49,7 +50,7 @@ def test_a_figure_of_generated_data(capsys: pytest.CaptureFixture[str], tmp_path
     assert (tmp_path / "castle-figure-6.png").stat().st_size < 100_000
 
 
-@pytest.mark.parametrize("number", [0, 4, 5, 7, 8])
+@pytest.mark.parametrize("number", [0, 4, 5, 7, 8, 9, 10])
 def test_figures_of_adult(number: int, data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert data_dir
     assert castle_paper.main(["--quick", "--figures", str(number)]) == 0
@@ -80,8 +81,22 @@ def test_the_adaptive_buffer_paper(capsys: pytest.CaptureFixture[str]) -> None:
     assert adaptive_paper.main(["--quick"]) == 0
     figures = last_line(capsys)
     for stream in adaptive_paper.STREAMS:
-        assert set(figures[stream]) == set(adaptive_paper.METHODS)
-    assert len(figures["threshold"]) == 5
+        assert set(figures["expired"][stream]) == set(adaptive_paper.METHODS)
+    assert set(figures["ablation"]) == set(adaptive_paper.ABLATION)
+    assert len(figures["threshold"]) == 14
+    assert len(figures["window"]) == 4
+
+
+def test_samarati_generalizes_whole_columns() -> None:
+    """Three murders of three ages: their ages go by fives, and the arson, alone with its crime, is suppressed."""
+    leaves = [str(leaf) for leaf in adaptive_paper.CRIMES.leaves]
+    crimes = [leaves.index(name) for name in ("Murder", "Murder", "Murder", "Arson")]
+    qi = np.stack([crimes, [20.0, 21.0, 24.0, 20.0]], axis=1)
+    rows = Rows(qi, np.arange(4), np.zeros((4, 0), np.int64), np.zeros(4, np.int64))
+    loss, alone = adaptive_paper.samarati(rows, 3, 1)
+    assert alone == 1
+    assert loss == pytest.approx((1 + 3 * (4 / 65) / 2) / 4)
+    assert adaptive_paper.samarati(rows, 3, 0)[1] == 0
 
 
 def test_reports_have_gaps_of_their_phases() -> None:
@@ -168,7 +183,7 @@ def test_an_unknown_part_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         engine.main(["--only", "everything"])
     with pytest.raises(SystemExit):
-        castle_paper.main(["--figures", "9"])
+        castle_paper.main(["--figures", "11"])
     with pytest.raises(SystemExit):
         scale.main(["--only", "everything"])
     with pytest.raises(SystemExit):

@@ -27,6 +27,7 @@ from apache_beam.transforms.userstate import (
 from apache_beam.transforms.window import FixedWindows, GlobalWindow, TimestampedValue
 from apache_beam.utils.timestamp import Duration, Timestamp
 
+from crenel.encoding import tree_following, tree_learning
 from crenel.engine import Kind
 from crenel.runners import Job, JobFailed, RunnerError, streaming
 from crenel.transforms import Anonymize, Counts
@@ -332,7 +333,13 @@ def test_state_is_kept_as_it_was_written() -> None:
 # --- Anonymize ---
 
 
-def test_anonymize_releases_rows_before_their_deadlines_while_the_stream_goes_on() -> None:
+@pytest.mark.parametrize("by", ["person", "locality"])
+def test_anonymize_releases_rows_before_their_deadlines_while_the_stream_goes_on(
+    by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (tree_following, tree_learning):
+        monkeypatch.setattr(module, "CROWD", 2.0)  # so that 16 rows inside the deadline feed two shards
+    monkeypatch.setattr(tree_following, "_SAMPLE", 64)
     policy = {
         "version": 1,
         "person": "who",
@@ -342,6 +349,7 @@ def test_anonymize_releases_rows_before_their_deadlines_while_the_stream_goes_on
         "k": 3,
         "delay": "16s",
         "shards": 2,
+        "shard_by": by,
         "seed": 1,
     }
 
@@ -356,6 +364,7 @@ def test_anonymize_releases_rows_before_their_deadlines_while_the_stream_goes_on
         result = rows | "Anonymize" >> Anonymize(policy)
         _ = result.published | "Published" >> beam.ParDo(See("out"))
         _ = result.counts | "Counts" >> beam.ParDo(See("counts"))
+        _ = result.releases | "Releases" >> beam.ParDo(See("releases"))
 
     seen = run(build)
     arrived = 0
@@ -370,6 +379,7 @@ def test_anonymize_releases_rows_before_their_deadlines_while_the_stream_goes_on
     assert counts.rows == arrived + 1 == sum(counts.kinds) == 305
     assert len(published) == len(set(published)) == counts.kinds[Kind.CLUSTER] + counts.kinds[Kind.REUSE]
     assert len(published) > 295
+    assert {element["shard"] for kind, element, _ in seen if kind == "releases"} == {0, 1}
 
 
 # --- Errors ---

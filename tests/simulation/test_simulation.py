@@ -31,6 +31,7 @@ FOUND_BY = {
     "topic-not-watched": 88,
     "partitions-ignored": 1,
     "refused-dropped": 120,
+    "trees-not-compared": 53,
 }
 #: Seeds among which a defect must be found.
 ENOUGH = 1_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -140,9 +141,11 @@ def test_the_result_shows_no_values() -> None:
     assert "rows=600" in repr(result)
 
 
-def test_columns_that_are_missing_are_named() -> None:
-    given = table().rename_columns([{"zipcode": "zipcod"}.get(name, name) for name in table().schema.names])
-    with pytest.raises(ValueError, match=r"the table has no column 'zipcode', which the policy names\. Did you mean"):
+@pytest.mark.parametrize("written", ["zipcod", "ZipCode", "ZIPCODE", "zipcode "])
+def test_columns_that_are_missing_are_named(written: str) -> None:
+    given = table().rename_columns([{"zipcode": written}.get(name, name) for name in table().schema.names])
+    sentence = f"the table has no column 'zipcode', which the policy names. Did you mean '{written}'?"
+    with pytest.raises(ValueError, match=re.escape(sentence)):
         crenel.anonymize(given, POLICIES["by time"])
 
 

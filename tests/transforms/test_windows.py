@@ -334,8 +334,10 @@ def test_a_drain_releases_all_held_rows() -> None:
 )
 @pytest.mark.parametrize("windows", [FixedWindows(HOUR), GlobalWindows()], ids=name)
 def test_no_timestamp_is_an_event_time(changes: dict[str, Any], windows: Any) -> None:
-    odd = [{**row, "seen": row["seen"] + 0.123457 + 0.000100 * i} for i, row in enumerate(GIVEN[:400])]
     tick = policy(**changes).tick
+    # Beam's old runner runs a bundle for each timer, and short delays set one for nearly every row.
+    given = GIVEN[: 100 if tick < SECOND else 400]
+    odd = [{**row, "seen": row["seen"] + 0.123457 + 0.000100 * i} for i, row in enumerate(given)]
     parts: list[Any] = []
     for start in range(0, len(odd), 80):
         parts += [odd[start : start + 80], int(odd[min(start + 80, len(odd) - 1)]["seen"]) - 1]

@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 from crenel import avro, engine
 from crenel.engine import Kind, Releases
 from crenel.engine.unknown_roots import as_roots
-from crenel.errors import SnapshotError
 from crenel.policy import OnSuppress, Policy
 from crenel.policy.secret import Secret
 from crenel.transforms._hold.ahead import AheadRows, Refusal
 from crenel.transforms._pack import payloads
-from crenel.transforms._pack.fingerprints import policy_text, space_mark
+from crenel.transforms._pack.fingerprints import check_space, policy_text
 from crenel.transforms._pack.payloads import Form, Payload
 from crenel.transforms._pack.row_pack import RowPack
 from crenel.transforms._pack.sharding import check_apart
@@ -140,12 +139,7 @@ class ShardHolder:
 
     def push(self, pack: RowPack) -> list[Departure | Refusal]:
         """Push rows in order of arrival; return what became due, and what was refused."""
-        if pack.space and pack.space != space_mark(self._policy):
-            message = (
-                "Rows were encoded under other quasi-identifiers or sensitive columns than the policy has now. "
-                "Drain the pipeline before you change these."
-            )
-            raise SnapshotError(message)
+        check_space(pack.space, self._policy)
         check_apart(self._policy, pack.payload, *(part.payload for part in self._parts[:1]))
         left = self._compare(pack.persons)
         taken, refused = self._ahead.push(pack)

@@ -28,6 +28,20 @@ def space_mark(policy: Policy) -> bytes:
     return _space(_ById(policy))
 
 
+def check_space(mark: bytes, policy: Policy) -> None:
+    """Refuse rows that were encoded under a policy with another mark.
+
+    Raises:
+        SnapshotError: they were.
+    """
+    if mark and mark != space_mark(policy):
+        message = (
+            "Rows were encoded under other quasi-identifiers or sensitive columns than the policy has now. "
+            "Drain the pipeline before you change these."
+        )
+        raise SnapshotError(message)
+
+
 def policy_text(policy: Policy) -> str:
     """Write the policy, to be stored with what is written under it."""
     return _text(_ById(policy))

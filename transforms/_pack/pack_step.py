@@ -35,6 +35,8 @@ _ROWS = 2_000
 _ROWS_OF_SHARD = 10_000
 #: The most rows gathered for all shards: this bounds a bundle's memory, and a pack in the log of state.
 _MOST_ROWS = 131_072
+#: The key of all shards, where they share one.
+ONE_KEY = 0
 #: The error of a row in several windows.
 OVERLAPPING = (
     "Anonymize: windows must not overlap, because a row that lies in several is published in each, and its "
@@ -63,14 +65,12 @@ class Rejections:
 class Fullness:
     """Counts the rows of each leaf of a tree: they tell when the stream has drifted away from it."""
 
-    def __init__(self, policy: Policy) -> None:
-        self._counts = isinstance(policy.shard_by, TREES)
+    def __init__(self) -> None:
         self._rows: dict[int, Any] = {}
 
     def count(self, shard: int, rows: int) -> None:
         """Count rows of a shard."""
-        if self._counts:
-            self._rows.setdefault(shard, Metrics.counter(NAMESPACE, f"rows of shard {shard}")).inc(rows)
+        self._rows.setdefault(shard, Metrics.counter(NAMESPACE, f"rows of shard {shard}")).inc(rows)
 
 
 def as_text(row: Any) -> str:
@@ -150,7 +150,7 @@ class PackRows(beam.DoFn):
         self._packer = Packer(self._policy, self._secret, self._options)
         self._rejections = Rejections(self._record)
         self._rows = Metrics.counter(NAMESPACE, "rows")
-        self._fullness = Fullness(self._policy)
+        self._fullness = Fullness() if isinstance(self._policy.shard_by, TREES) else None
         shards = self._policy.most_shards
         self._enough = _MOST_ROWS if self._policy.within else min(_ROWS_OF_SHARD * shards, _MOST_ROWS)
 
@@ -257,8 +257,10 @@ class PackRows(beam.DoFn):
             return
         buffer.encoded, buffer.since = [], _NEVER
         for pack in deal(encoded):
-            self._fullness.count(pack.shard, len(pack.rows) * len(buffer.windows))
-            key = _ONE_KEY if self._one_key else pack.shard
+            if self._fullness is not None:
+                leaf = pack.shard % self._policy.most_shards  # of one tree, whatever keeps rows apart
+                self._fullness.count(leaf, len(pack.rows) * len(buffer.windows))
+            key = ONE_KEY if self._one_key else pack.shard
             # Each window has its own, sealed for it.
             for window in buffer.windows:
                 with hand_over(pack, self._packer.seal, shard_name(key, window)) as data:
@@ -327,5 +329,4 @@ _Reader = Callable[[list[int]], list[Any]]
 _ARROW = (pa.RecordBatch, pa.Table)
 _GLOBAL = (GlobalWindow(),)
 _NO_TIME = 0
-_ONE_KEY = 0
 _NEVER = MAX_TIMESTAMP.micros

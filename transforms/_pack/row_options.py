@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from crenel.encoding.text_format import TextFormat
+
 
 @dataclass(frozen=True, kw_only=True)
 class RowOptions:
     """How rows are read, identified and ordered. `Anonymize` documents the options."""
 
-    parse_text: bool = False
+    parse_text: bool | TextFormat = False
     row_number: str | None = None
     trace: bool = False
     order_column: str | None = None

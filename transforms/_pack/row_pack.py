@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 from crenel import avro
 from crenel.encoding.encoder import Encoded, Encoder, Rejection
 from crenel.encoding.rows import Rows
+from crenel.encoding.text_format import TextFormat
 from crenel.encoding.treated_values import Treated, TreatedValues
 from crenel.policy import Policy
+from crenel.policy.columns import MISSING, MISSING_QUASI_IDENTIFIER, NO_COLUMN
 from crenel.policy.quasi_identifiers import Datetime
 from crenel.policy.secret import Secret, as_secret, pseudonym_keys
 from crenel.seal import Seal
@@ -30,7 +32,7 @@ from crenel.transforms._pack.payloads import Batch, Form, Objects, Payload, shar
 from crenel.transforms._pack.perturb import Perturber, published_as_floats
 from crenel.transforms._pack.row_options import RowOptions
 from crenel.transforms._pack.sharding import ShardRouter
-from crenel.transforms._pack.text_columns import TextColumns, named_columns
+from crenel.transforms._pack.text_columns import TextColumns, cut_moments, named_columns
 
 #: What a pack is, to its seal.
 KIND = "crenel.pack"
@@ -190,7 +192,8 @@ class Packer:
         self._router = ShardRouter(policy, root)
         self._treatments = TreatedValues(policy, pseudonym_keys(policy))
         self._floats = published_as_floats(policy)
-        self._text = TextColumns(policy) if options.parse_text else None
+        written = options.parse_text if isinstance(options.parse_text, TextFormat) else TextFormat()
+        self._text = TextColumns(policy, written) if options.parse_text else None
         self._clock = options.row_number if options.by_number else None
         #: The columns that are published unchanged, in the order of a payload's tuples.
         self._published = (*policy.sensitive, *policy.publish)
@@ -199,6 +202,7 @@ class Packer:
         numbered = (self._clock,) if self._clock else ()
         self._columns = tuple(dict.fromkeys((*named_columns(policy), *options.carried, *numbered)))
         self._moments = {name for name, qi in policy.quasi_identifiers.items() if isinstance(qi, Datetime)}
+        self._moments |= cut_moments(policy)
         if policy.event_time is not None:
             self._moments.add(policy.event_time)
 
@@ -207,7 +211,10 @@ class Packer:
     ) -> Packed:
         """Pack rows that are mappings; a column that a row lacks is missing in it."""
         columns = {name: self._plain(name, column) for name, column in self._columns_of(rows).items()}
-        return self._pack(columns, time, form)
+        packed = self._pack(columns, time, form)
+        if not packed.rejected:
+            return packed
+        return replace(packed, rejected=[_as_misspelled(one, rows[one[0]]) for one in packed.rejected])
 
     def _columns_of(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Sequence[Any]]:
         # Mostly all columns are there, and not to ask is much faster. A subclass of dict may make up what is not.
@@ -303,6 +310,13 @@ class Packer:
         whole = RowPack(rows, form, payload, self._persons, self._space, shard=0)
         shard = self._router.shards(encoded.rows, columns, encoded.kept)
         return Packed(whole, shard, encoded.rejected)
+
+
+def _as_misspelled(rejection: tuple[int, str, str], row: Mapping[str, Any]) -> tuple[int, str, str]:
+    """Say of a row without a column that it has none: its name may be misspelled, and no value is missing."""
+    place, name, reason = rejection
+    lacks = name not in row and reason in (MISSING, MISSING_QUASI_IDENTIFIER)
+    return (place, name, NO_COLUMN) if lacks else rejection
 
 
 def _refused(name: str, column: Sequence[Any]) -> Iterator[Rejection]:

@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from crenel.encoding.text_format import TextFormat
 from crenel.errors import Rejected
 from crenel.policy import Policy, columns
 from crenel.policy.checks import suggestion
 from crenel.policy.quasi_identifiers import Datetime, Numeric
+from crenel.policy.treatments.treatment import Bin, Round, Truncate
 
-__all__ = ["TextColumns", "lacking", "named_columns", "numbers"]
+__all__ = ["TextColumns", "lacking", "moments", "named_columns", "numbers"]
+
+#: Numbers with a decimal point, dates with the year first.
+USUAL = TextFormat()
 
 #: Text that stands for a number that is missing.
 _MISSING_NUMBERS = frozenset(["NA", "N/A", "NaN", "nan", "NULL", "null"])
@@ -36,13 +41,16 @@ class TextColumns:
 
     Args:
         policy: Declares the columns.
+        written: How numbers and dates are written.
     """
 
-    def __init__(self, policy: Policy) -> None:
+    def __init__(self, policy: Policy, written: TextFormat = USUAL) -> None:
+        self._written = written
         qis = policy.quasi_identifiers
         self._numbers = {name for name, qi in qis.items() if isinstance(qi, Numeric)}
         self._numbers |= {name for name, column in policy.sensitive.items() if column.domain is not None}
-        self._moments = {name for name, qi in qis.items() if isinstance(qi, Datetime)}
+        self._numbers |= {name for name, one in policy.treat.items() if isinstance(one, (Round, Bin))}
+        self._moments = {name for name, qi in qis.items() if isinstance(qi, Datetime)} | cut_moments(policy)
         if policy.event_time is not None and policy.event_time not in qis:
             self._moments.add(policy.event_time)
 
@@ -55,8 +63,8 @@ class TextColumns:
         if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
             return column
         if name in self._numbers:
-            return numbers(column)
-        return _moments(column) if name in self._moments else column
+            return numbers(column, self._written)
+        return moments(column, self._written) if name in self._moments else column
 
     def arrays(self, batch: pa.RecordBatch | pa.Table, names: Sequence[str]) -> dict[str, pa.Array]:
         """Parse columns of a batch. One that the batch lacks is missing in all of its rows: files may differ."""
@@ -67,10 +75,20 @@ class TextColumns:
 
     def values(self, name: str, column: Sequence[Any]) -> Sequence[Any]:
         """Parse the texts among Python objects."""
-        parse = _value if name in self._numbers else _moment if name in self._moments else None
-        if parse is None or str not in set(map(type, column)):
+        if name in self._numbers:
+            parse, write = _value, self._written.number
+        elif name in self._moments:
+            parse, write = _moment, self._written.moment
+        else:
             return column
-        return [parse(value) if type(value) is str else value for value in column]
+        if str not in set(map(type, column)):
+            return column
+        return [parse(write(value)) if type(value) is str else value for value in column]
+
+
+def cut_moments(policy: Policy) -> set[str]:
+    """Name the columns whose moments are cut to a duration."""
+    return {name for name, one in policy.treat.items() if isinstance(one, Truncate) and one.to is not None}
 
 
 def named_columns(policy: Policy) -> list[str]:
@@ -85,8 +103,9 @@ def lacking(policy: Policy, there: Sequence[str]) -> Iterator[str]:
     needed = named_columns(policy)
     for name in needed:
         if name not in there:
-            guess = suggestion(name, [other for other in there if other not in needed]).capitalize()
-            yield f"has no column {name!r}, which the policy names. {guess}".strip()
+            guess = suggestion(name, [other for other in there if other not in needed])
+            # Not `capitalize`, which would write the suggested name in small letters.
+            yield f"has no column {name!r}, which the policy names. {guess[:1].upper()}{guess[1:]}".strip()
 
 
 def _value(text: str) -> float | int | None:
@@ -103,8 +122,16 @@ def _all(column: pa.Array, pattern: str) -> bool:
     return pc.all(pc.match_substring_regex(column, pattern), min_count=0).as_py() is not False
 
 
-def numbers(column: pa.Array) -> pa.Array:
+def _rewritten(column: pa.Array, write: Callable[[str], str]) -> pa.Array:
+    distinct = column.dictionary_encode()
+    texts = [None if text is None else write(text) for text in distinct.dictionary.to_pylist()]
+    return pa.array(texts, pa.string()).take(distinct.indices)
+
+
+def numbers(column: pa.Array, written: TextFormat = USUAL) -> pa.Array:
     """Parse numbers: null where one is missing, infinite where the text is none. NaN would count as missing."""
+    if written.decimal != ".":
+        column = _rewritten(column, written.number)
     if _all(column, _INTEGER):
         return column.cast(pa.int64())
     if _all(column, _NUMBER):
@@ -123,8 +150,10 @@ def _number(text: str) -> float | None:
     return float(text) if re.fullmatch(_NUMBER, text, re.ASCII) else math.inf
 
 
-def _moments(column: pa.Array) -> pa.Array:
+def moments(column: pa.Array, written: TextFormat = USUAL) -> pa.Array:
     """Parse moments (ISO-8601, or seconds since the epoch); text that is none stays, for the encoder to reject."""
+    if written.date_format is not None or pc.any(pc.match_substring(column, "/")).as_py():
+        column = _rewritten(column, written.moment)
     for pattern, zone in ((_MOMENT, None), (_ZONED_MOMENT, "UTC")):
         if _all(column, pattern):
             try:

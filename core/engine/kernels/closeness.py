@@ -1,6 +1,6 @@
 """t-closeness: how far the sensitive values of a group are from those of the stream.
 
-Functions take `numbers`, an array of one element that has the fields `arrivals` (rows of the stream so far) and `t`.
+Functions take `numbers`, an array of one element that has the field `t`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class Closeness(NamedTuple):
 
     values: Any  # number of values of each sensitive column
     ordered: Any  # whether they have an order
-    stream: Any  # histogram of the stream, [column, value]
+    stream: Any  # histogram of the stream, [column, value]; of a stream that is sampled, of the rows that were kept
     scratch: Any  # histogram of one group, for a moment
 
 
@@ -36,10 +36,13 @@ def within_t(numbers: Array, closeness: Closeness, histogram: Array, total: int)
     n = numbers[0]
     for j in range(closeness.values.size):
         values = closeness.values[j]
+        counted = 0
+        for v in range(values):
+            counted += closeness.stream[j, v]
         distance = 0.0
         cumulative = 0.0
         for v in range(values):
-            difference = histogram[j, v] / total - closeness.stream[j, v] / n.arrivals
+            difference = histogram[j, v] / total - closeness.stream[j, v] / counted
             if closeness.ordered[j]:
                 cumulative += difference
                 distance += abs(cumulative)

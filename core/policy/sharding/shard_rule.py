@@ -38,7 +38,7 @@ class ShardBy(Enum):
     #: All rows of a person, so that each shard is a sample of the persons.
     PERSON = "person"
 
-    #: Rows with similar quasi-identifiers, by a tree that is learned from the input, which must be bounded.
+    #: Rows with similar quasi-identifiers, by a tree that is learned from the input, and follows it if it is a stream.
     LOCALITY = "locality"
 
 

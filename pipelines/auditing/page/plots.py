@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-import io
-import re
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
-from xml.etree import ElementTree
 
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from crenel.pipelines.auditing.page.drawing import (
+    BAR,
+    INK,
+    LIMIT,
+    LINE,
+    PAPER,
+    STEPS,
+    STYLE,
+    TYPE,
+    WIDTH,
+    canvas,
+    percents,
+    svg,
+)
 from crenel.pipelines.auditing.page.words import Format, amount, clean, number, percent
 
 __all__ = ["MOST_BARS", "draw"]
@@ -22,46 +31,10 @@ __all__ = ["MOST_BARS", "draw"]
 #: The most columns that fit a plot. The table under it has all of them.
 MOST_BARS = 30
 
-#: In points. A phone shows the plot a little smaller, a desktop a little larger, so one drawing serves both.
-_WIDTH = 360.0
-_HEIGHT = 205.0
-_TYPE = 11.5
-
-#: Placeholder colours. They become variables of the page, which has values for light, dark and print.
-_PAPER, _INK, _MUTED, _LINE, _BAR, _LIMIT = "#010101", "#111111", "#222222", "#333333", "#444444", "#555555"
-_COLOURS = {_PAPER: "paper", _INK: "ink", _MUTED: "muted", _LINE: "line", _BAR: "bar", _LIMIT: "limit"}
-_STEPS = (1, 2, 2.5, 5, 10)
-
-_SVG = "http://www.w3.org/2000/svg"
-_XLINK = "http://www.w3.org/1999/xlink"
-
-_STYLE: Any = {
-    "axes.edgecolor": _LINE,
-    "axes.labelcolor": _MUTED,
-    "axes.labelsize": _TYPE,
-    "axes.spines.left": False,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "figure.dpi": 72,
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],
-    "font.size": _TYPE,
-    "svg.fonttype": "none",
-    # A column may be called `$x`, which is not a formula.
-    "text.parse_math": False,
-    "text.color": _INK,
-    "xtick.color": _LINE,
-    "xtick.labelcolor": _MUTED,
-    "xtick.major.size": 3,
-    "ytick.color": _LINE,
-    "ytick.labelcolor": _MUTED,
-    "ytick.major.size": 0,
-}
-
 
 def draw(document: Mapping[str, Any]) -> dict[str, str]:
     """Draw the plots, by name. What was not measured has no plot."""
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         made = {
             "loss": _loss(document["loss"]),
             "groups": _groups(document["groups"], document["policy"].get("k")),
@@ -79,21 +52,21 @@ def _loss(loss: Mapping[str, Any]) -> str:
     names = [name for name in known if name in worst]
     if not names:
         return ""
-    figure, axes = _canvas(70 + 24.0 * len(names))
+    figure, axes = canvas(70 + 24.0 * len(names))
     values = [known[name] for name in names]
-    bars = axes.barh(range(len(names)), values, height=0.62, color=_BAR)
+    bars = axes.barh(range(len(names)), values, height=0.62, color=BAR)
     axes.bar_label(bars, [percent(value) for value in values], padding=4)
     axes.set_yticks(range(len(names)), [clean(name, 18) for name in names])
-    axes.tick_params(axis="y", labelcolor=_INK)
+    axes.tick_params(axis="y", labelcolor=INK)
     axes.invert_yaxis()
     # Leave room for the labels at the end of the bars.
     axes.set_xlim(0, 1.28 * max([*values, loss.get("overall") or 0.0, 0.01]))
-    _percents(axes.xaxis)
-    axes.grid(axis="x", color=_LINE, linewidth=0.6)
+    percents(axes.xaxis)
+    axes.grid(axis="x", color=LINE, linewidth=0.6)
     axes.set_axisbelow(True)
     if loss.get("overall") is not None:
         _limit(axes, loss["overall"], f"overall {percent(loss['overall'])}")
-    return _svg(figure, "loss")
+    return svg(figure, "loss")
 
 
 def _groups(groups: Mapping[str, Any], k: int | None) -> str:
@@ -101,13 +74,13 @@ def _groups(groups: Mapping[str, Any], k: int | None) -> str:
     bins = groups["histogram"]
     if not bins:
         return ""
-    figure, axes = _canvas()
+    figure, axes = canvas()
     _bars(axes, bins, [part["groups"] for part in bins], number)
     axes.set_xlabel(f"{clean(groups['unit'])} in a group")
     axes.set_ylabel("groups")
     if k is not None:
         _limit(axes, _place(bins, k), f"k = {number(k)}")
-    return _svg(figure, "groups")
+    return svg(figure, "groups")
 
 
 def _delay(delay: Mapping[str, Any] | None) -> str:
@@ -116,13 +89,13 @@ def _delay(delay: Mapping[str, Any] | None) -> str:
     if not delay or not bins:
         return ""
     say = amount(delay["unit"])
-    figure, axes = _canvas()
+    figure, axes = canvas()
     _bars(axes, bins, [part["rows"] for part in bins], say)
     axes.set_xlabel("delay" if delay["unit"] == "seconds" else "delay, in rows")
     axes.set_ylabel("rows")
     if delay.get("deadline") is not None:
         _limit(axes, _place(bins, delay["deadline"]), f"deadline {say(delay['deadline'])}")
-    return _svg(figure, "delay")
+    return svg(figure, "delay")
 
 
 def _over_time(over_time: Mapping[str, Any], what: str) -> str:
@@ -131,26 +104,26 @@ def _over_time(over_time: Mapping[str, Any], what: str) -> str:
     values = [part[what] for part in bins]
     if all(value is None for value in values):
         return ""
-    figure, axes = _canvas()
+    figure, axes = canvas()
     if what == "loss":
         _line(axes, bins, values)
     else:
         _bars(axes, bins, [value or 0 for value in values], _moment)
         axes.set_ylabel("suppressed rows")
     axes.set_xlabel(clean(over_time["unit"]))
-    return _svg(figure, f"{what}-over-time")
+    return svg(figure, f"{what}-over-time")
 
 
 def _line(axes: Axes, bins: Sequence[Mapping[str, Any]], values: Sequence[float | None]) -> None:
     """Draw losses as a line, with a gap where there is none."""
     known = [np.nan if value is None else value for value in values]
     few = len(known) <= 12
-    axes.plot(np.arange(len(bins)) + 0.5, known, color=_BAR, linewidth=2, marker="o" if few else "", markersize=5)
+    axes.plot(np.arange(len(bins)) + 0.5, known, color=BAR, linewidth=2, marker="o" if few else "", markersize=5)
     alone = [place for place in range(len(known)) if _is_alone(known, place)]
-    axes.plot([place + 0.5 for place in alone], [known[place] for place in alone], "o", color=_BAR, markersize=5)
+    axes.plot([place + 0.5 for place in alone], [known[place] for place in alone], "o", color=BAR, markersize=5)
     axes.set_ylim(0, 1.12 * max(np.nanmax(known), 0.01))
     axes.set_ylabel("loss")
-    _percents(axes.yaxis)
+    percents(axes.yaxis)
     _ordered(axes, bins, _moment)
 
 
@@ -161,9 +134,9 @@ def _is_alone(values: Sequence[float], place: int) -> bool:
 
 
 def _bars(axes: Axes, bins: Sequence[Mapping[str, Any]], heights: Sequence[float], say: Format) -> None:
-    axes.bar(np.arange(len(bins)) + 0.5, [float(height) for height in heights], width=0.86, color=_BAR)
+    axes.bar(np.arange(len(bins)) + 0.5, [float(height) for height in heights], width=0.86, color=BAR)
     axes.set_ylim(0, 1.12 * max(*heights, 1))
-    axes.yaxis.set_major_locator(MaxNLocator(4, steps=_STEPS, integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(4, steps=STEPS, integer=True))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
     _ordered(axes, bins, say)
 
@@ -173,11 +146,11 @@ def _ordered(axes: Axes, bins: Sequence[Mapping[str, Any]], say: Format) -> None
     bounds = [part["from"] for part in bins] + [bins[-1]["to"]]
     labels = [say(bound) for bound in bounds]
     longest = max(len(line) for label in labels for line in label.split("\n"))
-    room = int(_WIDTH * 0.8 / (_TYPE * 0.75 * max(longest, 1)))
+    room = int(WIDTH * 0.8 / (TYPE * 0.75 * max(longest, 1)))
     shown = np.unique(np.linspace(0, len(bins), min(max(room, 2), 5, len(bounds))).round().astype(int)).tolist()
     axes.set_xticks(shown, [labels[place] for place in shown])
     axes.set_xlim(-0.25, len(bins) + 0.25)
-    axes.grid(axis="y", color=_LINE, linewidth=0.6)
+    axes.grid(axis="y", color=LINE, linewidth=0.6)
     axes.set_axisbelow(True)
 
 
@@ -197,8 +170,8 @@ def _place(bins: Sequence[Mapping[str, Any]], bound: float) -> float:
 
 def _limit(axes: Axes, at: float, text: str) -> None:
     """Draw a dashed line, and its label above it."""
-    axes.axvline(at, color=_PAPER, linewidth=4)
-    axes.axvline(at, color=_LIMIT, linewidth=1.8, linestyle=(0, (4, 2)))
+    axes.axvline(at, color=PAPER, linewidth=4)
+    axes.axvline(at, color=LIMIT, linewidth=1.8, linestyle=(0, (4, 2)))
     low, high = axes.get_xlim()
     right = at > low + 0.6 * (high - low)
     axes.annotate(
@@ -209,14 +182,9 @@ def _limit(axes: Axes, at: float, text: str) -> None:
         textcoords="offset points",
         ha="right" if right else "left",
         va="bottom",
-        color=_LIMIT,
+        color=LIMIT,
         weight="bold",
     )
-
-
-def _percents(axis: Any) -> None:
-    axis.set_major_locator(MaxNLocator(4, steps=_STEPS))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: percent(round(value, 9))))
 
 
 def _moment(bound: float | str) -> str:
@@ -225,45 +193,3 @@ def _moment(bound: float | str) -> str:
         return number(bound)
     day, _, hour = bound.removesuffix("Z").partition("T")
     return "\n".join(clean(part, 12) for part in (day, hour) if part)
-
-
-def _canvas(height: float = _HEIGHT) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(_WIDTH / 72, height / 72), layout="constrained")
-    return figure, figure.subplots()
-
-
-def _svg(figure: Figure, name: str) -> str:
-    """Write a drawing so that a page can hold several of them."""
-    file = io.StringIO()
-    nothing = dict.fromkeys(["Creator", "Date", "Format", "Type"])
-    # The salt makes ids differ between the figures of a page, and stay the same from run to run.
-    with mpl.rc_context({"svg.hashsalt": name}), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)
-        figure.savefig(file, format="svg", metadata=nothing, transparent=True)
-    return _bare(file.getvalue())
-
-
-def _bare(svg: str) -> str:
-    """Give a drawing the page's colours, and remove its own style sheets, sizes and group ids."""
-    ElementTree.register_namespace("", _SVG)
-    ElementTree.register_namespace("xlink", _XLINK)
-    root = ElementTree.fromstring(svg)
-    for size in ("width", "height", "version"):
-        root.attrib.pop(size, None)
-    for parent in root.iter():
-        for child in [child for child in parent if child.tag in {f"{{{_SVG}}}style", f"{{{_SVG}}}metadata"}]:
-            parent.remove(child)
-        if parent.tag == f"{{{_SVG}}}g":
-            parent.attrib.pop("id", None)
-        if "style" in parent.attrib:
-            parent.set("style", _in_page_colours(parent.attrib["style"]))
-        if parent.tag == f"{{{_SVG}}}path":
-            parent.set("d", re.sub(r"\s+", " ", parent.get("d", "")).strip())
-    return ElementTree.tostring(root, encoding="unicode")
-
-
-def _in_page_colours(style: str) -> str:
-    """Replace the placeholder colours of a style by the page's variables."""
-    for drawn, name in _COLOURS.items():
-        style = style.replace(drawn, f"var(--{name})")
-    return style

@@ -6,13 +6,12 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["FORMATS", "Format", "amount", "clean", "duration", "number", "percent", "title"]
+from crenel.policy.durations import span_of_seconds
+
+__all__ = ["FORMATS", "Format", "amount", "clean", "number", "percent", "title"]
 
 #: Writes a figure.
 Format = Callable[[Any], str]
-
-#: Symbols of the units of time, and their lengths in seconds.
-_UNITS = [("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)]
 
 #: Above this, a float does not hold all digits.
 _LARGE = 1e15
@@ -73,26 +72,9 @@ def percent(share: float) -> str:
     return f"{share * 100:.{2 if abs(share) < 0.01 else 1}f}".rstrip("0").rstrip(".") + " %"
 
 
-def duration(seconds: float) -> str:
-    """Write a span of time in its two largest units.
-
-    >>> duration(3599.5), duration(3600), duration(0.0421), duration(90_061)
-    ('59 min 59.5 s', '1 h', '0.0421 s', '1 d 1 h')
-    """
-    unit = next((place for place, (_, size) in enumerate(_UNITS) if abs(seconds) >= size), len(_UNITS) - 1)
-    if unit == len(_UNITS) - 1:
-        return f"{number(seconds)} s"
-    (name, size), (finer, finer_size) = _UNITS[unit], _UNITS[unit + 1]
-    whole, rest = divmod(abs(seconds), size)
-    sign = "-" if seconds < 0 else ""
-    # Rounded down, so that a minute never shows 60 seconds.
-    part = math.floor(rest / finer_size * 10) / 10 if finer_size == 1 else rest // finer_size
-    return f"{sign}{number(whole)} {name}" + (f" {number(part)} {finer}" if part else "")
-
-
 def amount(unit: str | None) -> Format:
     """Choose how figures of a unit are written."""
-    return duration if unit == "seconds" else number
+    return span_of_seconds if unit == "seconds" else number
 
 
 def title(promise: str) -> str:
@@ -108,4 +90,4 @@ def title(promise: str) -> str:
 
 
 #: The ways to write a figure, by the names that the template uses.
-FORMATS: dict[str, Format] = {"number": number, "percent": percent, "duration": duration}
+FORMATS: dict[str, Format] = {"number": number, "percent": percent, "duration": span_of_seconds}

@@ -21,6 +21,7 @@ from crenel.engine.methods.bastion import BastionParameters
 from crenel.engine.methods.castle import CastleParameters
 from crenel.engine.methods.castleguard import CastleGuardParameters
 from crenel.engine.methods.faanst import FaanstParameters
+from crenel.engine.methods.fads import FadsParameters
 from crenel.engine.methods.mondrian import MondrianParameters
 from crenel.engine.methods.partition import PartitionParameters
 from crenel.engine.methods.rtree import MinDelayParameters, RTreeDensityParameters, RTreeParameters
@@ -259,9 +260,10 @@ def cases(
 
 
 def castleguard_cases() -> st.SearchStrategy[Case]:
-    """Draw cases of `castleguard`, with and without l."""
+    """Draw cases of `castleguard`, with and without l and t."""
     given = {"method": "castleguard", "parameters": castleguard_parameters}
-    return st.booleans().flatmap(lambda diverse: cases(diverse=diverse, **given))
+    asked = st.tuples(st.booleans(), st.booleans())
+    return asked.flatmap(lambda of: cases(diverse=of[0], close=of[1], **given))
 
 
 def sdgs_cases() -> st.SearchStrategy[Case]:
@@ -315,7 +317,7 @@ def adaptive_parameters() -> st.SearchStrategy[AdaptiveWindowParameters]:
     return st.builds(
         AdaptiveWindowParameters,
         threshold=st.sampled_from([0.4, 0.01, 0.9]),
-        spare=st.integers(0, 5),
+        spare=st.sampled_from([0.25, 0.0, 0.5, 0.99]),
         reuse=_reuses("adaptive-window"),
         max_reusable=st.integers(0, 4),
     )
@@ -327,6 +329,15 @@ def faanst_parameters() -> st.SearchStrategy[FaanstParameters]:
         clusters=st.sampled_from([None, 1, 3]),
         max_loss=st.sampled_from([0.1, 0.5, 1.0]),
         reuse=_reuses("faanst-passive"),
+        max_reusable=st.integers(0, 4),
+    )
+
+
+def fads_parameters() -> st.SearchStrategy[FadsParameters]:
+    return st.builds(
+        FadsParameters,
+        reuse=_reuses("fads"),
+        reuse_for=st.sampled_from([None, 1, 20, 1000]),
         max_reusable=st.integers(0, 4),
     )
 

@@ -77,6 +77,8 @@ STREAMS: dict[str, dict[str, Any]] = {
     },
     "faanst-passive": {"method": "faanst-passive"},
     "faanst-proactive": {"method": "faanst-proactive", "parameters": {"mu": 100, "reuse": "best"}},
+    "fads": {"method": "fads"},
+    "fads, best, a buffer": {"method": "fads", **_BY_TIME, "parameters": {"reuse": "best", "buffer": 60}},
     "min-delay": {"method": "min-delay"},
     "rtree": {"method": "rtree", **_BOTH},
     "rtree-density": {"method": "rtree-density", "parameters": {"sample": 200, "window_rows": 800}},

@@ -192,6 +192,7 @@ REUSES = {
     "adaptive-window": "uniform best off",
     "faanst-passive": "uniform best off",
     "faanst-proactive": "uniform best off",
+    "fads": "uniform best off",
 }
 
 

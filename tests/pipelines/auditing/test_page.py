@@ -22,8 +22,9 @@ from hypothesis import strategies as st
 
 from crenel.pipelines.auditing.page import plots, render, write
 from crenel.pipelines.auditing.page.template import fill
-from crenel.pipelines.auditing.page.words import clean, duration, number, percent
+from crenel.pipelines.auditing.page.words import clean, number, percent
 from crenel.pipelines.command_errors import CommandError
+from crenel.policy.durations import span_of_seconds
 from tests.pipelines.auditing import documents
 from tests.pipelines.auditing.browser import chromium, events, pdf, prefer, resize
 
@@ -325,8 +326,8 @@ def test_shares_can_be_read_back(share: float) -> None:
 
 @given(seconds=st.floats(0, 1e12))
 def test_durations_can_be_read_back(seconds: float) -> None:
-    assert says(duration(seconds), seconds)
-    assert "60 min" not in duration(seconds).split(" ", 2)[-1]
+    assert says(span_of_seconds(seconds), seconds)
+    assert "60 min" not in span_of_seconds(seconds).split(" ", 2)[-1]
 
 
 def test_a_wrong_figure_is_noticed() -> None:

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from crenel.pipelines.checking import delay_trials
+from crenel.pipelines.checking import engine_trial
 from crenel.pipelines.checking.sample import Sample
 from crenel.pipelines.cli import main
 from crenel.pipelines.console.limits import Limits
@@ -168,7 +168,7 @@ def test_the_order_of_the_file_does_not_matter(check: Check) -> None:
 
 def test_of_a_long_sample_the_middle_is_tried(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trying every tenth row instead would make the stream ten times thinner."""
-    monkeypatch.setattr(delay_trials, "MOST_ROWS", 500)
+    monkeypatch.setattr(engine_trial, "MOST_ROWS", 500)
     rows = make_rows(5_000, every=4)
     code, said, table = check(rows, **CROWD)
     assert code == 0

@@ -20,7 +20,7 @@ from crenel.pipelines.checking.sample import Sample
 from crenel.pipelines.cli import main
 from crenel.pipelines.console.sections import count, listed, percent, spoken
 from crenel.pipelines.drafting import sample_measures
-from crenel.pipelines.files.whole_file import read_for
+from crenel.pipelines.files.file_rows import read_for
 from crenel.policy import methods
 from crenel.policy.geometry import Radix
 from crenel.policy.hierarchy import Hierarchy
@@ -333,7 +333,7 @@ def test_rejected_rows_are_counted_by_field_and_reason(check: Check) -> None:
     assert "7 of 200 rows (4%)" in said
     assert "age not a number: 4 rows job unknown value: 2 rows who missing: 1 row" in said
     assert "7 rows (4%) would be rejected. Add the values that occur to job, or set unknown: root" in said
-    assert "Look at how age is written" in said
+    assert "Look at how age is written, or say it, as in --decimal ','" in said
     assert "Correct who in the data" in said
     assert "SECRET" not in said
     for row in data[6:40]:
@@ -499,8 +499,9 @@ def test_real_data(data_dir: Path) -> None:
         {**GOOD, "person": "user_id", "event_time": "created", "quasi_identifiers": quasi}
         | {"sensitive": ["platform"], "publish": ["distance"]}
     )
-    sample = Sample(policy, read_for(policy, data_dir / "ev_charging.parquet"))
-    assert [section.title for section in sample.look()][-3:] == ["Event times", "Waiting for k persons", "Deadlines"]
+    sample = Sample(policy, read_for(policy, data_dir / "ev_charging.parquet").table)
+    titles = [section.title for section in sample.look()]
+    assert titles[-4:] == ["Event times", "Waiting for k persons", "Deadlines", "What each column loses"]
     assert any("further out of order" in finding.text for finding in sample.findings)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import random
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,8 @@ def columns(seed: int = 1) -> dict[str, list[Any]]:
 
 def drafted(data: dict[str, list[Any]]) -> str:
     profiles = [profile(name, pa.array(values)) for name, values in data.items()]
-    return draft(choose(profiles), "data.parquet", len(profiles[0].codes), len(profiles))
+    rows = len(profiles[0].codes)
+    return draft(choose(profiles), "data.parquet", rows, rows)
 
 
 def loaded(text: str, folder: Path) -> Policy:
@@ -97,7 +99,7 @@ def test_every_column_is_there_with_a_reason() -> None:
         "# nested or mixed values",
         "nearly every row has a value of its own: it may identify a person",
         "rounded outward",
-        "Group values that",
+        "Group what belongs",
     ):
         assert reason in text, reason
 
@@ -114,10 +116,81 @@ def test_a_step_is_drafted_where_values_mostly_occur_once(tmp_path: Path) -> Non
     assert found["birth_weight"] == 50
     assert found["birth"] == "120d"
     assert re.search(r"# birthday: .* step: 7d}", text), "days, which a step of some hours would not round"
-    assert (found["age"], found["birth_date"], found["zip"]) == (None, None, None)
+    assert (found["age"], found["zip"]) == (None, None)
+    assert found["birth_date"] == "270d", "dates always get a step"
     assert "values occur only once. With the step, a range ends at multiples of it" in " ".join(
         text.replace("#", "").split()
     )
+
+
+def test_a_column_that_numbers_the_rows_is_neither_a_person_nor_a_quasi_identifier(tmp_path: Path) -> None:
+    numbers = {"rownames": list(range(1, NUMBER_OF_ROWS + 1)), "age_rank": list(range(NUMBER_OF_ROWS))}
+    text = drafted({**numbers, **columns()})
+    policy = loaded(text, tmp_path)
+    assert not set(numbers) & {policy.person, *policy.quasi_identifiers, *policy.publish}
+    assert text.count("it only numbers the rows") == 2
+
+
+def test_ids_that_repeat_are_found_by_what_they_keep(tmp_path: Path) -> None:
+    data, draw = columns(), random.Random(4)
+    del data["patient_id"]
+    people = [(draw.choice("mf"), draw.randrange(1940, 2010)) for _ in range(100)]
+    who = [draw.randrange(100) for _ in range(NUMBER_OF_ROWS)]
+    data |= {"nr": [1000 + 7 * one for one in who], "ticket": [draw.randrange(150) for _ in who]}
+    data |= {"sex": [people[one][0] for one in who], "birth_date": [f"{people[one][1]}-01-01" for one in who]}
+    text = drafted(data)
+    assert loaded(text, tmp_path).person == "nr"
+    assert "# nr: each of its values has one sex and birth_date;" in text
+
+
+@pytest.mark.parametrize("name", ["clinic_id", "patient_clinic_id", "store no"])
+def test_a_clinic_is_not_a_person(name: str) -> None:
+    data = columns()
+    data[name] = data.pop("patient_id")
+    assert f"person: {name}" not in drafted(data)
+
+
+def test_an_id_with_very_many_rows_each_is_left_to_the_user(tmp_path: Path) -> None:
+    data = {"id": [n % 4 for n in range(800)], "age": [n % 80 for n in range(800)]}
+    assert "it may be a place or a group" in " ".join(drafted(data).replace("#", "").split())
+    assert "person:  # <- the column's name" in drafted(data)
+
+
+def test_many_categories_are_grouped_by_the_alphabet_and_by_frequency(tmp_path: Path) -> None:
+    data, draw = columns(), random.Random(6)
+    states = [f"{chr(65 + n // 2)}{'ab'[n % 2]}-state" for n in range(50)]
+    data["state"] = [draw.choice([*states, *["Aa-state"] * 40]) for _ in range(NUMBER_OF_ROWS)]
+    tree = loaded(drafted(data), tmp_path).quasi_identifiers["state"].hierarchy
+    assert set(tree.leaves) == set(data["state"])
+    # The most frequent value stands alone, and the others are in groups of neighbours.
+    assert tree.label_of_span(0, 0) == "Aa-state"
+    assert tree.depth == 2
+    sizes = Counter(tree.parents[tree.tree.leaf].tolist())
+    assert max(sizes.values()) < 25
+
+
+def test_too_many_categories_for_the_policy_go_to_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data, draw = columns(), random.Random(7)
+    towns = [f"{draw.choice('ABCDEFG')}town {n}" for n in range(130)]
+    for name in list(data):
+        data[name] = data[name] * 4
+    data["city"] = [towns[n % 130] for n in range(len(data["age"]))]
+    parquet.write_table(pa.table(data), "data.parquet")
+    assert main(["init", "data.parquet", "--output", "policy.yaml"]) == 0
+    assert "Wrote policy.yaml and city.csv, with values of the data." in capsys.readouterr().out
+    text = Path("policy.yaml").read_text()
+    assert "town" not in text
+    hierarchy = Policy.from_yaml("policy.yaml").quasi_identifiers["city"].hierarchy
+    assert set(hierarchy.leaves) == set(towns)
+    assert hierarchy.depth == 3
+    assert main(["init", "data.parquet", "--output", "another.yaml"]) == 2
+    assert "city.csv would be written beside the policy, and is there already." in capsys.readouterr().err
+    # Printed, there is no place for the file, so the column waits for the user.
+    assert main(["init", "data.parquet"]) == 0
+    assert "with --output, a hierarchy is drafted" in " ".join(capsys.readouterr().out.replace("#", "").split())
 
 
 def test_domains_are_rounded_outward(tmp_path: Path) -> None:

@@ -200,7 +200,7 @@ def test_a_folder_that_takes_no_other_folder(
     def refused(*_: Any, **__: Any) -> str:
         raise PermissionError(13, "Permission denied", str(here))
 
-    monkeypatch.setattr("crenel.pipelines.files.private_folder.tempfile.mkdtemp", refused)
+    monkeypatch.setattr("crenel.pipelines.files.private_folder.os.mkdir", refused)
     assert crenel("--input", "in.csv", "--output", "o.csv") == 2
     said = f"crenel: the folder {here} cannot be written: permission denied. Choose a place that you may write to.\n"
     assert capsys.readouterr().err == said

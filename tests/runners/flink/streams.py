@@ -105,6 +105,25 @@ class Stream:
         return EPOCH * SECOND + number * self.every * 1000
 
 
+class Drifting(Stream):
+    """A stream whose rows, from one number on, all lie in a corner of where they lay before.
+
+    Args:
+        rows: The number of rows.
+        since_row: The first row in the corner.
+    """
+
+    def __init__(self, rows: int, since_row: int) -> None:
+        super().__init__(rows, persons=rows, partitions=1)
+        self.since_row = since_row
+
+    def columns(self, number: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the columns of the rows with these numbers."""
+        found = super().columns(number)
+        part = np.where(number < self.since_row, 1.0, 0.1)
+        return found | {"age": found["age"] * part, "income": found["income"] * part}
+
+
 def _mixed(number: np.ndarray) -> np.ndarray:
     """Hash row numbers to reproducible pseudo-random numbers."""
     with np.errstate(over="ignore"):

@@ -315,6 +315,20 @@ def test_a_batch_without_a_column_is_rejected() -> None:
     assert [(left.value["field"], left.value["reason"]) for left in out.rejected] == [("age", "no such column")] * 5
 
 
+def test_a_misspelled_column_of_a_dict_is_no_missing_value() -> None:
+    misspelled = [{("Age" if name == "age" else name): value for name, value in row.items()} for row in rows(3)]
+    empty = {**rows(1)[0], "age": None}
+    reasons = [(left.value["field"], left.value["reason"]) for left in run([*misspelled, empty], anonymize()).rejected]
+    assert reasons[:3] == [("age", "no such column")] * 3
+    assert reasons[3][1].startswith("missing")
+
+
+def test_a_column_that_the_schema_spells_otherwise_is_suggested() -> None:
+    given = [beam.Row(**{("Number" if name == "number" else name): value for name, value in GIVEN[0].items()})]
+    with pytest.raises(PolicyError, match=r"which the rows do not have; did you mean 'Number'\? they have: "):
+        typed(policy(), given)
+
+
 class Opaque:
     """A value that only a pickle could store."""
 
@@ -394,7 +408,7 @@ def test_whatever_comes_is_rejected_as_text(strange: Any, said: str) -> None:
 def test_elements_that_are_no_rows_are_rejected() -> None:
     out = run(["text", None, 7, {}, []], anonymize())
     assert len(out.rejected) == 5
-    assert {left.value["reason"] for left in out.rejected} == {"missing"}
+    assert {left.value["reason"] for left in out.rejected} == {"missing", "no such column"}
     assert out.published == []
 
 

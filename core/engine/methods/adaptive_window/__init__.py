@@ -13,7 +13,6 @@ from crenel.policy.parameters import (
     Parameters,
     Reuse,
     duration,
-    integer,
     max_reusable,
     number,
     optional,
@@ -50,11 +49,10 @@ class AdaptiveWindowParameters(Parameters):
         "The probability of enough company from which on a row waits for it (delta in the paper).",
     )
 
-    spare: int = parameter(
-        5,
-        integer(at_least=0),
-        "The most rows of a window that may be left over, so that the others lose less.",
-        unit="rows",
+    spare: float = parameter(
+        0.25,
+        number(at_least=0, below=1),
+        "The largest share of a window's rows that may be left over, so that the others lose less.",
     )
 
     processing: int = parameter(

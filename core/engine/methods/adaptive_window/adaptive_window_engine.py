@@ -152,11 +152,11 @@ class AdaptiveWindow(Buffered[AdaptiveWindowParameters]):
 
     def _end_window(self) -> None:
         """Anonymize the collected rows, then decide on those that are left over: phases 1 and 2."""
-        group = self._partition(self._parameters.spare)
+        group = self._partition(spare=math.floor(self._parameters.spare * self.held))
         self._release_groups(group, reusable=True)
         self._decide_on_left_over(group[group < 0], life=max(self._clock - self._begin, 1))
 
-    def _partition(self, spare: int) -> Ints:
+    def _partition(self, *, spare: int) -> Ints:
         return partition(self._space, self._held.rows, self._policy.k, self._policy.l, spare=spare)
 
     def _decide_on_left_over(self, clusters: Ints, life: int) -> None:
@@ -205,7 +205,7 @@ class AdaptiveWindow(Buffered[AdaptiveWindowParameters]):
 
     def _finish(self) -> None:
         if self._all_enough():
-            self._release_groups(self._partition(0), reusable=True)
+            self._release_groups(self._partition(spare=0), reusable=True)
         self._reuse(range(self.held))
         self._suppress(np.arange(self.held))
         self._close_window()

@@ -45,6 +45,8 @@ class CastleGuardParameters(CastleParameters):
 
 def _check(policy: Mapping[str, Any], problems: Problems) -> None:
     sensitive = policy["sensitive"]
+    if policy["t"] is not None and policy["parameters"].perturb_sensitive:
+        problems.add("parameters.perturb_sensitive", "must be empty with t: groups would be close to the noise.")
     for name in policy["parameters"].perturb_sensitive:
         path = f"parameters.perturb_sensitive.{name}"
         column = sensitive.get(name)
@@ -67,6 +69,7 @@ METHOD = Method(
     parameters=CastleGuardParameters,
     engine="crenel.engine.methods.castleguard.castleguard_engine:CastleGuard",
     snapshot="crenel.engine.methods.castleguard:castleguard.1.avsc",
+    keeps_t=True,
     samples=True,
     ends_at_values=False,
     caution="castleguard is not differentially private: its paper's claim is refuted, since its groups depend on the "

@@ -22,7 +22,7 @@ class FaanstParameters(Parameters):
         optional(integer(at_least=2)),
         "The number of buffered rows at which the buffer is sorted into clusters.",
         unit="rows",
-        unset="delay_rows",
+        unset="half of delay_rows",
     )
 
     clusters: int | None = parameter(
@@ -40,6 +40,15 @@ class FaanstParameters(Parameters):
     reuse: Reuse = reuse(Reuse.UNIFORM, Reuse.BEST, Reuse.OFF)
 
     max_reusable: int = max_reusable(1000)
+
+    def buffer(self, k: int, delay_rows: int | None) -> int | None:
+        """Return how many rows the buffer holds; None if it has no limit.
+
+        By default that is half of delay_rows: with more, a row that is held on would be due before the next round.
+        """
+        if self.mu is not None or delay_rows is None:
+            return self.mu
+        return max(delay_rows // 2, k)
 
 
 def _check(policy: Mapping[str, Any], problems: Problems) -> None:

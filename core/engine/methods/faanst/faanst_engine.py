@@ -30,7 +30,7 @@ class Faanst(Buffered[FaanstParameters]):
 
     @property
     def _mu(self) -> int:
-        return self._parameters.mu or self._policy.delay_rows or LATEST
+        return self._parameters.buffer(self._policy.k, self._policy.delay_rows) or LATEST
 
     def _until_full(self) -> int:
         """Return how many rows are missing to mu, at least k of them new: old rows alone would make no new clusters."""

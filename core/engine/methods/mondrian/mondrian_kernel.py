@@ -102,6 +102,38 @@ def _cut_in_two(needs: Needs, column: Array, rows: Array, relaxed: bool, part: A
 
 
 @inner
+def _cut_off_tail(
+    space: Space, d: int, needs: Needs, column: Array, rows: Array, spare: int, part: Array
+) -> tuple[int, int]:
+    """Leave over the outermost rows of one end, at most `spare`, that lose the least in sum; of equal ones, the first.
+
+    Rows are sorted by value. Those that are left over must be too few for a part of their own, and the others enough.
+    Returns the number of parts, 0 if there is no cut, and how many of them (the last ones) are left over.
+    """
+    dimension = space.dimensions[d]
+    n = rows.size
+    first, last, least = 0, n, np.inf
+    for low in (True, False):
+        for tail in range(1, min(spare, n - 1) + 1):
+            begin, end = (tail, n) if low else (0, n - tail)
+            outside = rows[:tail] if low else rows[end:]
+            if _is_enough(needs, outside) or not _is_enough(needs, rows[begin:end]):
+                break
+            inner_value, outer_value = (begin, begin - 1) if low else (end - 1, end)
+            if column[rows[inner_value]] == column[rows[outer_value]]:
+                continue
+            width = column[rows[end - 1]] - column[rows[begin]] + dimension.cell
+            loss = tail + dimension.scale * width * (n - tail)
+            if loss < least:
+                first, last, least = begin, end, loss
+    if least == np.inf:
+        return 0, 0
+    for i in range(n):
+        part[rows[i]] = not first <= i < last
+    return 2, 1
+
+
+@inner
 def _children(
     space: Space, d: int, span: tuple[float, float, int], needs: Needs, column: Array, rows: Array, runs: Runs
 ) -> int:
@@ -183,7 +215,7 @@ def _cut_by_children(
 def _cut(
     space: Space, columns: Array, needs: Needs, lines: Array, d: int, relaxed: bool, spare: int, scratch: Scratch
 ) -> tuple[int, int]:
-    """Cut a part along one quasi-identifier.
+    """Cut a part along one quasi-identifier; with `spare`, only so that rows are left over if it is a number.
 
     Returns the number of parts, 0 if there is no cut, and how many of them (the last ones) are left over.
     """
@@ -192,6 +224,8 @@ def _cut(
     if space.dimensions[d].scale * (span[1] - span[0]) <= 0.0:
         return 0, 0
     if space.dimensions[d].kind == INTERVAL:
+        if spare > 0:
+            return _cut_off_tail(space, d, needs, column, rows, spare, scratch.part)
         return _cut_in_two(needs, column, rows, relaxed, scratch.part), 0
     count = _children(space, d, span, needs, column, rows, scratch.runs)
     return _cut_by_children(needs, rows, scratch.runs, count, spare, scratch.part, scratch.buffer)
@@ -265,17 +299,22 @@ def _split(
 ) -> tuple[int, int]:
     """Cut a part along the quasi-identifier after which its rows lose the least; of equal ones, the first.
 
-    Returns the number of parts, 0 if there is no cut, and how many of them (the last ones) are left over.
+    Rows are left over only where all rows then lose less than in an uncut part. Returns the number of parts, 0 if there
+    is no cut, and how many of them (the last ones) are left over.
     """
-    best, best_spare, least = -1, 0, np.inf
+    best, best_spare, least, uncut = -1, 0, np.inf, np.inf
+    if spare > 0:
+        for i in range(lines.shape[1]):
+            scratch.part[lines[0, i]] = 0
+        uncut = _loss_after(space, columns, lines, 1, 0, scratch)
     for d in range(lines.shape[0]):
         for may_spare in (0, spare):
             parts, left = _cut(space, columns, needs, lines, d, relaxed, may_spare, scratch)
             if parts > 0:
                 loss = _loss_after(space, columns, lines, parts, left, scratch)
-                if loss < least:
+                if loss < least and (left == 0 or loss < uncut):
                     best, best_spare, least = d, may_spare, loss
-            if spare == 0 or space.dimensions[d].kind == INTERVAL:
+            if spare == 0:
                 break
     if best < 0:
         return 0, 0
@@ -309,7 +348,7 @@ def partition(
         start, stop = begin[waiting], end[waiting]
         lines = orders[:, start:stop]
         parts, left = 0, 0
-        if stop - start >= 2 * needs.needed[0]:
+        if stop - start >= 2 * needs.needed[0] or spare > 0:
             parts, left = _split(space, columns, needs, lines, relaxed, spare, scratch)
         if parts == 0:
             for i in range(stop - start):

@@ -6,21 +6,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from crenel.policy.checks import Problems, an_integer
-from crenel.policy.durations import a_duration, format_duration
+from crenel.policy.checks import Problems
 from crenel.policy.methods import Method
-from crenel.policy.parameters import Parameters, Reuse, boolean, max_reusable, number, optional, parameter, reuse
+from crenel.policy.parameters import (
+    Parameters,
+    Reuse,
+    boolean,
+    max_reusable,
+    number,
+    optional,
+    parameter,
+    reuse,
+    rows_or_duration,
+)
 
 __all__ = ["METHOD", "PartitionParameters"]
 
 #: A set of quasi-identifiers is a number of 64 bits, one of which is the sign.
 _MOST_QUASI_IDENTIFIERS = 62
-
-
-def _rows_or_duration(problems: Problems, path: str, value: Any) -> int | str:
-    if isinstance(value, int):
-        return an_integer(problems, path, value, 1)
-    return format_duration(a_duration(problems, path, value, at_least=1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +34,7 @@ class PartitionParameters(Parameters):
 
     reuse_for: int | str | None = parameter(
         None,
-        optional(_rows_or_duration),
+        optional(rows_or_duration),
         "How long a generalization may be used again (the paper's omega): a number of arrivals, or a duration of "
         "event time.",
         unset="a tenth of delay_rows, or else of delay",

@@ -5,6 +5,7 @@ Zhou, Han, Pei, Jiang, Tao, Jia: *Continuous privacy preserving publishing of da
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,7 @@ __all__ = [
     "MinDelayParameters",
     "RTreeDensityParameters",
     "RTreeParameters",
+    "sample_size",
 ]
 
 
@@ -70,6 +72,30 @@ class RTreeDensityParameters(RTreeParameters):
         "The number of latest rows that the samples are drawn from (the paper's W).",
         unit="rows",
     )
+
+
+def sample_size(quasi_identifiers: int, epsilon: float, delta: float) -> int:
+    """Return how many samples estimate the share of the window in any box to within `epsilon`: theorem 3.
+
+    The estimate is further off with a probability of at most `delta`. The paper gives the order of the number only,
+    d / epsilon^2 * log(1 / epsilon) + log(1 / delta); the constant here is 1, and the second term is divided by
+    epsilon^2, too. Then Hoeffding's inequality proves it for every box that does not depend on the samples, if epsilon
+    or delta is at most 0.5.
+
+    >>> sample_size(7, epsilon=0.1, delta=0.05)
+    1912
+
+    Raises:
+        ValueError: A number is outside of its bounds.
+    """
+    if quasi_identifiers < 1:
+        message = f"sample_size: quasi_identifiers must be at least 1, not {quasi_identifiers}."
+        raise ValueError(message)
+    for name, value in (("epsilon", epsilon), ("delta", delta)):
+        if not 0 < value < 1:
+            message = f"sample_size: {name} must be above 0 and below 1, not {value}."
+            raise ValueError(message)
+    return math.ceil((quasi_identifiers * math.log(1 / epsilon) + math.log(1 / delta)) / epsilon**2)
 
 
 def _check(policy: Mapping[str, Any], problems: Problems) -> None:

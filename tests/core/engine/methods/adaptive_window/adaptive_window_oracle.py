@@ -6,16 +6,33 @@ It needs no random draws: the rows of a release are a set, and reuse is `best` o
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 from crenel.encoding.rows import Rows
 from crenel.engine.methods.adaptive_window import AdaptiveWindowParameters
+from crenel.policy.geometry import Interval
 from crenel.policy.parameters import Reuse
 from crenel.testing.engine_streams import Advance, Case
 from tests.core.engine.methods.mondrian.mondrian_oracle import Oracle
 
 CLUSTER, REUSE, SUPPRESSED = 0, 1, 2
 FIRST = -(2**63)
+
+
+Box = list[tuple[float, float]]
+
+
+class Left(NamedTuple):
+    """What was released, when, and under which box."""
+
+    kind: int
+    rows: tuple[int, ...]
+    moment: int
+    arrivals: int
+    box: Box
+    loss: float
+    #: The number of the release that published the box first.
+    group: int
 
 
 class AdaptiveOracle:
@@ -33,8 +50,9 @@ class AdaptiveOracle:
         self.held: list[int] = []
         self.hopeless: set[int] = set()
         self.window: tuple[int, int, int] | None = None
-        self.published: list[list[tuple[float, float]]] = []
-        self.left: list[tuple[int, tuple[int, ...], int, int]] = []
+        #: The boxes that may be used again, and the numbers of the releases that published them.
+        self.published: list[tuple[Box, int]] = []
+        self.left: list[Left] = []
         for call in case.calls():
             if isinstance(call, Advance):
                 self.move_to(call.now)
@@ -96,7 +114,7 @@ class AdaptiveOracle:
             if self.clock >= end or full or (self.clock >= begin + self.least and waited_for):
                 self.end_window()
         for row in [row for row in self.due() if not self.reuse(row)]:
-            self.release(SUPPRESSED, [row])
+            self.suppress(row)
         if not self.held:
             self.window = None
 
@@ -115,7 +133,7 @@ class AdaptiveOracle:
         ]
 
     def end_window(self) -> None:
-        groups, left = self.cut(self.parameters.spare)
+        groups, left = self.cut(math.floor(self.parameters.spare * len(self.held)))
         if not groups:
             can_wait = [self.remaining(row) for row in self.held if self.remaining(row) >= self.least]
             self.hopeless = {row for row in self.held if self.remaining(row) < self.least}
@@ -157,29 +175,52 @@ class AdaptiveOracle:
         return 1 - sum(expected**i * math.exp(-expected) / math.factorial(i) for i in range(lacks))
 
     def publish(self, group: list[int]) -> None:
-        box = self.box(group)
-        if box not in self.published and self.parameters.max_reusable:
-            self.published = [*self.published, box][-self.parameters.max_reusable :]
-        self.release(CLUSTER, group)
+        box, number = self.box(group), len(self.left)
+        if self.parameters.max_reusable and box not in [known for known, _ in self.published]:
+            self.published = [*self.published, (box, number)][-self.parameters.max_reusable :]
+        self.release(CLUSTER, group, box, number)
 
-    def box(self, group: list[int]) -> list[tuple[float, float]]:
+    def box(self, group: list[int]) -> Box:
         values = self.rows.qi[group]
         return [g.span(values[:, d].min(), values[:, d].max()) for d, g in enumerate(self.geometries)]
 
+    def loss(self, box: Box) -> float:
+        """Return the loss of a box, under the domains of the rows so far."""
+        weights = [qi.weight for qi in self.policy.quasi_identifiers.values()]
+        total = 0.0
+        for (lo, hi), (first, last), geometry, weight in zip(
+            box, self.domains(), self.geometries, weights, strict=True
+        ):
+            cell = 1.0 if isinstance(geometry, Interval) and geometry.cells else 0.0
+            if last - first + cell > 0:
+                total += weight / sum(weights) / (last - first + cell) * (hi - lo + cell)
+        return total
+
     def reuse(self, row: int) -> bool:
         values: Any = self.rows.qi[row]
-        covers = [box for box in self.published if all(lo <= x <= hi for (lo, hi), x in zip(box, values, strict=True))]
+        covers = [
+            (self.loss(box), place, box, number)
+            for place, (box, number) in enumerate(self.published)
+            if all(lo <= x <= hi for (lo, hi), x in zip(box, values, strict=True))
+        ]
         if not covers or self.parameters.reuse is Reuse.OFF:
             return False
-        self.release(REUSE, [row])
+        # Losses that are equal but for the order of additions are equal: then the oldest box is used.
+        least = min(covers)[0]
+        _, _, box, number = next(one for one in covers if one[0] <= least + 1e-12)
+        self.release(REUSE, [row], box, number)
         return True
 
-    def release(self, kind: int, rows: list[int]) -> None:
-        self.left.append((kind, tuple(sorted(rows)), self.clock, self.arrivals))
+    def suppress(self, row: int) -> None:
+        self.release(SUPPRESSED, [row], [g.widest() for g in self.geometries], len(self.left))
+
+    def release(self, kind: int, rows: list[int], box: Box, group: int) -> None:
+        loss = 1.0 if kind == SUPPRESSED else self.loss(box)
+        self.left.append(Left(kind, tuple(sorted(rows)), self.clock, self.arrivals, box, loss, group))
         self.held = [row for row in self.held if row not in rows]
 
     def finish(self) -> None:
         for group in self.cut(0)[0] if self.held else []:
             self.publish(group)
         for row in [row for row in self.held if not self.reuse(row)]:
-            self.release(SUPPRESSED, [row])
+            self.suppress(row)

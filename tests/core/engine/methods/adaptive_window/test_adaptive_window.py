@@ -221,6 +221,44 @@ def test_a_window_ends_when_there_is_no_more_room():
     assert engine.held == 0
 
 
+# --- Numbers alone ---
+
+
+def numbers(quasi_identifiers: int, **parameters: Any) -> Releases:
+    """Run readings whose quasi-identifiers are all numbers: most are near each other, and some far off."""
+    draw = np.random.default_rng(3)
+    count = 300
+    values = np.where(draw.random((count, 1)) < 0.2, draw.uniform(0, 1000, (count, 1)), draw.normal(500, 5, (count, 1)))
+    qi = np.clip(values + draw.normal(0, 1, (count, quasi_identifiers)), 0, 1000)
+    rows = Rows(qi, np.arange(count), np.zeros((count, 0), np.int64), np.cumsum(draw.integers(1, 800, count)) * MS)
+    chosen = policy(
+        quasi_identifiers={f"v{d}": Numeric(domain=(0, 1000)) for d in range(quasi_identifiers)},
+        parameters={"min_delay": "2s", **parameters},
+    )
+    engine = create_engine(chosen)
+    return Releases.concat([engine.push(rows), engine.flush()])
+
+
+@pytest.mark.parametrize("quasi_identifiers", [1, 3])
+def test_the_threshold_matters_when_all_quasi_identifiers_are_numbers(quasi_identifiers: int):
+    moments = {
+        threshold: numbers(quasi_identifiers, threshold=threshold).moment.tolist() for threshold in (1e-9, 0.4, 0.999)
+    }
+    assert moments[1e-9] != moments[0.4] != moments[0.999] != moments[1e-9]
+
+
+@pytest.mark.parametrize(("spare", "size", "left"), [(0.1, 8, 0), (0.1, 16, 1), (0.25, 8, 1), (0.0, 16, 0)])
+def test_rows_left_over_are_a_share_of_the_window(spare: float, size: int, left: int):
+    """One row of the window lies far off; a tenth of 8 rows is none."""
+    engine = create_engine(
+        policy(quasi_identifiers={"v": Numeric(domain=(0, 100))}, parameters={"min_delay": "2s", "spare": spare})
+    )
+    values = np.array([[50 + i / 10] for i in range(size - 1)] + [[100.0]])
+    engine.push(Rows(values, np.arange(size), np.zeros((size, 0), np.int64), np.arange(size) * 250 * MS))
+    engine.advance(5000 * MS)
+    assert engine.held == left
+
+
 # --- Against the oracle ---
 
 
@@ -236,8 +274,14 @@ def test_a_window_ends_when_there_is_no_more_room():
     )
 )
 def test_releases_are_those_of_the_oracle(case: Case):
-    found = [(int(r.kind), tuple(sorted(r.rows.tolist())), r.moment, r.arrivals) for r in run(case)]
-    assert found == AdaptiveOracle(case).left
+    expected = AdaptiveOracle(case).left
+    releases = list(run(case))
+    found = [(int(r.kind), tuple(sorted(r.rows.tolist())), r.moment, r.arrivals, r.group) for r in releases]
+    assert found == [(one.kind, one.rows, one.moment, one.arrivals, one.group) for one in expected]
+    for release, one in zip(releases, expected, strict=True):
+        assert release.loss == pytest.approx(one.loss)
+        if release.kind is not Kind.SUPPRESSED:
+            assert list(zip(release.lo.tolist(), release.hi.tolist(), strict=True)) == one.box
 
 
 def best(parameters: AdaptiveWindowParameters) -> AdaptiveWindowParameters:
@@ -261,6 +305,10 @@ WRONG = {
     "a bare number": ({"parameters": {"min_delay": 2}}, "parameters.min_delay must be from a sixteenth"),
     "processing": ({"parameters": {"processing": "5s"}}, r"parameters.processing must be less than delay \(5s\)"),
     "a threshold": ({"parameters": {"threshold": 1.0}}, "parameters.threshold must be a number above 0 and below 1"),
+    "a number of spare rows": (
+        {"parameters": {"spare": 5}},
+        "parameters.spare must be a number of at least 0 and below 1",
+    ),
     "a rule": ({"parameters": {"reuse": "worst"}}, "parameters.reuse must be 'uniform', 'best' or 'off'"),
 }
 

@@ -271,9 +271,31 @@ def test_bad_parameters_are_refused_with_the_range(parameters: dict[str, Any], s
     assert said in str(raised.value)
 
 
-def test_t_is_refused():
-    with pytest.raises(PolicyError, match=r"policy\.t is not kept by the method 'castleguard'"):
-        policy(t=0.5)
+def test_t_compares_with_the_rows_that_were_kept():
+    """Half of the rows are sampled out. Divided by all arrivals, the stream's distribution would add up to a half."""
+    n = 400
+    rows = Rows(
+        qi=np.random.default_rng(1).uniform(0, 100, (n, 2)),
+        person=np.arange(n),
+        sensitive=np.arange(n)[:, None] % 2,
+        time=np.arange(n),
+    )
+    close = policy(
+        quasi_identifiers={"x": Numeric(domain=(0, 100)), "y": Numeric(domain=(0, 100))},
+        sensitive={"s": Sensitive(values=("a", "b"))},
+        t=0.2,
+        parameters={"beta_sample": 0.5, "phi": 100.0},
+    )
+    engine = create_engine(close)
+    releases = Releases.concat([engine.push(rows), engine.flush()])
+    report = audit(close, rows, releases)
+    assert report.far == {"s": 0}
+    assert report.published > 0.8 * 0.5 * n, "groups of both values are close to a stream that has half of each"
+
+
+def test_t_is_refused_with_noise_in_the_sensitive_columns():
+    with pytest.raises(PolicyError, match=r"perturb_sensitive must be empty with t"):
+        policy(t=0.5, sensitive={"s": Sensitive(values=("a", "b"))}, parameters={"perturb_sensitive": {"s": 1.0}})
 
 
 def test_a_method_takes_its_own_parameters_only():

@@ -33,13 +33,14 @@ class Oracle:
 
     def look_at(self, part: list[int]) -> None:
         best: Any = None
-        if len(part) >= 2 * self.policy.k:
+        uncut = self.loss([part], [])
+        if len(part) >= 2 * self.policy.k or self.spare:
             for d in range(len(self.domains)):
-                for spare in [0, self.spare] if self.spare and not self.numeric(d) else [0]:
+                for spare in [0, self.spare] if self.spare else [0]:
                     parts, left = self.cut(part, d, spare)
                     if parts:
                         loss = self.loss(parts, left)
-                        if best is None or loss < best[0]:
+                        if (best is None or loss < best[0]) and not (left and loss >= uncut):
                             best = (loss, parts, left)
         if best is None:
             self.done.append(sorted(part))
@@ -90,7 +91,24 @@ class Oracle:
         lo, hi = self.geometry(d).span(values[0], values[-1])
         if self.scale(d) * (hi - lo) <= 0:
             return [], []
-        return (self.in_two(rows, values), []) if self.numeric(d) else self.by_children(rows, d, lo, hi, spare)
+        if not self.numeric(d):
+            return self.by_children(rows, d, lo, hi, spare)
+        return self.without_a_tail(rows, values, d, spare) if spare else (self.in_two(rows, values), [])
+
+    def without_a_tail(self, rows: list[int], values: list[float], d: int, spare: int) -> Any:
+        """Return the rows without the tail that is best left over, and the tail."""
+        n, found = len(rows), []
+        for m in range(1, n):
+            for low, inside, tail in ((0, rows[m:], rows[:m]), (1, rows[: n - m], rows[n - m :])):
+                # A tail of the same value as its neighbour would leave half of that value over.
+                apart = values[m - 1] != values[m] if low == 0 else values[n - m - 1] != values[n - m]
+                if m <= spare and apart and self.ready(inside) and not self.ready(tail):
+                    width = self.qi[inside[-1]][d] - self.qi[inside[0]][d] + self.cell(d)
+                    found.append((m + self.scale(d) * width * (n - m), low, m, inside, tail))
+        if not found:
+            return [], []
+        *_, inside, tail = min(found, key=lambda one: one[:3])
+        return [inside], [tail]
 
     def in_two(self, rows: list[int], values: list[float]) -> list[list[int]]:
         half = len(rows) // 2

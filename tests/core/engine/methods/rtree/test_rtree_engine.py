@@ -11,9 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from crenel.encoding.rows import Rows
-from crenel.engine import Kind, Releases, SnapshotError
+from crenel.engine import Kind, Releases, SnapshotError, create_engine
 from crenel.engine.kernels.compiler import kernel
 from crenel.engine.kernels.generator import Random
+from crenel.engine.kernels.interpreter import interpret
+from crenel.engine.methods.rtree import rtree_index_kernel, rtree_schedule, sample_size
 from crenel.engine.methods.rtree.chain_sampling import Chains, sample_row
 from crenel.engine.methods.rtree.rtree_engine import empty_chains
 from crenel.errors import PolicyError
@@ -137,6 +139,86 @@ def test_example_5() -> None:
     assert [set(release.rows.tolist()) for release in releases] == [{0, 1, 3}, {2, 4, 5}], "the first Allen is in EC 1"
     assert releases.arrivals.tolist() == [4, 6], "a class is published at k"
     assert engine.held == 0
+
+
+def points(*places: tuple[float, float], first: int = 0, at: int = 0) -> Rows:
+    count = len(places)
+    none = np.zeros((count, 1), np.int64)
+    return Rows(np.array(places, np.float64), np.arange(first, first + count), none, np.full(count, at * 10**6))
+
+
+def chances(method: str, samples: tuple[int, int], **parameters: object) -> tuple[list[float], list[float]]:
+    """Return the chances and the losses of two leaves of three rows, which have this many of 1,000 samples."""
+    given = {"active_rows": 100, **parameters}
+    engine = create_engine(policy_of(method, k=3, parameters=given))
+    # C1 is a square of side 1, and C2 is twice as wide.
+    engine.push(points((1, 1), (2, 2), (1.5, 1.5), (7, 7), (9, 8), (8, 7.5)))
+    state = engine._state
+    leaves = [int(leaf) for leaf in interpret(rtree_index_kernel.active_leaves.py_func, state.tree)]
+    for leaf, count in zip(leaves, samples, strict=True):
+        state.leaves["samples"][leaf] = count
+    chance = [interpret(rtree_schedule._chance.py_func, state, leaf) for leaf in leaves]
+    return chance, [
+        interpret(rtree_index_kernel.box_loss.py_func, state.space, state.tree.boxes, leaf) for leaf in leaves
+    ]
+
+
+def test_example_6() -> None:
+    """Figure 1: C1 loses less than C2, so the basic method prefers it; but C1 is where many more rows will come."""
+    (first, second), losses = chances("rtree", (0, 0))
+    assert losses == pytest.approx([0.1, 0.15])
+    assert first / second == pytest.approx(losses[1] / losses[0])
+    alpha = 0.01
+    (first, second), _ = chances("rtree-density", (900, 10), alpha=alpha, sample=1000, window_rows=1000)
+    # C1 expects three more rows within 3 / 0.9 arrivals; C2 within 3 / 0.01, which counts as a factor of e.
+    haste = math.log1p(alpha) * 3 / 0.9 - 1
+    assert first / second == pytest.approx(losses[1] / losses[0] * math.exp(haste))
+    assert first < second, "the dense leaf waits for company, and the sparse one does not"
+    (first, second), _ = chances("rtree-density", (900, 10), alpha=0.0, sample=1000, window_rows=1000)
+    assert first / second == pytest.approx(losses[1] / losses[0])
+
+
+@pytest.mark.parametrize(("method", "held"), [("rtree-density", 0), ("rtree-full", 1)])
+def test_example_7(method: str, held: int) -> None:
+    """Figure 2: of four rows a, b, c, d the last came lately, and to a dense area. Three are enough for k = 3."""
+    parameters = {"active_rows": 1000, "sample": 40, "window_rows": 40}
+    policy = policy_of(method, k=3, delay="100s", delay_rows=None, parameters=parameters)
+    engine = create_engine(policy)
+    engine.push(points(*((8.9 + i / 1000, 8.9) for i in range(30)), at=0))
+    engine.advance(150 * 10**6)
+    assert engine.held == 0
+    engine.push(points((5, 5), (5.5, 6), (6, 5), first=30, at=200))
+    assert len(engine.push(points((9, 9), first=33, at=290))) == 0
+    (release,) = engine.advance(300 * 10**6)
+    assert engine.held == held
+    assert sorted(release.rows.tolist()) == [30, 31, 32] + [33] * (1 - held)
+    assert release.hi.tolist() == ([6.0, 6.0] if held else [9.0, 9.0])
+
+
+def missed(size: int, epsilon: float) -> float:
+    """Return how often samples of this size miss the share of a window in a box by more than epsilon."""
+    random = np.random.default_rng(5)
+    window = random.uniform(size=(2_000, 2))
+    misses = 0
+    for _ in range(400):
+        lo, hi = np.sort(random.uniform(size=(2, 2)), axis=0)
+        inside = np.all((window >= lo) & (window <= hi), axis=1)
+        misses += abs(inside.mean() - inside[random.choice(2_000, size, replace=False)].mean()) > epsilon
+    return misses / 400
+
+
+def test_theorem_3() -> None:
+    size = sample_size(2, epsilon=0.1, delta=0.1)
+    assert size == math.ceil(100 * (2 * math.log(10) + math.log(10)))
+    assert missed(size, 0.1) <= 0.1 < missed(size // 100, 0.1)
+    # The policy of the paper's experiments: 7 quasi-identifiers, 3,000 samples.
+    assert sample_size(7, epsilon=0.085, delta=0.05) < 3_000 < sample_size(7, epsilon=0.075, delta=0.05)
+
+
+@pytest.mark.parametrize(("d", "epsilon", "delta"), [(0, 0.1, 0.1), (1, 0.0, 0.1), (1, 0.1, 1.0)])
+def test_a_sample_size_needs_an_error_and_a_chance(d: int, epsilon: float, delta: float) -> None:
+    with pytest.raises(ValueError, match="sample_size: "):
+        sample_size(d, epsilon, delta)
 
 
 def clouds(n: int, seed: int = 0) -> Rows:

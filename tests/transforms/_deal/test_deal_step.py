@@ -6,11 +6,9 @@ import random
 from typing import Any
 
 import pyarrow as pa
-import pytest
 from apache_beam.transforms.window import FixedWindows
 
-from crenel.policy import PolicyError
-from crenel.transforms import Anonymize, AnonymizeBounded
+from crenel.transforms import AnonymizeBounded
 from tests.transforms.streams import Stamped, as_dicts, check, policy, rows, run
 
 GIVEN = rows(1_500, every=1.0)
@@ -53,9 +51,3 @@ def test_no_rows_make_no_tree() -> None:
 def test_windows_learn_apart() -> None:
     outcome = run(Stamped(GIVEN), AnonymizeBounded(OF), window=FixedWindows(600))
     assert len(outcome.published) + len(outcome.suppressed) == len(GIVEN)
-
-
-def test_a_stream_needs_a_tree() -> None:
-    with pytest.raises(PolicyError, match="must name a tree for a stream") as caught:
-        run(GIVEN, Anonymize(OF))
-    assert "crenel plan POLICY --data SAMPLE --shards N --write shards.json" in str(caught.value)

@@ -1,4 +1,4 @@
-"""Reading a whole small file: every format, types in CSV, and errors that never quote a row."""
+"""Reading a file, or a sample of it: every format, types in CSV, and errors that never quote a row."""
 
 from __future__ import annotations
 
@@ -16,14 +16,22 @@ from pyarrow import parquet
 
 from crenel import Policy
 from crenel.encoding.encoder import Encoder
-from crenel.pipelines.files import readers, whole_file
+from crenel.pipelines.files import file_rows, readers
+from crenel.pipelines.files.file_rows import FileRows
 from crenel.pipelines.files.formats import TableError
-from crenel.pipelines.files.whole_file import read, read_for
 from crenel.transforms._pack.text_columns import TextColumns, named_columns
 
 ROWS = [{"name": "Ada", "age": 36}, {"name": "Bob", "age": 41}]
 CSV = b"name,age\nAda,36\nBob,41\n"
 JSON = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
+
+
+def read(path: Path) -> pa.Table:
+    return file_rows.read(path).table
+
+
+def read_for(policy: Policy, path: Path) -> pa.Table:
+    return file_rows.read_for(policy, path).table
 
 
 def zstd(data: bytes) -> bytes:
@@ -183,12 +191,46 @@ def test_a_missing_file_and_a_folder_are_named(tmp_path: Path) -> None:
         read(tmp_path / "folder.csv")
 
 
-def test_a_file_that_is_too_large_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(whole_file, "_MOST_BYTES", 1000)
+def test_rows_that_are_too_large_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_rows, "_MOST_BYTES", 1000)
     assert read(write(tmp_path, "a.csv", CSV)).num_rows == 2
     for name, data in (("b.csv", CSV * 99), ("b.csv.gz", gzip.compress(CSV * 99, mtime=0))):
-        with pytest.raises(TableError, match=rf"^{name} is larger than 2 GB: take a part of it as the sample\.$"):
+        with pytest.raises(TableError, match=rf"^{name} has rows of more than 2 GB in all: look at fewer"):
             read(write(tmp_path, name, data))
+
+
+def numbered(tmp_path: Path, rows: int, **options: Any) -> FileRows:
+    data = "n\n" + "".join(f"{number}\n" for number in range(rows))
+    return file_rows.read(write(tmp_path, "long.csv", data.encode()), **options)
+
+
+def test_of_a_long_file_stretches_from_all_of_it_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "_BLOCK", 500)  # stretches do not end where blocks do
+    found = numbered(tmp_path, 20_000, most=900)
+    assert found.is_sample
+    assert found.total == 20_000
+    places = found.table["n"].to_numpy()
+    starts = places[np.flatnonzero(np.diff(places, prepend=-2) != 1)]
+    assert len(places) == 900
+    assert set(starts % 100) == {0}
+    # Neither the beginning alone, nor every n-th stretch.
+    assert starts.max() > 10_000
+    assert len(set(np.diff(starts))) > 2
+    assert numbered(tmp_path, 20_000, most=900).table.equals(found.table)
+
+
+@pytest.mark.parametrize("rows", [1, 899, 900])
+def test_a_file_that_just_fits_is_read_whole(tmp_path: Path, rows: int) -> None:
+    found = numbered(tmp_path, rows, most=900)
+    assert not found.is_sample
+    assert found.table["n"].to_pylist() == list(range(rows))
+
+
+def test_a_sample_is_of_consecutive_rows_in_the_middle(tmp_path: Path) -> None:
+    """The engine is tried on the middle of a sample, and must not see a gap there."""
+    places = numbered(tmp_path, 50_000, most=9_000).table["n"].to_numpy()
+    middle = places[4_000:5_000]
+    assert np.all(np.diff(middle) == 1)
 
 
 def test_a_json_column_of_two_types_is_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

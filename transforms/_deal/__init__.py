@@ -1,0 +1,1 @@
+"""DEAL: learns a tree of shards from rows, and deals packs out to its leaves."""
