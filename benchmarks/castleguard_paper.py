@@ -1,7 +1,7 @@
 """The experiments of the CASTLEGUARD paper (section VI), on its own two data sets.
 
     python -m benchmarks.castleguard_paper                 all of it, into docs/papers/
-    python -m benchmarks.castleguard_paper --only loss     some only: loss, quality
+    python -m benchmarks.castleguard_paper --only loss     some only: loss, shape, quality
     python -m benchmarks.castleguard_paper --quick         small, as a smoke test; writes nothing
 
 Every run is audited, and a broken promise ends it. `docs/papers/castleguard.md` lists what the paper leaves open, what
@@ -30,6 +30,7 @@ from benchmarks.castle_paper import write
 from benchmarks.runs import BrokenPromiseError
 from benchmarks.tables import finish, rounded, table
 from crenel.audit import audit
+from crenel.encoding import noise
 from crenel.encoding.rows import Rows
 from crenel.engine import Kind, Releases, create_engine
 from crenel.engine.methods.castleguard import CastleGuardParameters
@@ -38,7 +39,7 @@ from crenel.policy import Policy, Sensitive
 from crenel.policy.quasi_identifiers import Numeric
 
 PAGE = "castleguard.md"
-PARTS = ("loss", "quality")
+PARTS = ("loss", "shape", "quality")
 BS = (5, 10, 25, 50, 100, 200, 300)
 MUS = (10, 50, 100, 200)
 BETAS = (0.25, 0.5, 0.75, 1.0)
@@ -67,9 +68,13 @@ class Scale:
         return 5 if self.quick else 200
 
     @property
+    def folds(self) -> int:
+        return 3 if self.quick else FOLDS
+
+    @property
     def networks(self) -> int:
         """The number of networks trained for each point. Each takes longer than everything else together."""
-        return 1 if self.quick else 5
+        return 1 if self.quick else self.seeds
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,10 +178,18 @@ def loss_of_open_clusters(engine: CastleGuard) -> float:
 # -- information loss ------------------------------------------------------------------------------------------------
 
 
-def taxi_runs(scale: Scale, **parameters: Any) -> list[Run]:
+def taxi_runs(scale: Scale, *, of_kept: bool = False, **parameters: Any) -> list[Run]:
+    """Run the taxi rides. With `of_kept`, delta counts only rows that are kept, as in the authors' code."""
     data = taxi()
-    rows = data.rows(np.arange(200) if scale.quick else None)
-    return [run(policy(data, k=10, delta=200, seed=seed, **parameters), rows) for seed in range(scale.seeds)]
+    chosen = np.arange(200 if scale.quick else len(data.qi))
+    runs = []
+    for seed in range(scale.seeds):
+        given, kept = dict(parameters), chosen
+        if of_kept:
+            kept = chosen[np.random.default_rng(seed).random(len(chosen)) < given["beta_sample"]]
+            given["beta_sample"] = 1.0
+        runs.append(run(policy(data, k=10, delta=200, seed=seed, **given), data.rows(kept)))
+    return runs
 
 
 def loss(scale: Scale) -> tuple[str, dict[str, Any]]:
@@ -185,6 +198,11 @@ def loss(scale: Scale) -> tuple[str, dict[str, Any]]:
     by_b = {(b, mu): taxi_runs(scale, beta=b, mu=mu, beta_sample=1.0, phi=10_000.0) for b in bs for mu in mus}
     by_beta = {
         (beta, phi): taxi_runs(scale, beta=25, mu=100, beta_sample=beta, phi=phi) for beta in betas for phi in phis
+    }
+    of_kept = {
+        (beta, phi): taxi_runs(scale, of_kept=True, beta=25, mu=100, beta_sample=beta, phi=phi)
+        for beta in betas
+        for phi in phis
     }
     text = "\n\n".join(
         [
@@ -196,7 +214,11 @@ def loss(scale: Scale) -> tuple[str, dict[str, Any]]:
             + grid(
                 "beta", betas, [f"phi {phi:g}" for phi in phis], lambda i, j: mean(by_beta[betas[i], phis[j]], "loss")
             ),
-            "Mean loss of the clusters still open at the end, the same runs\n\n"
+            "The same, if delta counts only the rows that are kept\n\n"
+            + grid(
+                "beta", betas, [f"phi {phi:g}" for phi in phis], lambda i, j: mean(of_kept[betas[i], phis[j]], "loss")
+            ),
+            "Mean loss of the clusters still open at the end, as in the table over beta and phi\n\n"
             + grid(
                 "beta",
                 betas,
@@ -222,6 +244,7 @@ def loss(scale: Scale) -> tuple[str, dict[str, Any]]:
             [beta, phi, rounded(mean(runs, "loss")), rounded(mean(runs, "open_loss"))]
             for (beta, phi), runs in by_beta.items()
         ],
+        "of_kept": [[beta, phi, rounded(mean(runs, "loss"))] for (beta, phi), runs in of_kept.items()],
     }
     return text, figures
 
@@ -233,6 +256,62 @@ def mean(runs: Sequence[Any], name: str) -> float:
 def grid(corner: str, rows: Sequence[Any], columns: Sequence[str], value: Callable[[int, int], float]) -> str:
     cells = [[f"{row:g}", *(f"{value(i, j):.4f}" for j in range(len(columns)))] for i, row in enumerate(rows)]
     return table([corner, *columns], cells)
+
+
+# -- the shape of the data -------------------------------------------------------------------------------------------
+
+
+def moved(beta_sample: float, phi: float, seed: int = 0) -> tuple[Floats, Floats, Ints]:
+    """Return the taxi rides that are kept: as they were, as they are after the noise, and their fares in cents."""
+    data = taxi()
+    engine = create_engine(policy(data, k=10, delta=200, seed=seed, beta_sample=beta_sample, phi=phi))
+    assert isinstance(engine, CastleGuard)
+    bits = engine._draws.of(0, len(data.qi))
+    kept = noise.sampled(bits[:, 0], beta_sample)
+    return data.qi[kept], engine._perturbed(data.qi[kept], bits[kept, 1:]), data.label[kept]
+
+
+def shape(scale: Scale) -> tuple[str, dict[str, Any]]:
+    """Figure 3: the kept and perturbed rows. The table has what the eye judges there."""
+    data, rows, figures = taxi(), [], {}
+    width = np.ptp(data.qi, axis=0)
+    for phi in scale.points(PHIS):
+        for beta in scale.points(BETAS):
+            before, after, _ = moved(beta, phi)
+            far = np.median(np.abs(after - before) / width, axis=0)
+            outside = np.mean(np.any((after < data.qi.min(axis=0)) | (after > data.qi.max(axis=0)), axis=1))
+            rows.append([f"phi {phi:g}, beta {beta:g}", len(after), *(f"{value:.4f}" for value in (*far, outside))])
+            figures[f"{phi:g}, {beta:g}"] = [len(after), *map(rounded, (*far.tolist(), float(outside)))]
+    header = ["taxi", "rows kept", "distance moved by, of its range", "zone moved by", "outside of the data"]
+    return table(header, rows), figures
+
+
+def plot_shape(path: Path) -> None:
+    """Draw figure 3: distance and zone of the rows that are kept and perturbed, coloured by fare."""
+    import io
+
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+    from PIL import Image
+
+    figure, axes = plt.subplots(len(PHIS), len(BETAS), figsize=(9, 8), sharex="row", sharey="row", squeeze=False)
+    for line, phi in zip(axes, PHIS, strict=True):
+        for axis, beta in zip(line, BETAS, strict=True):
+            _, after, fare = moved(beta, phi)
+            axis.scatter(after[:, 0], after[:, 1], c=fare, s=3, cmap="viridis", vmax=6_000)
+            axis.set_title(f"phi {phi:g}, beta {beta:g}", fontsize=8)
+            axis.tick_params(labelsize=6)
+    figure.suptitle(
+        "Figure 3. Taxi rides after sampling and noise: distance and zone; the colour is the fare", fontsize=9
+    )
+    figure.tight_layout()
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=90)
+    plt.close(figure)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.open(drawn).convert("RGB").quantize(128).save(path, optimize=True)
 
 
 # -- data quality ----------------------------------------------------------------------------------------------------
@@ -263,9 +342,12 @@ class Quality:
     knn: float
     network: float
     auc: float
+    #: The AUC of predicted classes instead of probabilities, as in the authors' code.
+    auc_of_classes: float
     #: The network again, on the centres of ranges instead of their ends.
     centres: float
     centres_auc: float
+    centres_auc_of_classes: float
     #: As in the authors' code: trained and tested on the published rows, and compared with the labels of other rows.
     knn_theirs: float
     published: float
@@ -278,9 +360,9 @@ def neighbours(train: Floats, labels: Ints, test: Floats) -> list[Ints]:
     return [KNeighborsClassifier(count).fit(train, labels).predict(test) for count in counts]
 
 
-def knn_accuracy(make: Callable[[Ints], tuple[Floats, Ints]]) -> float:
-    """Cross-validate in ten folds: train on what `make` returns for nine folds, test on the tenth's original rows."""
-    data, parts = pima(), np.array_split(np.arange(len(pima().label)), FOLDS)
+def knn_accuracy(make: Callable[[Ints], tuple[Floats, Ints]], folds: int = FOLDS) -> float:
+    """Cross-validate: train on what `make` returns for all folds but one, and test on the original rows of that one."""
+    data, parts = pima(), np.array_split(np.arange(len(pima().label)), folds)
     right = []
     for part in parts:
         train, labels = make(np.setdiff1d(np.arange(len(data.label)), part))
@@ -289,10 +371,10 @@ def knn_accuracy(make: Callable[[Ints], tuple[Floats, Ints]]) -> float:
     return float(np.mean(right))
 
 
-def knn_theirs(features: Floats, labels: Ints) -> float:
+def knn_theirs(features: Floats, labels: Ints, folds: int = FOLDS) -> float:
     """Judge as the authors' code does: compare the predictions for a fold with the first labels of the others."""
     found = []
-    for part in np.array_split(np.arange(len(labels)), FOLDS):
+    for part in np.array_split(np.arange(len(labels)), folds):
         others = np.setdiff1d(np.arange(len(labels)), part)
         for predicted in neighbours(features[others], labels[others], features[part]):
             found.append(np.mean(predicted == labels[others][: len(part)]))
@@ -307,21 +389,25 @@ def centres(features: Floats) -> Floats:
 
 def network(
     train: Floats, labels: Ints, test: Ints, view: Callable[[Floats], Floats], *, seed: int, epochs: int
-) -> tuple[float, float]:
-    """Return accuracy and area under the curve of the authors' network on original rows; `view` makes features."""
+) -> tuple[float, float, float]:
+    """Judge the authors' network on original rows; `view` makes features.
+
+    Returns the accuracy, the area under the curve of the probabilities, and that of the predicted classes.
+    """
     from sklearn.metrics import roc_auc_score
     from sklearn.neural_network import MLPClassifier
 
     data = pima()
     if len(np.unique(labels)) < 2:
-        return float(np.mean(data.label[test] == (labels[0] if len(labels) else 0))), 0.5
+        return float(np.mean(data.label[test] == (labels[0] if len(labels) else 0))), 0.5, 0.5
     model = MLPClassifier(LAYERS, batch_size=min(64, len(labels)), max_iter=epochs, random_state=seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # ignore the warning that training has not converged
         model.fit(view(train), labels)
     features = view(as_published(data.qi[test]))
-    accuracy = float(np.mean(model.predict(features) == data.label[test]))
-    return accuracy, float(roc_auc_score(data.label[test], model.predict_proba(features)[:, 1]))
+    classes, chances = model.predict(features), model.predict_proba(features)[:, 1]
+    curves = [float(roc_auc_score(data.label[test], scores)) for scores in (chances, classes)]
+    return float(np.mean(classes == data.label[test])), curves[0], curves[1]
 
 
 def split(seed: int) -> tuple[Ints, Ints]:
@@ -335,9 +421,9 @@ def judged(scale: Scale, make: Callable[[Ints, int], tuple[Floats, Ints]]) -> Qu
     everybody = np.arange(len(pima().label))
     knn, theirs, shares = [], [], []
     for seed in range(scale.seeds):
-        knn.append(knn_accuracy(lambda chosen, seed=seed: make(chosen, seed)))
+        knn.append(knn_accuracy(lambda chosen, seed=seed: make(chosen, seed), scale.folds))
         features, labels = make(everybody, seed)
-        theirs.append(knn_theirs(features, labels))
+        theirs.append(knn_theirs(features, labels, scale.folds))
         shares.append(len(labels) / len(everybody))
     nets = []
     for seed in range(scale.networks):
@@ -364,9 +450,19 @@ def quality(scale: Scale) -> tuple[str, dict[str, Any]]:
     }
     lines = [["original", *cells(plain)]]
     lines += [[f"phi {phi:g}, beta {beta:g}", *cells(q)] for (beta, phi), q in found.items()]
-    header = ["Pima, k = 7", "k-NN", "network", "AUC", "on centres", "AUC", "k-NN as theirs", "published"]
+    header = ["Pima, k = 7", "k-NN", "network", "AUC", "of classes", "on centres", "AUC", "of classes"]
+    header += ["k-NN as theirs", "published"]
     always = max(float(np.mean(data.label)), 1 - float(np.mean(data.label)))
-    names = ("knn", "network", "auc", "centres", "centres_auc", "knn_theirs")
+    names = (
+        "knn",
+        "network",
+        "auc",
+        "auc_of_classes",
+        "centres",
+        "centres_auc",
+        "centres_auc_of_classes",
+        "knn_theirs",
+    )
     best = {name: max(getattr(q, name) for q in found.values()) for name in names}
     said = (
         f"Always predicting the more frequent label is right in {100 * always:.1f}% of the rows. Best per column: "
@@ -384,7 +480,8 @@ def quality(scale: Scale) -> tuple[str, dict[str, Any]]:
 
 def cells(quality: Quality) -> list[str]:
     shares = {name: f"{100 * value:.1f}%" for name, value in vars(quality).items()}
-    networks = [shares["network"], f"{quality.auc:.3f}", shares["centres"], f"{quality.centres_auc:.3f}"]
+    networks = [shares["network"], f"{quality.auc:.3f}", f"{quality.auc_of_classes:.3f}"]
+    networks += [shares["centres"], f"{quality.centres_auc:.3f}", f"{quality.centres_auc_of_classes:.3f}"]
     return [shares["knn"], *networks, shares["knn_theirs"], f"{100 * quality.published:.0f}%"]
 
 
@@ -400,7 +497,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.castleguard_paper", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("--only", default=",".join(PARTS), help="some of: loss, quality")
+    parser.add_argument("--only", default=",".join(PARTS), help=f"some of: {', '.join(PARTS)}")
     parser.add_argument("--seeds", type=int, default=5, help="runs for each point")
     parser.add_argument("--quick", action="store_true", help="small; writes nothing")
     parser.add_argument("--out", type=Path, help="the folder to write to, instead of docs/papers")
@@ -413,9 +510,11 @@ def main(given: Sequence[str] | None = None) -> int:
     figures: dict[str, Any] = {"benchmark": "castleguard_paper", "quick": said.quick, "seeds": scale.seeds}
     for part in parts:
         start = time.process_time()
-        text, figures[part] = {"loss": loss, "quality": quality}[part](scale)
+        text, figures[part] = {"loss": loss, "shape": shape, "quality": quality}[part](scale)
         if out is not None:
             write(out / PAGE, part, text)
+        if out is not None and part == "shape":
+            plot_shape(out / "castleguard-figure-3.png")
         print(f"\n{part} ({time.process_time() - start:.0f} s of processor time)\n\n{text}", flush=True)
     finish(figures)
     return 0

@@ -253,7 +253,8 @@ def real(scale: Scale) -> tuple[str, dict[str, Any]]:
         count = loaded.num_rows if scale.part == 1 else min(loaded.num_rows, 60_000 // scale.part)
         given = loaded.slice(0, count).append_column("number", [np.arange(count)])
         policy = Policy.from_dict(
-            {"publish": ["number"], "seed": 1, "method": "partition", **said}, allow_outside_files=True
+            {"publish": ["number"], "seed": 1, "method": "partition", "on_suppress": "star", **said},
+            allow_outside_files=True,
         )
         result = _published(policy, given)
         holes = sum(given[column].null_count for column in policy.quasi_identifiers)

@@ -42,6 +42,7 @@ COMMANDS: dict[str, Command] = {
     "audit": Command("crenel.pipelines.commands.audit", "check what was published, and measure what it cost"),
     "plan": Command("crenel.pipelines.commands.plan", "say how many shards a rate needs, and what they cost"),
     "guarantee": Command("crenel.pipelines.commands.guarantee", "compute the differential privacy of sampling and k"),
+    "schema": Command("crenel.pipelines.commands.schema", "print the JSON Schema of a policy, for an editor"),
     "compile": Command("crenel.pipelines.commands.compile", "compile the engines now, for a container image"),
     "demo": Command("crenel.pipelines.commands.demo", "anonymize an example stream, and audit what was published"),
 }

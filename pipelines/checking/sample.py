@@ -201,7 +201,7 @@ class Sample:
 
     def _within(self) -> Iterator[Line]:
         """Count the persons of each value that rows are kept apart by: k of them must come together."""
-        codes = [columns.factorize(self.table[name])[0][self._encoded.kept] for name in self.policy.within]
+        codes = [columns.factorize(self.table[name])[0][self.encoded.kept] for name in self.policy.within]
         _, value = np.unique(np.stack(codes, axis=1), axis=0, return_inverse=True)
         pairs = np.unique(np.stack([value.reshape(-1), self._who], axis=1), axis=0)
         persons = np.bincount(pairs[:, 0])

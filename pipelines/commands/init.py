@@ -4,12 +4,14 @@ The data are CSV with a header, JSON lines (both may be .gz or .zst), Parquet or
 gives its reasons as comments. A column that it is not sure about is commented out, and so is never
 published. The draft holds the values of columns that have only a few, and rounded domains. With --output,
 a category of many values gets a hierarchy in a file beside the policy, which holds these values. Keep
-both as you keep the data until you have read them.
+both as you keep the data until you have read them. The file policy.schema.json, which is written too,
+lets an editor complete the policy.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import shlex
 import sys
 from pathlib import Path
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
     from crenel.pipelines.files.formats import Dialect
 
 __all__ = ["EXAMPLE", "add_arguments", "run"]
+
+#: The schema beside the policy, by which an editor completes it; and the name that it gives itself.
+SCHEMA, SCHEMA_ID = "policy.schema.json", "urn:crenel:policy:1"
 
 EXAMPLE = "  crenel init visits.csv --output policy.yaml"
 
@@ -44,6 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
     if output is not None and output.exists() and not arguments.force:
         msg = f"{output} exists already. Use --force to overwrite it."
         raise CommandError(msg)
+    from crenel.pipelines.drafting.policy_schema import policy_schema
+
     drafted = _draft(arguments.data, dialect_of(arguments), arguments.sample, can_write=output is not None)
     text, files = drafted.text, drafted.files
     if output is None:
@@ -54,12 +61,21 @@ def run(arguments: argparse.Namespace) -> int:
     if known:
         msg = f"{listed(known)} would be written beside the policy, and is there already. Use --force to overwrite it."
         raise CommandError(msg)
+    schema = output.parent / SCHEMA
+    if _may_write_schema(schema):
+        _write(schema, json.dumps(policy_schema(), indent=2) + "\n")
+        text = f"# yaml-language-server: $schema={SCHEMA}\n{text}"
     for path, content in ((output, text), *zip(beside, files.values(), strict=True)):
         _write(path, content)
     more = f" and {listed(map(str, beside))}, with values of the data" if beside else ""
     command = " ".join(["crenel check", str(output), "--data", arguments.data, *drafted.options])
     print(f"Wrote {output}{more}. Read it, then run: {command}")
     return 0
+
+
+def _may_write_schema(path: Path) -> bool:
+    """Whether there is no file of this name, or an earlier schema of ours."""
+    return not path.exists() or f'"{SCHEMA_ID}"' in path.read_text("utf-8", "replace")
 
 
 def _write(path: Path, content: str) -> None:

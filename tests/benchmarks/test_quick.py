@@ -22,6 +22,7 @@ from benchmarks import (
     first_use,
     formats,
     held,
+    methods,
     partition_paper,
     scale,
     static,
@@ -29,6 +30,7 @@ from benchmarks import (
 from benchmarks.children import copies
 from benchmarks.tables import table
 from crenel.encoding.rows import Rows
+from crenel.policy.methods import names
 
 
 def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
@@ -222,6 +224,23 @@ def test_attacks(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert all(told["highest chance"] <= 0.1 and told["posterior above 1/k"] == 0 for told in taxi.values())
     assert attacks.main(["--quick", "--reuse"]) == 0
     assert last_line(capsys)["k"] == 10
+
+
+def test_all_methods_and_what_attackers_get(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert data_dir
+    chosen = ["castle", "bastion", "fads, reuse: off", "faanst-passive"]
+    assert methods.main(["--quick", "--only", "field", "--methods", *chosen]) == 0
+    for found in last_line(capsys)["field"].values():
+        assert list(found) == chosen
+        assert found["bastion"]["loss"] < found["castle"]["loss"]
+        # The two that promise a crowd keep it against the attacker who knows everything.
+        assert found["bastion"]["posterior"] == found["fads, reuse: off"]["posterior"] == 0
+        assert found["castle"]["posterior"] > 0
+        assert found["faanst-passive"]["posterior"] > found["castle"]["posterior"]
+
+
+def test_every_method_is_in_the_table() -> None:
+    assert {said["method"] for said in methods.METHODS.values()} == set(names())
 
 
 def test_the_audit(capsys: pytest.CaptureFixture[str]) -> None:

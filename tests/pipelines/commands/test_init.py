@@ -369,7 +369,7 @@ def test_the_draft_is_printed_or_written(tmp_path: Path, capsys: pytest.CaptureF
     assert main(["init", data]) == 0
     text = capsys.readouterr().out
     assert main(["init", data, "--output", str(output)]) == 0
-    assert output.read_text("utf-8") == text
+    assert output.read_text("utf-8") == f"# yaml-language-server: $schema=policy.schema.json\n{text}"
     assert "crenel check" in capsys.readouterr().out
     assert main(["check", str(output), "--data", data]) == 0
     assert "0 problems" in capsys.readouterr().out
@@ -382,7 +382,7 @@ def test_a_file_that_is_there_is_kept_unless_forced(tmp_path: Path, capsys: pyte
     assert "exists already. Use --force to overwrite it." in capsys.readouterr().err
     assert output.read_text() == "mine"
     assert main(["init", data, "--output", str(output), "--force"]) == 0
-    assert output.read_text("utf-8").startswith("# Drafted by crenel init")
+    assert "# Drafted by crenel init" in output.read_text("utf-8")
 
 
 def test_a_file_that_cannot_be_written_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -376,6 +376,8 @@ def _numbers(policy: Policy, parameters: BastionParameters) -> NDArray[Any]:
     numbers["eta"] = parameters.eta if parameters.reuse is Reuse.WEIGHTED else 0.0
     numbers["lonely"] = parameters.lonely
     numbers["search"] = parameters.search
+    # One of several shards has few groups at the end, and would suppress rows that one shard publishes.
+    numbers["at_end"] = bastion_plan.SUPPRESSED_LOSS if policy.most_shards == 1 else np.inf
     numbers["index_from"] = _index_from(policy, parameters)
     numbers["soonest"] = EARLIEST
     numbers["average"] = -1.0

@@ -16,6 +16,7 @@ from crenel.engine.kernels.output import Output
 from crenel.engine.kernels.reusable_boxes import ReusableBoxes
 from crenel.engine.methods.bastion.bastion_plan import (
     begin_writing,
+    most_added,
     plan_due,
     plan_group,
     reuse_box,
@@ -95,7 +96,7 @@ def _plan(s: State, last: int, due: int) -> None:
     n.planned = n.planned_rows = 0
     if due >= n.k and 2 * due >= n.held:
         estimate_again(s)
-    plan_due(s, n.first, last, n.places - 1)
+    plan_due(s, n.first, last, n.places - 1, most_added(s.numbers))
 
 
 @bare

@@ -16,7 +16,16 @@ from crenel.engine.methods.bastion.bastion_rows import let_go, must_leave
 from crenel.engine.methods.bastion.bastion_search import count_members, form_group, has_values
 from crenel.engine.methods.bastion.bastion_state import State
 
+#: The loss of a row that is suppressed.
+SUPPRESSED_LOSS = 1.0
+
 # --- Planning ---
+
+
+@bare
+def most_added(numbers: Array) -> float:
+    """Return what a row that is left over may add to the loss of a group, not to be suppressed."""
+    return numbers[0].at_end if numbers[0].over != 0 else SUPPRESSED_LOSS
 
 
 @bare
@@ -65,10 +74,10 @@ def _may_join(s: State, group: int, place: int) -> bool:
 
 
 @bare
-def join_plan(s: State, place: int, first: int) -> None:
-    """Add a row to the planned group, from `first` on, to which it adds the least loss, if that is less than 1."""
+def join_plan(s: State, place: int, first: int, most: float) -> None:
+    """Add a row to the planned group, from `first` on, to which it adds the least loss, if that is less than `most`."""
     n, plan, space = s.numbers[0], s.plan, s.terrain.space
-    best, least = NONE, 1.0
+    best, least = NONE, most
     for group in range(first, n.planned):
         loss, growth = box_loss(space, plan.box[group]), 0.0
         for d in range(s.box.shape[1]):
@@ -87,10 +96,10 @@ def join_plan(s: State, place: int, first: int) -> None:
 
 
 @bare
-def plan_due(s: State, first: int, last: int, company: int) -> None:
+def plan_due(s: State, first: int, last: int, company: int, most: float) -> None:
     """Plan groups for the rows from `first` to `last` that are due. Rows that are left over join one of these groups.
 
-    Other rows that may join lie up to place `company`.
+    Other rows that may join lie up to place `company`. A row that is left over adds less than `most` to the loss.
     """
     n, groups = s.numbers[0], s.numbers[0].planned
     for i in range(first, last + 1):
@@ -101,7 +110,7 @@ def plan_due(s: State, first: int, last: int, company: int) -> None:
     if n.planned > groups:
         for i in range(first, last + 1):
             if must_leave(s.numbers, s.held, i):
-                join_plan(s, i, groups)
+                join_plan(s, i, groups, most)
 
 
 @kernel
@@ -110,10 +119,11 @@ def plan_parts(s: State, offsets: Array) -> float:
     n = s.numbers[0]
     n.planned = n.planned_rows = 0
     for part in range(offsets.size - 1):
-        plan_due(s, offsets[part], offsets[part + 1] - 1, offsets[part + 1] - 1)
-    for i in range(n.places):  # rows of parts that have no group
+        plan_due(s, offsets[part], offsets[part + 1] - 1, offsets[part + 1] - 1, SUPPRESSED_LOSS)
+    most = most_added(s.numbers)
+    for i in range(n.places):  # rows of parts that have no group, and rows that are far from their part's groups
         if s.held.number[i] != NONE:
-            join_plan(s, i, 0)
+            join_plan(s, i, 0, most)
     total = np.float64(n.held)
     for group in range(n.planned):
         total += s.plan.size[group] * box_loss(s.terrain.space, s.plan.box[group])

@@ -39,6 +39,7 @@ NUMBERS = np.dtype(
         ("eta", "f8"),
         ("lonely", "f8"),
         ("search", "i8"),
+        ("at_end", "f8"),  # what a row may add to the loss of a group at the end of the stream, not to be suppressed
         ("index_from", "i8"),  # rows that must be held for the tree to be used
         ("arrivals", "i8"),
         ("clock", "i8"),

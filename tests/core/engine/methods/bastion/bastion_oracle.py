@@ -160,13 +160,15 @@ class Group:
 class BastionOracle(Oracle):
     """The method ``bastion`` on one shard's rows."""
 
-    def __init__(self, *, eta: float, lonely: float, search: int, **others: Any) -> None:
+    def __init__(self, *, eta: float, lonely: float, search: int, shards: int, **others: Any) -> None:
         super().__init__(**others)
         self.geometries, self.weights = others["geometries"], others["weights"]
         self.reuse = self.reuse and self.max_reusable > 0
         self.eta, self.lonely, self.search = eta, lonely, search
         self.rows: dict[int, Held] = {}  # in order of arrival
         self.over = False
+        #: What a row may add to the loss of a group at the end, not to be suppressed.
+        self.at_end = 1.0 if shards == 1 else math.inf
         self.sample: list[tuple[float, ...]] = []
         self.sampled = 0
         self.left_out = 0
@@ -271,14 +273,17 @@ class BastionOracle(Oracle):
         else:
             if len(due) >= self.k and 2 * len(due) >= len(self.rows):
                 self.estimate_again()
-            groups = self.plan(due, dict(self.rows))
+            groups = self.plan(due, dict(self.rows), self.most_added())
         for group in groups:
             self.leave_as_group(group)
         for row in due:
             if row.number in self.rows:
                 self.leave_as_nothing(row)
 
-    def plan(self, due: list[Held], free: dict[int, Held]) -> list[Group]:
+    def most_added(self) -> float:
+        return self.at_end if self.over else 1.0
+
+    def plan(self, due: list[Held], free: dict[int, Held], most: float) -> list[Group]:
         """Form groups for rows that are due. A row in a group is no longer free."""
         groups: list[Group] = []
         for anchor in due:
@@ -287,15 +292,15 @@ class BastionOracle(Oracle):
                 groups.append(group)
                 for row in group.rows:
                     del free[row.number]
-        self.join_any(groups, due, free)
+        self.join_any(groups, due, free, most)
         return groups
 
-    def join_any(self, groups: list[Group], rows: Iterable[Held], free: dict[int, Held]) -> None:
-        """Add the rows that are still free to groups."""
+    def join_any(self, groups: list[Group], rows: Iterable[Held], free: dict[int, Held], most: float) -> None:
+        """Add the rows that are still free to groups, if they add less than `most` to their loss."""
         for row in [row for row in rows if row.number in free]:
             able = [group for group in groups if not group.has(row.person) and self.stays_within(group, row)]
             best = min(able, key=lambda group: group.added_by(row), default=None)
-            if best is not None and best.added_by(row) < 1.0:
+            if best is not None and best.added_by(row) < most:
                 best.take(row)
                 del free[row.number]
 
@@ -310,11 +315,11 @@ class BastionOracle(Oracle):
             parts = self.parts_of(m)
             for part in parts:
                 inside = {row.number: row for row in part}
-                groups += self.plan(part, inside)
+                groups += self.plan(part, inside, 1.0)
                 for row in part:
                     if row.number not in inside:
                         del free[row.number]
-            self.join_any(groups, [row for part in parts for row in part], free)
+            self.join_any(groups, [row for part in parts for row in part], free, self.most_added())
             loss = float(len(free))
             for group in groups:
                 loss += len(group.rows) * group.loss

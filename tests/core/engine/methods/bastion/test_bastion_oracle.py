@@ -42,6 +42,14 @@ BURSTS = st.sampled_from([1, 25, 100, 1_000])
 EASILY = settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
+#: One of several shards publishes more at its end.
+SHARDS = st.sampled_from([1, 3])
+
+
+def of_shards(case: Case, shards: int) -> Case:
+    return replace(case, policy=replace(case.policy, shards=shards))
+
+
 def oracle(case: Case) -> BastionOracle:
     parameters = case.policy.parameters
     return BastionOracle(
@@ -51,6 +59,7 @@ def oracle(case: Case) -> BastionOracle:
         eta=parameters.eta if parameters.reuse is Reuse.WEIGHTED else 0.0,
         lonely=parameters.lonely,
         search=parameters.search,
+        shards=case.policy.most_shards,
         key=case.engine().key,
     )
 
@@ -88,7 +97,9 @@ def compare(case: Case) -> list[OracleRelease]:
 @given(data=st.data())
 def test_engine_publishes_what_the_oracle_does(reuse: str, promise: str, data: st.DataObject):
     strategy = bastion_cases(reuse=st.just(REUSE[reuse]), **PROMISES[promise])
-    compare(in_bursts(data.draw(strategy, label="case"), data.draw(BURSTS, label="bursts")))
+    compare(
+        of_shards(in_bursts(data.draw(strategy, label="case"), data.draw(BURSTS, label="bursts")), data.draw(SHARDS))
+    )
 
 
 @contextmanager
@@ -106,7 +117,24 @@ def always_with_the_tree() -> Iterator[None]:
 def test_the_tree_finds_what_the_oracle_does(promise: str, data: st.DataObject):
     strategy = bastion_cases(reuse=st.just(Reuse.OFF), **PROMISES[promise])
     with always_with_the_tree():
-        compare(in_bursts(data.draw(strategy, label="case"), data.draw(BURSTS, label="bursts")))
+        case = in_bursts(data.draw(strategy, label="case"), data.draw(BURSTS, label="bursts"))
+        compare(of_shards(case, data.draw(SHARDS)))
+
+
+@pytest.mark.parametrize(("shards", "suppressed"), [(1, 1), (2, 0)])
+def test_one_of_several_shards_suppresses_nobody_who_could_join_at_the_end(shards: int, suppressed: int):
+    """A row far from all others would add more to a group's loss than its own suppression does."""
+    places = np.append(np.linspace(10, 11, 59), 99.0)
+    count = len(places)
+    rows = Rows(places[:, None], np.arange(count), np.zeros((count, 0), np.int64), np.arange(count))
+    policy = Policy(
+        person="who", quasi_identifiers={"x": Numeric(domain=(0, 100))}, k=20, delay_rows=1_000, shards=shards, seed=1
+    )
+    engine = create_engine(policy)
+    assert len(engine.push(rows)) == 0
+    left = engine.flush()
+    assert left.sizes[left.kind == Kind.SUPPRESSED].sum() == suppressed
+    assert left.sizes.sum() == count
 
 
 class Happened(Counter[str]):
@@ -196,6 +224,7 @@ def seeded_case(seed: int, rows: int = 700) -> Case:
             eta=2.0 * (seed % 4),
         ),
         on_suppress=OnSuppress.DROP,
+        shards=1 + seed % 2,
     )
     places = random.normal(50, 15, (rows, 2)).clip(0, 100).round(seed % 3)
     time = np.cumsum(random.integers(0, 8, rows)) + random.integers(-20, 20, rows)

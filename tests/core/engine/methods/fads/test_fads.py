@@ -10,8 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from crenel.audit import audit
+from crenel.audit.attacks import posterior
 from crenel.encoding.rows import Rows
-from crenel.engine import Engine, Kind, create_engine
+from crenel.engine import Engine, Kind, Releases, create_engine
 from crenel.errors import PolicyError
 from crenel.policy import Policy
 from crenel.policy.quasi_identifiers import Numeric
@@ -109,8 +111,26 @@ def test_contradictions_are_refused(changes: dict[str, Any], message: str):
 
 
 def test_without_reuse_every_release_is_a_crowd():
-    assert policy(parameters={"reuse": "off"}).crowd
-    assert not policy().crowd
+    """The attacker who knows everything but the secret names no row better than 1/k; with reuse, many for certain."""
+    random = np.random.default_rng(4)
+    count = 400
+    values = np.round(random.choice([20.0, 70.0], count) + random.normal(0, 6, count)).clip(0, 100)
+    rows = Rows(values[:, None], random.integers(0, 150, count), np.zeros((count, 0), np.int64), np.arange(count))
+    for reuse, crowd in (("off", True), ("best", False)):
+        chosen = policy(delay_rows=20, parameters={"reuse": reuse, "reuse_for": 400})
+        assert chosen.crowd is crowd
+        engine = create_engine(chosen)
+        releases = Releases.concat([engine.push(rows), engine.flush()])
+        report = audit(chosen, rows, releases)
+        assert report.ok, str(report)
+        told = posterior(chosen, rows, releases)
+        assert told is not None
+        if crowd:
+            assert told.above == report.no_crowd == 0
+            assert told.highest <= 1 / 3
+        else:
+            assert told.above > 0.1 * count
+            assert told.highest == 1.0
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
