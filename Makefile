@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test bench-test simulate copy fetch flink-test kafka-test prism-test dataflow-test lint format docs bench soak clean
+.PHONY: help demo test slow-test bench-test simulate copy fetch flink-test kafka-test prism-test dataflow-test lint format docs bench soak clean
 
 help: ## Show this help
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1	\2/p' Makefile
@@ -29,9 +29,16 @@ help: ## Show this help
 demo: $(VENV)/dev ## Anonymize an example stream and audit what was published
 	$(BIN)/crenel demo
 
-test: $(VENV)/dev ## Run all tests but those on a cluster and of benchmarks (PYTEST_ARGS=... adds options)
+# What needs neither a cluster nor a benchmark.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal --ignore=tests/benchmarks
+
+test: $(VENV)/dev ## Run the tests, but for slow ones, those on a cluster and of benchmarks (PYTEST_ARGS=... adds options)
 	$(BIN)/crenel compile
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not flink and not kafka" --ignore=tests/benchmarks $(PYTEST_ARGS)
+	$(PYTEST) -m "not slow and not flink and not kafka" $(PYTEST_ARGS)
+
+slow-test: $(VENV)/dev ## Run the slow tests: many examples, many processes, compilers, examples/
+	$(BIN)/crenel compile
+	$(PYTEST) -m "slow and not flink and not kafka" $(PYTEST_ARGS)
 
 bench-test: $(VENV)/dev ## Run every benchmark at --quick, and test what it prints
 	$(BIN)/crenel compile

@@ -45,6 +45,7 @@ def test_every_example_is_listed_and_tried() -> None:
         assert f'"{folder}"' in tried, folder
 
 
+@pytest.mark.slow
 def test_a_pipeline_of_ones_own(tmp_path: Path) -> None:
     run(EXAMPLES / "parquet_pipeline" / "pipeline.py", tmp_path, at=tmp_path)
     published = pq.read_table(sorted(tmp_path.glob("published*.parquet")))
@@ -52,6 +53,7 @@ def test_a_pipeline_of_ones_own(tmp_path: Path) -> None:
     assert 4_500 < published.num_rows <= 5_000
 
 
+@pytest.mark.slow
 def test_the_notebook() -> None:
     nbclient = pytest.importorskip("nbclient", reason="notebooks are run by the extra `dev`")
     nbformat = pytest.importorskip("nbformat", reason="notebooks are run by the extra `dev`")
@@ -62,6 +64,7 @@ def test_the_notebook() -> None:
     assert "smallest release: 10 rows" in printed
 
 
+@pytest.mark.slow
 def test_beam_yaml(tmp_path: Path) -> None:
     folder = tmp_path / "beam_yaml"
     shutil.copytree(EXAMPLES / "beam_yaml", folder)
@@ -73,6 +76,7 @@ def test_beam_yaml(tmp_path: Path) -> None:
     assert len(rejected) == 1, "one customer is too young for the domain"
 
 
+@pytest.mark.slow
 def test_a_method_of_ones_own(tmp_path: Path) -> None:
     package = EXAMPLES / "own_method"
     lines = (package / "sorted_runs.py").read_text("utf-8").splitlines()

@@ -94,6 +94,7 @@ def test_the_unneeded_packages_are_installed_here() -> None:
     assert all(importlib.util.find_spec(name) for name in ("IPython", "cffi", "pandas", "pymongo", "scipy"))
 
 
+@pytest.mark.slow
 def test_nothing_is_hidden_from_a_process_of_somebody_else(folder: Path) -> None:
     """Nor is its garbage kept."""
     program = """

@@ -47,6 +47,7 @@ def test_every_history_keeps_every_promise(first: int) -> None:
     assert tally.steps > 100 * tally.histories
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_a_planted_defect_is_found(defect: str) -> None:
     with campaign.simulated(defect):

@@ -86,6 +86,7 @@ def lengths(row: Any, others: list[Any]) -> int:
     return len(others)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transform", [anonymize(), Clinic(), AnonymizeBounded(policy())])
 def test_outputs_by_name_and_the_published_rows_by_default(transform: Any) -> None:
     pipeline = Pipeline(runner="FnApiRunner")

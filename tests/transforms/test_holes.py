@@ -207,6 +207,7 @@ def air(data_dir: Path) -> tuple[pa.Table, dict[str, Any]]:
     return table, {"quasi_identifiers": quasi_identifiers, **said}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("data", [adult, charging, air])
 def test_real_holes(data: Any, data_dir: Path) -> None:
     """No row is rejected, the audit passes, and rows that look the same belong to at least k persons."""

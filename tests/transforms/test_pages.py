@@ -28,6 +28,7 @@ def run(command: list[str], folder: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_examples_in_python(tmp_path: Path) -> None:
     code = "\n".join(blocks("transform.md", "python"))
     # Name the runner, so that Beam does not first try to download another one.
@@ -41,6 +42,7 @@ def test_the_example_of_the_outbox(tmp_path: Path) -> None:
     assert sorted(run([sys.executable, "-c", code], tmp_path).split()) == ["a", "b", "c"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 2])
 def test_the_examples_in_yaml(tmp_path: Path, number: int) -> None:
     pytest.importorskip("jinja2", reason="needs apache-beam[yaml]")

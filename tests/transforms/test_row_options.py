@@ -153,6 +153,7 @@ def test_a_column_of_the_policy_is_no_number_and_no_order(option: str) -> None:
 # --- The order ---
 
 
+@pytest.mark.slow
 @BOTH
 @pytest.mark.parametrize("form", ["dict", "row", "arrow"])
 def test_the_order_depends_on_the_secret_alone(transform: Any, form: str) -> None:

@@ -44,6 +44,7 @@ def runner(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
+@pytest.mark.slow
 def test_every_promise_on_every_runner(runner: Any, expected: Any, tmp_path: Path) -> None:
     out = runner(tmp_path)
     check(policy(delay_rows=200), GIVEN, out.published, out.suppressed)

@@ -113,6 +113,7 @@ def test_one_after_the_other(pipeline: beam.Pipeline) -> None:
     assert counts["B"]["rejected"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [Wait, WaitForDeadline])
 def test_after_a_step_with_state(pipeline: beam.Pipeline, step: type[Wait]) -> None:
     given = keyed(pipeline | beam.Create(GIVEN), "Waiting", step())
@@ -121,6 +122,7 @@ def test_after_a_step_with_state(pipeline: beam.Pipeline, step: type[Wait]) -> N
     assert (counts["Waiting"][WAITED], released(counts["A"])) == (1000, 1000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [Wait, WaitForDeadline])
 @pytest.mark.parametrize("first", [True, False])
 def test_beside_a_step_with_state(pipeline: beam.Pipeline, step: type[Wait], first: bool) -> None:
@@ -134,6 +136,7 @@ def test_beside_a_step_with_state(pipeline: beam.Pipeline, step: type[Wait], fir
     assert (counts["Waiting"][WAITED], released(counts["A"])) == (1000, 1000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [Wait, WaitForDeadline])
 def test_before_a_step_with_state(pipeline: beam.Pipeline, step: type[Wait]) -> None:
     out = pipeline | beam.Create(GIVEN) | "A" >> anonymize()

@@ -135,6 +135,7 @@ def test_a_trigger_before_bounded_rows_is_refused() -> None:
     _ = given | anonymize()
 
 
+@pytest.mark.slow
 def test_two_boxes_of_one_row_can_single_out_its_person() -> None:
     """Why overlapping windows are refused: each box has k persons, but the intersection of two may have only one."""
     windows = SlidingWindows(2 * HOUR, HOUR)

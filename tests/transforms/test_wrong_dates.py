@@ -34,6 +34,7 @@ def streamed(at: int | None = None, **changes: Any) -> Outcome:
     return run(stream(parts), Anonymize(policy(**changes)), runner="BundleBasedDirectRunner")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["bastion", "castle"])
 @pytest.mark.parametrize("at", [0, 101, 200])
 def test_a_stream_goes_on_as_if_it_had_not_come(method: str, at: int) -> None:
@@ -45,6 +46,7 @@ def test_a_stream_goes_on_as_if_it_had_not_come(method: str, at: int) -> None:
     assert known.rejected == []
 
 
+@pytest.mark.slow
 def test_without_the_check_it_makes_all_others_late() -> None:
     """So the tests above can fail."""
     found, known = (streamed(at, method="bastion", max_ahead="300000d") for at in (101, None))

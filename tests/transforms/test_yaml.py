@@ -52,6 +52,7 @@ def write(tmp_path: Path, name: str, source: str | None = None) -> dict[str, Any
     return step if source is None else {**step, "input": source}
 
 
+@pytest.mark.slow
 def test_a_chain(tmp_path: Path, policy_file: Path) -> None:
     anonymize = {"type": "Anonymize", "config": {"policy": str(policy_file)}}
     spec = {
@@ -65,6 +66,7 @@ def test_a_chain(tmp_path: Path, policy_file: Path) -> None:
     assert not any("patient" in row or "nickname" in row for row in found)
 
 
+@pytest.mark.slow
 def test_results_by_name_and_a_policy_in_place(tmp_path: Path) -> None:
     names = ["published", "suppressed", "rejected", "releases"]
     config = {"policy": policy().to_dict(), "outputs": names}
@@ -82,6 +84,7 @@ def test_results_by_name_and_a_policy_in_place(tmp_path: Path) -> None:
     assert json.loads(rejected["row"])["number"] == 7
 
 
+@pytest.mark.slow
 def test_error_handling_as_for_other_transforms(tmp_path: Path, policy_file: Path) -> None:
     config = {"policy": str(policy_file), "error_handling": {"output": "broken"}}
     steps = [

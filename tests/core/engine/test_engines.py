@@ -98,6 +98,7 @@ def test_promises(method: Tried, data: st.DataObject):
     tried(method, data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", BUFFERED, ids=lambda method: method.name)
 @settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 #: Prints the kernels that policies with one quasi-identifier compile beyond those of `crenel compile`.
 PROGRAM = """
 import sys
@@ -52,6 +54,7 @@ print(len(before) > 20, all(used), *sorted({name for name, _ in compiled() - bef
 """
 
 
+@pytest.mark.slow
 def test_policies_with_one_quasi_identifier_compile_nothing_more() -> None:
     """For numba, the transposed view of one column has another type than that of several."""
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False, timeout=600)

@@ -319,12 +319,14 @@ def test_an_engine_that_fails_is_reported_with_its_error():
     assert isinstance(raised.value.__cause__, IndexError)
 
 
+@pytest.mark.slow
 def test_streams_that_publish_nothing_prove_nothing():
     policy = Policy.from_dict(SMALL | {"k": 1000, "delay_rows": 1000, "method": "castle"})
     with pytest.raises(AssertionError, match="none of 10 streams had a group to publish"):
         check_engine(policy, streams=10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", methods.names())
 def test_every_method_passes_on_a_few_streams(name: str):
     """`test_engines` tests the methods more thoroughly. This test checks that the drawn streams fit the policy."""

@@ -144,6 +144,7 @@ def test_without_any_folder_nothing_is_kept(package: Path, read_only: dict[str, 
     assert run(package, **read_only) == ["None", "False", "0.5"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="only setpriv keeps the superuser from writing")
 def test_a_filled_folder_that_is_read_only_is_used(package: Path) -> None:
     """As in an image: it was compiled when the image was built, and the container cannot write there."""
@@ -169,6 +170,7 @@ def test_a_filled_folder_that_is_read_only_is_used(package: Path) -> None:
     assert {path.name: path.read_bytes() for path in Path(found[0]).rglob("*.nbc")} == made
 
 
+@pytest.mark.slow
 def test_a_copy_of_the_package_needs_no_compiler(package: Path) -> None:
     """As a checkout or the layer of an image that was copied: it lies elsewhere, and its files are of another time."""
     made = code_in(run(package)[0])

@@ -156,6 +156,7 @@ def points_of(draw: Any, count: int) -> Array:
     return np.stack([x, y, random.integers(0, 7, count).astype(np.float64)], axis=1)
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(data=st.data())
 def test_a_tree_has_the_rows_that_were_added_and_not_removed(data: st.DataObject) -> None:

@@ -63,6 +63,7 @@ def as_oracle(releases: Releases) -> list[OracleRelease]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("promise", PROMISES)
 @settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(data=st.data())

@@ -124,6 +124,7 @@ OPERATIONS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=80)
 @given(
     k=st.sampled_from([2, 2, 3, 5]),
