@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from crenel.errors import Rejected
-from crenel.policy import columns
 from crenel.policy.checks import Problems, an_integer
 from crenel.policy.geometry import Radix
-from crenel.policy.quasi_identifiers import QuasiIdentifier
+from crenel.policy.kinds.radix_values import RadixValues
 
 __all__ = ["NOT_A_PLACE", "Coordinates"]
 
@@ -20,7 +18,7 @@ _MOST_LEVELS = 24
 
 
 @dataclass(frozen=True, kw_only=True)
-class Coordinates(QuasiIdentifier):
+class Coordinates(RadixValues):
     """A place on the earth, published as the bounds of a cell: `south,west,north,east` in degrees.
 
     The world is divided into four, each quarter again, and so on. A cell's number in base 4 is a Z-order: cells whose
@@ -31,45 +29,43 @@ class Coordinates(QuasiIdentifier):
     levels: int = 16
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         problems = Problems()
         levels = an_integer(problems, "levels", self.levels, 1)
         if levels > _MOST_LEVELS:
             problems.must("levels", f"at most {_MOST_LEVELS}", self.levels)
         problems.raise_if_any(type(self).__name__)
+        super().__post_init__()
 
-    @cached_property
-    def geometry(self) -> Radix:
+    @property
+    def codes(self) -> Radix:
         """Numbers with one digit per division."""
         return Radix(4, self.levels)
 
-    def coordinate(self, value: Any) -> float:
+    def code(self, value: Any) -> int:
         """Return the number of the cell of a latitude and a longitude: text such as `43.07,-89.40`, or a pair."""
-        if columns.is_missing(value):
-            raise Rejected(columns.MISSING)
         north, east = _degrees(value)
         row, column = _cell(north, -90.0, 180.0, 2**self.levels), _cell(east, -180.0, 360.0, 2**self.levels)
         number = 0
         for bit in range(self.levels - 1, -1, -1):
             number = number * 4 + (row >> bit & 1) * 2 + (column >> bit & 1)
-        return float(number)
+        return number
 
-    def publish(self, lo: float, hi: float) -> str:
+    def shown(self, first: int, digits: int) -> str:
         """Return the bounds of the smallest cell that has all places in it."""
         south, west, height, width = -90.0, -180.0, 180.0, 360.0
-        for place in range(self.geometry.shared(lo, hi)):
-            digit = int(lo) // 4 ** (self.levels - 1 - place) % 4
+        for place in range(digits):
+            digit = first // 4 ** (self.levels - 1 - place) % 4
             height, width = height / 2, width / 2  # exact: only halves are taken
             south, west = south + height * (digit // 2), west + width * (digit % 2)
         return ",".join(repr(bound) for bound in (south, west, south + height, west + width))
 
-    def read(self, published: Any) -> tuple[float, float]:
-        """Return the span of a cell."""
+    def found(self, published: str) -> tuple[int, int]:
+        """Return a cell inside the bounds, and how often the world was divided for them."""
         south, west, north, east = (float(bound) for bound in published.split(","))
-        depth = round(math.log2(180.0 / (north - south)))
-        first = int(self.coordinate(((south + north) / 2, (west + east) / 2))) // 4 ** (self.levels - depth)
-        size = 4 ** (self.levels - depth)
-        return float(first * size), float(first * size + size - 1)
+        digits = round(math.log2(180.0 / (north - south)))
+        if not 0 <= digits <= self.levels:
+            raise ValueError
+        return self.code(((south + north) / 2, (west + east) / 2)), digits
 
 
 def _cell(degrees: float, start: float, width: float, count: int) -> int:

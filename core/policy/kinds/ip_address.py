@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from crenel.errors import Rejected
 from crenel.policy import columns
 from crenel.policy.checks import Problems
 from crenel.policy.geometry import Radix
-from crenel.policy.quasi_identifiers import QuasiIdentifier
+from crenel.policy.kinds.radix_values import RadixValues
 
 __all__ = ["NOT_AN_ADDRESS", "IpAddress"]
 
@@ -26,7 +25,7 @@ _NETWORKS: dict[int, Any] = {4: ipaddress.IPv4Network, 6: ipaddress.IPv6Network}
 
 
 @dataclass(frozen=True, kw_only=True)
-class IpAddress(QuasiIdentifier):
+class IpAddress(RadixValues):
     """An IP address, published as a network: 192.0.2.0/24, 2001:db8::/32."""
 
     #: The version of the addresses, 4 or 6; an address of the other one is rejected. Of version 6, only the first 48
@@ -34,22 +33,20 @@ class IpAddress(QuasiIdentifier):
     version: int = 4
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         problems = Problems()
         if isinstance(self.version, bool) or self.version not in _BITS:
             problems.must("version", "4 or 6", self.version)
         problems.raise_if_any(type(self).__name__)
+        super().__post_init__()
 
-    @cached_property
-    def geometry(self) -> Radix:
+    @property
+    def codes(self) -> Radix:
         """Numbers with one digit per bit."""
         return Radix(2, _BITS[self.version])
 
-    def coordinate(self, value: Any) -> float:
+    def code(self, value: Any) -> int:
         """Return the first bits of an address, which is text or an object of `ipaddress`."""
-        if columns.is_missing(value):
-            raise Rejected(columns.MISSING)
-        if isinstance(value, (bool, int, float)):  # which is meant by a number is not certain
+        if isinstance(value, (bool, int, float)):  # which address a number means is not certain
             raise Rejected(columns.WRONG_TYPE)
         try:
             address = ipaddress.ip_address(value.strip() if isinstance(value, str) else value)
@@ -57,21 +54,19 @@ class IpAddress(QuasiIdentifier):
             raise Rejected(NOT_AN_ADDRESS) from None
         if address.version != self.version:
             raise Rejected(OTHER_VERSION)
-        return float(int(address) >> self._hidden)
+        return int(address) >> self._hidden
 
-    def publish(self, lo: float, hi: float) -> str:
+    def shown(self, first: int, digits: int) -> str:
         """Return the network that all addresses share."""
-        bits = self.geometry.shared(lo, hi)
         # Not `ip_network`, which takes a small number for an address of version 4.
-        return str(_NETWORKS[self.version]((int(lo) << self._hidden, bits)))
+        return str(_NETWORKS[self.version]((first << self._hidden, digits)))
 
-    def read(self, published: Any) -> tuple[float, float]:
-        """Return the span of a network."""
+    def found(self, published: str) -> tuple[int, int]:
+        """Return the first address of a network, and its bits."""
         network = _NETWORKS[self.version](published)
-        if network.prefixlen > self.geometry.length:
+        if network.prefixlen > self.codes.length:
             raise ValueError
-        last = int(network.broadcast_address) >> self._hidden
-        return float(int(network.network_address) >> self._hidden), float(last)
+        return int(network.network_address) >> self._hidden, int(network.prefixlen)
 
     @property
     def _hidden(self) -> int:

@@ -90,5 +90,5 @@ def test_what_is_refused() -> None:
         IpAddress(version=5)
     with pytest.raises(PolicyError, match=r"levels must be at most 24, not 25"):
         Coordinates(levels=25)
-    with pytest.raises(PolicyError, match=r"missing must be 'reject' or 'hole'"):
-        IpAddress(missing="category")
+    with pytest.raises(PolicyError, match=r"missing must be 'reject' or 'hole': there are too many codes"):
+        IpAddress(version=6, missing="category")
