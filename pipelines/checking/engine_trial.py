@@ -7,7 +7,7 @@ or the middle of a long one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -153,6 +153,8 @@ def shards_of(policy: Policy, encoded: Encoded, table: Any, most: int | None = N
         policy = with_tree(policy, learned_from(policy, sample))
     part = table.take(encoded.kept[stretch]).combine_chunks()
     time = encoded.rows.time[stretch] if policy.event_time is None else None
+    # What is published beside boxes does not matter here, and the keys of pseudonyms need not be on this machine.
+    policy = replace(policy, publish=(), treat={})
     return [(pack.shard, pack.rows) for pack in Packer(policy, _SECRET).pack_arrow(part, time).packs]
 
 
