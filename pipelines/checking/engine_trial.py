@@ -24,6 +24,7 @@ from crenel.pipelines.console.sections import count
 from crenel.policy import Policy, ShardBy
 from crenel.policy.columns import Floats, Ints
 from crenel.policy.durations import format_duration
+from crenel.policy.frozen import FrozenDict
 
 __all__ = ["MOST_ROWS", "Shards", "Trial", "deadline_of", "shards_of", "tried"]
 
@@ -154,7 +155,7 @@ def shards_of(policy: Policy, encoded: Encoded, table: Any, most: int | None = N
     part = table.take(encoded.kept[stretch]).combine_chunks()
     time = encoded.rows.time[stretch] if policy.event_time is None else None
     # What is published beside boxes does not matter here, and the keys of pseudonyms need not be on this machine.
-    policy = replace(policy, publish=(), treat={})
+    policy = replace(policy, publish=(), treat=FrozenDict())
     return [(pack.shard, pack.rows) for pack in Packer(policy, _SECRET).pack_arrow(part, time).packs]
 
 
