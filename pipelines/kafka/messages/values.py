@@ -12,13 +12,26 @@ from datetime import time as time_of_day
 from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
+
 from crenel.pipelines.command_errors import CommandError
 from crenel.pipelines.files import writers
 from crenel.pipelines.kafka.topics import Topic
 from crenel.policy import Policy
 from crenel.transforms._publish.publisher import Publisher
+from crenel.transforms._publish.range_form import RangeForm, Ranges
 
-__all__ = ["UNFIT", "AvroValues", "JsonValues", "Unavailable", "Unfit", "Unreadable", "Values", "derived"]
+__all__ = [
+    "UNFIT",
+    "AvroValues",
+    "JsonValues",
+    "Unavailable",
+    "Unfit",
+    "Unreadable",
+    "Values",
+    "derived",
+    "whole_numbers",
+]
 
 #: The start of single objects; the schema's fingerprint follows.
 _SINGLE = b"\xc3\x01"
@@ -299,15 +312,26 @@ def _kinds(field: Any) -> tuple[frozenset[type], int]:
     return frozenset(_PLAIN_KINDS[kind] for kind in types if kind in _PLAIN_KINDS), limit
 
 
-def derived(policy: Policy, source: Topic) -> str:
+def derived(policy: Policy, source: Topic, ranges: Ranges = Ranges.STRUCT) -> str:
     """The Avro schema of published rows, for rows that are Avro. Columns published unchanged keep their types."""
-    fields = [
-        {"name": name, "type": ["null", writers._avro_type(name, kind)]} for name, kind in Publisher(policy).fields()
-    ]
+    generalized = pa.schema(Publisher(policy).fields())
+    if ranges is not Ranges.STRUCT:
+        generalized = RangeForm(policy, ranges, whole_numbers(source)).schema(generalized)
+    fields = [{"name": f.name, "type": ["null", writers._avro_type(f.name, f.type)]} for f in generalized]
     kept = (*policy.sensitive, *policy.publish)
     fields += [{"name": f["name"], "type": f["type"]} for f in _load(source)["fields"] if f["name"] in kept]
     schema = {"type": "record", "name": "Published", "namespace": "crenel", "fields": fields}
     return json.dumps(schema, indent=2) + "\n"
+
+
+def whole_numbers(source: Topic) -> set[str]:
+    """The columns of a topic that hold whole numbers, as far as a schema of its own says so."""
+    if source.schema_text is None or source.registry is not None:
+        return set()
+    types = {f["name"]: f["type"] if isinstance(f["type"], list) else [f["type"]] for f in _load(source)["fields"]}
+    return {
+        name for name, kinds in types.items() if all(isinstance(k, str) and k in ("null", "int", "long") for k in kinds)
+    }
 
 
 def _head(topic: Topic, schema: Any) -> bytes:
