@@ -85,9 +85,11 @@ def test_ranges_as_columns_are_published_and_audited(
     rows = made.make(200)
     kafka.produce(source, made.as_json(rows))
     given = ["--input", kafka.url(source, until="end"), "--output", kafka.url(published)]
-    assert main(["run", policy, *given, "--ranges", "columns", *ANY]) == 0
+    assert main(["run", policy, *given, "--ranges", "columns", "--json", *ANY]) == 0
+    outcome = json.loads(capfd.readouterr().out)
     out = [json.loads(message.value()) for message in kafka.read(published)]
-    assert len(out) == len(rows)
+    assert outcome["rejected"] == 0, outcome
+    assert len(out) == len(rows) == outcome["published"] + outcome["suppressed"]
     for row in out:
         assert set(row) == {"age_lo", "age_hi", "zip", "ill", "note"}
         assert type(row["age_lo"]) is type(row["age_hi"]) is int
@@ -95,7 +97,7 @@ def test_ranges_as_columns_are_published_and_audited(
     (tmp_path / "out.jsonl").write_text("".join(json.dumps(row) + "\n" for row in out))
     capfd.readouterr()
     assert main(["audit", policy, "--published", str(tmp_path / "out.jsonl"), "--json", "--queries", "0"]) == 0
-    assert json.loads(capfd.readouterr().out)["rows"]["published"] == len(rows)
+    assert json.loads(capfd.readouterr().out)["rows"]["published"] == outcome["published"]
 
 
 def test_a_compacted_topic_with_tombstones(kafka: Broker, policy: str, tmp_path: Path) -> None:
