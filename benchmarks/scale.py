@@ -7,8 +7,9 @@ Loss is simulated without Beam, for the method bastion. A stream of a thousand r
 time. Its rows are assigned to shards as the transform does it, and the clock of all shards advances every half second.
 So with more shards, each has fewer rows within the deadline. Every shard of every run is audited.
 
-Three ways to assign rows are compared: `tree` (learned from half of the first 8,000 rows, as by `crenel plan --write`),
-`person`, and `domains`: equal parts of a Z-order curve through the declared domains, which knows nothing of the rows.
+Four ways to assign rows are compared: `tree` (learned from half of the first 8,000 rows, as by `crenel plan --write`),
+`followed` (learned by the stream itself while one shard holds its first rows, as by `shard_by: locality`), `person`,
+and `domains`: equal parts of a Z-order curve through the declared domains, which knows nothing of the rows.
 """
 
 from __future__ import annotations
@@ -30,10 +31,12 @@ from numpy.typing import NDArray
 
 from benchmarks import memory
 from benchmarks.datasets import ADULT, NUMERIC, SFU, Stream, adult, census, taxi
+from benchmarks.held import PUSH, Case, quasi_identifiers
 from benchmarks.runs import PACK, BrokenPromiseError
 from benchmarks.tables import finish, rounded, table
 from crenel.audit import audit
 from crenel.encoding.rows import Rows
+from crenel.encoding.tree_following import TreeFollower, Watch, one_shard
 from crenel.encoding.tree_learning import Supply, learn_tree
 from crenel.engine import Kind, Releases, create_engine
 from crenel.engine.kernels.compiler import compile_from_now_on
@@ -45,7 +48,7 @@ from crenel.transforms._pack.row_pack import KIND, Packer, RowPack
 from crenel.transforms._pack.sharding import ShardRouter, shard_name
 from crenel.transforms._publish.publisher import Publisher
 
-WAYS = ("tree", "person", "domains")
+WAYS = ("tree", "followed", "person", "domains")
 #: Microseconds between two rows.
 STEP = 1_000
 #: Rows at the start of the stream, of which every second one is in the sample of the tree.
@@ -61,10 +64,12 @@ class Scale:
     crowds: Sequence[tuple[int, int, int]] = ((10, 10_000, 45_222), (50, 10_000, 45_222), (50, 40_000, 100_000))
     timed: int = 60_000
     held: Sequence[int] = (1_000, 10_000, 50_000)
+    #: Rows held, for the time of a row.
+    full: Sequence[int] = (10_000, 100_000, 1_000_000)
 
 
 FULL = Scale()
-QUICK = Scale((1, 4), ((5, 400, 2_000),), 20_000, (500,))
+QUICK = Scale((1, 4), ((5, 400, 2_000),), 20_000, (500,), (1_000, 2_000))
 
 
 @dataclass(frozen=True)
@@ -137,6 +142,8 @@ def _assigned(policy: Policy, rows: Rows, way: str, inside: int) -> NDArray[np.i
         return ShardRouter(policy, b"").shards(rows, {}, np.arange(len(rows)))
     if way == "domains":
         return _z_order(policy, rows.qi)
+    if way == "followed":
+        return TreeFollower(policy, one_shard(policy), Watch(), lambda: ()).deal(rows)
     sample = rows.take(np.arange(0, min(SAMPLED, len(rows)), 2))
     return learn_tree(policy, sample, policy.most_shards, Supply.of(policy, len(sample), inside)).find(rows.qi)
 
@@ -279,6 +286,47 @@ def _through(holder: ShardHolder, packs: Sequence[bytes]) -> list[Any]:
     return [left for pack in packs for left in holder.push(RowPack.from_bytes(pack))]
 
 
+# --- Rows held ---
+
+
+def rows_held(scale: Scale) -> dict[str, Any]:
+    """Measure a row's time in a shard that may hold many, when as many rows leave it as come.
+
+    Where rows first become due, many more leave than come: each of them takes others along. So half as many rows again
+    as may be held go through the shard before time is taken.
+    """
+    compile_from_now_on()
+    figures: dict[str, Any] = {}
+    lines = []
+    for k in (10, 100):
+        times = [_settled_time(k, held, scale.timed) for held in scale.full]
+        figures[f"k={k}"] = dict(zip(map(str, scale.full), times, strict=True))
+        lines.append([f"k = {k}", *times, times[-1] / times[0]])
+    header = ["us a row", *(f"{held:,} inside" for held in scale.full), "last to first"]
+    print(f"\nA row's time by rows inside the deadline\n\n{table(header, lines)}", flush=True)
+    return figures
+
+
+def _settled_time(k: int, held: int, timed: int) -> float:
+    """Return processor time a row, the median of four parts."""
+    first = held * 3 // 2
+    case = Case("bastion", k, held, first + timed)
+    qi = quasi_identifiers(case.rows)
+    numbers = np.arange(case.rows, dtype=np.int64)
+    rows = Rows(qi, numbers, np.zeros((case.rows, 0), dtype=np.int64), numbers)
+    engine = create_engine(Policy.from_dict(case.policy()))
+    for start in range(0, first, PUSH):
+        engine.push(rows.slice(start, min(start + PUSH, first)))
+    parts = []
+    for part in range(4):
+        begin, end = first + timed * part // 4, first + timed * (part + 1) // 4
+        before = time.process_time()
+        for start in range(begin, end, PUSH):
+            engine.push(rows.slice(start, min(start + PUSH, end)))
+        parts.append((time.process_time() - before) / (end - begin) * 1e6)
+    return rounded(median(parts))
+
+
 # --- What LEARN costs ---
 
 
@@ -376,7 +424,7 @@ def work(given: tuple[list[int], int]) -> None:
                 publisher.published_batch(left)
 
 
-PARTS = {"sharding": sharding, "cost": cost, "learning": learning, "throughput": throughput}
+PARTS = {"sharding": sharding, "cost": cost, "held": rows_held, "learning": learning, "throughput": throughput}
 
 
 def main(given: Sequence[str] | None = None) -> int:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from crenel.engine import create_engine
     from crenel.errors import PolicyError
     from crenel.policy import Policy, Sensitive
+    from crenel.policy.kinds.coordinates import Coordinates
+    from crenel.policy.kinds.ip_address import IpAddress
     from crenel.policy.quasi_identifiers import Categorical, Datetime, Numeric, Prefix
     from crenel.testing import check_engine
     from crenel.transforms import Anonymize, AnonymizeBounded
@@ -36,7 +38,9 @@ __all__ = [
     "Anonymize",
     "AnonymizeBounded",
     "Categorical",
+    "Coordinates",
     "Datetime",
+    "IpAddress",
     "Numeric",
     "Policy",
     "PolicyError",
@@ -54,7 +58,9 @@ _HOME = {
     "Anonymize": "crenel.transforms",
     "AnonymizeBounded": "crenel.transforms",
     "Categorical": "crenel.policy.quasi_identifiers",
+    "Coordinates": "crenel.policy.kinds.coordinates",
     "Datetime": "crenel.policy.quasi_identifiers",
+    "IpAddress": "crenel.policy.kinds.ip_address",
     "Numeric": "crenel.policy.quasi_identifiers",
     "Policy": "crenel.policy",
     "PolicyError": "crenel.errors",

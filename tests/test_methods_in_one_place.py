@@ -28,8 +28,7 @@ ALLOWED: dict[str, tuple[set[str], str]] = {
     "pipelines/checking/advice.py": ({"bastion"}, "advice to use the default method"),
     "pipelines/commands/guarantee.py": ({"castleguard", "sdgs"}, "the numbers are those of these two papers"),
     "pipelines/console/run_summary.py": ({"bastion"}, "advice to use the default method"),
-    "pipelines/drafting/draft.py": ({"bastion", "partition"}, "a draft chooses a method"),
-    "pipelines/drafting/roles.py": ({"partition"}, "advice for rows that lack values"),
+    "pipelines/drafting/draft.py": ({"bastion"}, "a draft chooses a method"),
 }
 
 

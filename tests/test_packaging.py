@@ -104,7 +104,7 @@ def test_importing_the_package_is_light() -> None:
 def test_the_package_exports_what_a_user_needs() -> None:
     crenel = importlib.import_module("crenel")
     offered = {"Anonymize", "AnonymizeBounded", "Policy", "PolicyError", "audit", "check_engine", "create_engine"}
-    offered |= {"anonymize", "Categorical", "Datetime", "Numeric", "Prefix", "Sensitive"}
+    offered |= {"anonymize", "Categorical", "Datetime", "Numeric", "Prefix", "Sensitive", "IpAddress", "Coordinates"}
     assert set(crenel.__all__) == offered | {"__version__"}
     assert set(crenel.__all__) <= set(dir(crenel))
     homes = {name: getattr(crenel, name) for name in offered}

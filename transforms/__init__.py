@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from crenel.encoding.text_format import TextFormat
     from crenel.transforms._publish.counts import Counts
-    from crenel.transforms._publish.publisher import published_schema
+    from crenel.transforms._publish.range_form import published_schema
     from crenel.transforms.anonymize import Anonymize, Anonymized
     from crenel.transforms.bounded import AnonymizeBounded
     from crenel.transforms.durable import Durable
@@ -43,7 +43,7 @@ _HOME = {
     "Counts": "crenel.transforms._publish.counts",
     "Durable": "crenel.transforms.durable",
     "TextFormat": "crenel.encoding.text_format",
-    "published_schema": "crenel.transforms._publish.publisher",
+    "published_schema": "crenel.transforms._publish.range_form",
 }
 
 

@@ -32,6 +32,7 @@ from crenel.transforms._pack.row_options import RowOptions
 from crenel.transforms._publish.emitter import COUNTS, PUBLISHED, REJECTED, RELEASES, SUPPRESSED, TRACE
 from crenel.transforms._publish.owner_records import RELEASE_FIELDS
 from crenel.transforms._publish.publisher import Publisher
+from crenel.transforms._publish.range_form import InForm, RangeForm, Ranges
 
 __all__ = ["Anonymize", "Anonymized"]
 
@@ -74,6 +75,9 @@ class Anonymize(beam.PTransform):
     `beam.Row`). A column that the policy does not name is never published. The result is an `Anonymized`: a named tuple
     of PCollections, of which a further step takes the published rows.
 
+    With `shard_by: locality`, all rows pass through one key, which learns a tree of shards from the first of them and
+    follows the stream (docs/scale.md).
+
     Args:
         policy: A `Policy`, the path of a YAML file, or the content of such a file.
         overlapping_windows: Whether to take rows that lie in several windows. Each is then published once for each
@@ -84,6 +88,10 @@ class Anonymize(beam.PTransform):
         row_number: The name of a column that numbers the rows of the input, with integers. It is never published, and
             identifies rows in the trace.
         trace: Whether to emit `trace`. It needs `row_number`.
+        ranges: What a published range of numbers or moments is: `struct`, two ends under one name; `columns`, two
+            columns (`age_lo`, `age_hi`), which most sinks take as they are; or `text` (`[30, 39]`). In columns, moments
+            are moments, and whole numbers stay whole if the rows' schema says that they are. Suppressed rows have the
+            same form.
         order_column: The name of a column to add, by which a writer sorts: a keyed hash on published, suppressed and
             traced rows, so that their order tells nothing of times, shards and releases, and the row number on
             rejected rows. The writer must remove it.
@@ -102,9 +110,12 @@ class Anonymize(beam.PTransform):
         row_number: str | None = None,
         trace: bool = False,
         order_column: str | None = None,
+        ranges: Ranges | str = Ranges.STRUCT,
     ) -> None:
         super().__init__()
         self._policy = Policy.of(policy)
+        self._ranges = Ranges.of(ranges)
+        RangeForm(self._policy, self._ranges)  # refuses names that are there already
         self._overlapping = overlapping_windows
         self._options = self._row_options(
             parse_text=parse_text, row_number=row_number, trace=trace, order_column=order_column
@@ -131,24 +142,37 @@ class Anonymize(beam.PTransform):
             counts.element_type = RECORD
         for rejected in (packed[REJECTED], held[REJECTED]):
             rejected.element_type = RECORD if fields is None else self._rejected_type(fields)
+        form = RangeForm(self._policy, self._ranges, _whole_numbers(fields))
         result = Anonymized(
-            published=held[PUBLISHED],
-            suppressed=held[SUPPRESSED],
+            published=self._formed(held[PUBLISHED], "Ranges", form, rows.element_type, fields),
+            suppressed=self._formed(held[SUPPRESSED], "Suppressed ranges", form, rows.element_type, fields),
             rejected=(packed[REJECTED], held[REJECTED]) | "Rejected" >> beam.Flatten(),
             releases=held[RELEASES],
             trace=held[TRACE],
             counts=(packed[COUNTS], held[COUNTS]) | "Counts" >> beam.Flatten(),
         )
-        self._set_types(result, rows.element_type, fields)
+        self._set_types(result, rows.element_type, fields, form)
         return result
+
+    def _formed(
+        self, made: pvalue.PCollection, label: str, form: RangeForm, element_type: Any, fields: dict[str, Any] | None
+    ) -> pvalue.PCollection:
+        """Turn published ranges into the form that was asked for."""
+        if form.form is Ranges.STRUCT:
+            return made
+        made.element_type = _published_type(self._policy, element_type, fields, self._placed)
+        return made | label >> beam.ParDo(InForm(form))
+
+    @property
+    def _placed(self) -> list[tuple[str, type]]:
+        order = self._options.order_column
+        return [] if order is None else [(order, int)]
 
     def _row_options(self, **given: Any) -> RowOptions:
         return RowOptions(**given, refuses=self._policy.most_ahead is not None)
 
-    def _set_types(self, result: Anonymized, element_type: Any, fields: dict[str, Any] | None) -> None:
-        order = self._options.order_column
-        placed = [] if order is None else [(order, int)]
-        published = _published_type(self._policy, element_type, fields, placed)
+    def _set_types(self, result: Anonymized, element_type: Any, fields: dict[str, Any] | None, form: RangeForm) -> None:
+        published = _published_type(self._policy, element_type, fields, self._placed, form)
         result.published.element_type = result.suppressed.element_type = published
         result.rejected.element_type = self._rejected_type(fields)
         result.trace.element_type = _like_rows(element_type, fields, _DICT)
@@ -266,13 +290,24 @@ def _fields(element_type: Any) -> dict[str, Any] | None:
     return {name: _old_union(said.get(name, kind)) for name, kind in row._fields}
 
 
+def _whole_numbers(fields: dict[str, Any] | None) -> set[str]:
+    """The columns of which a schema says that they hold whole numbers."""
+    return {
+        name for name, kind in (fields or {}).items() if kind is int or set(typing.get_args(kind)) == {int, type(None)}
+    }
+
+
 def _old_union(kind: Any) -> Any:
     """Make `Union[int, None]` of `int | None`, since Beam makes a schema of it."""
     return Union[typing.get_args(kind)] if isinstance(kind, types.UnionType) else kind  # noqa: UP007
 
 
 def _published_type(
-    policy: Policy, element_type: Any, fields: dict[str, Any] | None, placed: Sequence[tuple[str, type]]
+    policy: Policy,
+    element_type: Any,
+    fields: dict[str, Any] | None,
+    placed: Sequence[tuple[str, type]],
+    form: RangeForm | None = None,
 ) -> Any:
     """The type of published rows: with a schema, if the input rows have one."""
     if fields is None:
@@ -280,6 +315,9 @@ def _published_type(
     columns = [(name, _beam_type(kind)) for name, kind in Publisher(policy).fields()]
     # A range may be missing as a whole.
     columns = [(n, kind if policy.missing(n) is Missing.REJECT else _or_none(kind)) for n, kind in columns]
+    if form is not None and form.form is not Ranges.STRUCT:
+        turned = [(name, kind, form.types(name, kind)) for name, kind in columns]
+        columns = [(n, k if k is kind else _or_none(k)) for _, kind, ends in turned for n, k in ends]
     made = dict.fromkeys(published_as_floats(policy), float) | dict.fromkeys(published_as_text(policy), str)
     made = {name: _or_none(kind) if name in policy.treat else kind for name, kind in made.items()}
     columns += [(name, made.get(name, fields[name])) for name in (*policy.sensitive, *policy.publish)]

@@ -38,6 +38,7 @@ from crenel.transforms._publish.counts import Counts
 from crenel.transforms._publish.emitter import COUNTS, PUBLISHED, REJECTED, RELEASES, SUPPRESSED, TRACE, Emitter
 from crenel.transforms._publish.owner_records import RELEASES_SCHEMA, TRACE_SCHEMA
 from crenel.transforms._publish.publisher import Publisher
+from crenel.transforms._publish.range_form import RangeForm, Ranges
 
 __all__ = ["AnonymizedTable", "anonymize"]
 
@@ -75,6 +76,7 @@ def anonymize(
     *,
     parse_text: bool | TextFormat = False,
     trace: bool = False,
+    ranges: Ranges | str = Ranges.STRUCT,
 ) -> AnonymizedTable:
     """Anonymize a whole table.
 
@@ -86,20 +88,27 @@ def anonymize(
         parse_text: Whether to parse text in columns that the policy declares as numbers or moments; or a `TextFormat`,
             which says that numbers have a decimal comma, or how dates are written.
         trace: Whether to tell what became of each row.
+        ranges: What a published range is: `struct`, two ends under one name (in pandas, an interval of numbers);
+            `columns`, two columns (`age_lo`, `age_hi`) of the input's type; or `text` (`[30, 39]`).
 
     Raises:
         PolicyError: The policy is wrong, its secret is not there, or it has a delay but names no event time.
         TypeError: The table is of another kind.
         ValueError: The table lacks a column that the policy names, has it twice, or has one that Arrow cannot hold.
     """
-    policy = Policy.of(policy)
+    policy, form = Policy.of(policy), Ranges.of(ranges)
     frame = frame_of(table)
     twice = [name for name in named_columns(policy) if list(frame.names).count(name) > 1]
     wrong = [*lacking(policy, frame.names), *(f"must have each column once, not {name!r} again." for name in twice)]
     if wrong:
         msg = "\n".join(f"anonymize: the table {sentence}" for sentence in wrong)
         raise ValueError(msg)
-    found = _Run(policy, parse_text=parse_text, trace=trace).tables(frame.to_arrow(named_columns(policy)))
+    given = frame.to_arrow(named_columns(policy))
+    found = _Run(policy, parse_text=parse_text, trace=trace).tables(given)
+    if form is not Ranges.STRUCT:
+        whole = [field.name for field in given.schema if pa.types.is_integer(field.type)]
+        formed = RangeForm(policy, form, whole)
+        found |= {name: formed.batch(found[name]) for name in (PUBLISHED, SUPPRESSED)}
     made = {name: frame.from_arrow(found[name]) for name in (PUBLISHED, SUPPRESSED, REJECTED, RELEASES)}
     traced = frame.from_arrow(found[TRACE]) if trace else None
     return AnonymizedTable(**made, trace=traced, summary=Counts.of(found[COUNTS]))

@@ -1,7 +1,7 @@
 """Quasi-identifiers: how the values of a column become coordinates, and how a range of coordinates is published.
 
-Four types are built in. To add a type, subclass `QuasiIdentifier` and register it under a name, as
-`docs/quasi-identifiers.md` shows.
+Six types are built in, two of them in `kinds`. To add a type, subclass `QuasiIdentifier` and register it under a name,
+as `docs/quasi-identifiers.md` shows.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
 from functools import cached_property
+from importlib import import_module
 from os import PathLike
 from typing import Any, ClassVar, NamedTuple
 
@@ -114,6 +115,25 @@ class QuasiIdentifier(ABC):
     @abstractmethod
     def publish(self, lo: float, hi: float) -> Any:
         """Return what is published for a span of `geometry.span`: something that JSON can represent."""
+
+    def read(self, published: Any) -> tuple[float, float]:
+        """Return the span that `publish` publishes so. An audit reads published values back by it.
+
+        By default, nodes of a tree are looked up. Other geometries have too many spans for that, so a subclass must
+        override this, or what it publishes cannot be audited.
+
+        Raises:
+            ValueError: No span is published so.
+            NotImplementedError: The type cannot tell.
+        """
+        geometry = self.geometry
+        if not isinstance(geometry, Tree):
+            raise NotImplementedError
+        spans = zip(geometry.first.tolist(), geometry.last.tolist(), strict=True)
+        found = next((span for span in spans if self.publish(*map(float, span)) == published), None)
+        if found is None:
+            raise ValueError
+        return float(found[0]), float(found[1])
 
     def coordinates(self, values: Any) -> tuple[NDArray[np.float64], Reasons]:
         """Apply `coordinate` to a column: NaN if a value was rejected, with the reasons.
@@ -534,6 +554,12 @@ _registered: dict[str, type[QuasiIdentifier]] = {
     "datetime": Datetime,
 }
 
+#: Built-in types that are imported when a policy first names them.
+_BUILT_IN = {
+    "ip": "crenel.policy.kinds.ip_address:IpAddress",
+    "coordinates": "crenel.policy.kinds.coordinates:Coordinates",
+}
+
 
 def register(name: str, cls: type[QuasiIdentifier]) -> None:
     """Let policies use a type by this name.
@@ -564,6 +590,9 @@ def lookup(name: str) -> type[QuasiIdentifier]:
     Raises:
         KeyError: There is no such type. The message lists the known types.
     """
+    if name in _BUILT_IN and name not in _registered:
+        module, _, cls = _BUILT_IN[name].partition(":")
+        register(name, getattr(import_module(module), cls))
     if name not in _registered:
         for entry in _entry_points():
             if entry.name == name:
@@ -578,11 +607,14 @@ def lookup(name: str) -> type[QuasiIdentifier]:
 def names() -> list[str]:
     """List the names that a policy can use."""
     offered = [entry.name for entry in _entry_points()]
-    return [*_registered, *sorted(set(offered) - set(_registered))]
+    built_in = dict.fromkeys([*_registered, *_BUILT_IN])
+    return [*built_in, *sorted(set(offered) - set(built_in))]
 
 
 def name_of(cls: type[QuasiIdentifier]) -> str:
     """Return the name by which a policy calls this type."""
+    for name in _BUILT_IN:
+        lookup(name)
     for name, known in _registered.items():
         if known is cls:
             return name

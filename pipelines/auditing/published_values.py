@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from crenel.errors import Rejected
 from crenel.policy import columns
-from crenel.policy.quasi_identifiers import Categorical, Datetime, Numeric, Prefix, QuasiIdentifier
+from crenel.policy.quasi_identifiers import Categorical, Datetime, Numeric, Prefix, QuasiIdentifier, Range
 
 __all__ = ["Boxes", "NotReadableError", "Spans", "box"]
 
@@ -37,17 +37,17 @@ def box(qi: QuasiIdentifier, value: Any) -> tuple[float, float]:
 
     Raises:
         NotReadableError: the policy cannot have published this value.
-        TypeError: the type of the quasi-identifier is not a built-in one.
+        TypeError: the type of the quasi-identifier cannot read what it publishes.
     """
     if value is None:
         nothing = math.nan if qi.missing_at is None else qi.missing_at
         return nothing, nothing
-    read = _READERS.get(type(qi))
-    if read is None:
-        message = f"published values of type {type(qi).__name__} cannot be read back: it is not a built-in type."
-        raise TypeError(message)
+    read = _READERS.get(type(qi), _by_type)
     try:
         lo, hi = read(qi, value)
+    except NotImplementedError:
+        message = f"published values of type {type(qi).__name__} cannot be read back: the class must define read()."
+        raise TypeError(message) from None
     except (Rejected, KeyError, TypeError, ValueError, AttributeError):
         raise NotReadableError from None
     if not lo <= hi:
@@ -137,6 +137,26 @@ def _as_published(qi: Any, text: str, lo: float, hi: float) -> tuple[float, floa
     return lo, hi
 
 
+def _by_type(qi: Any, value: Any) -> tuple[float, float]:
+    """Let the type read what it has published, and publish it again: it must be the same."""
+    made = json.loads(value) if isinstance(value, str) and value[:1] in ("[", "{") else value
+    for said in (value, made):
+        try:
+            lo, hi = qi.read(said)
+        except (Rejected, KeyError, TypeError, ValueError, AttributeError, IndexError):
+            continue
+        if _plain(qi.publish(lo, hi)) == _plain(said):
+            return lo, hi
+    raise NotReadableError
+
+
+def _plain(value: Any) -> Any:
+    """Write a value as JSON has it: tuples are lists, and ranges are records."""
+    if isinstance(value, Range):
+        return {"lo": value.lo, "hi": value.hi}
+    return list(value) if isinstance(value, tuple) else value
+
+
 # Exactly these types: a subclass may publish something else.
 _READERS: dict[type, Callable[[Any, Any], tuple[float, float]]] = {
     Numeric: _numeric,
@@ -161,7 +181,7 @@ class Spans:
         """
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
-        if pa.types.is_struct(column.type):
+        if pa.types.is_struct(column.type) and type(self._qi) in _READERS:
             return self._of_struct(column)
         codes, distinct = columns.factorize(column)
         spans = np.array([self._span(value) for value in distinct], dtype=np.float64).reshape(-1, 2)
@@ -193,9 +213,10 @@ class Spans:
         return np.where(null, open_end, found)
 
     def _span(self, value: Any) -> tuple[float, float]:
-        if value not in self._known:
-            self._known[value] = box(self._qi, value)
-        return self._known[value]
+        key = value if isinstance(value, (str, int, float, type(None))) else json.dumps(value, default=str)
+        if key not in self._known:
+            self._known[key] = box(self._qi, value)
+        return self._known[key]
 
 
 class Boxes:

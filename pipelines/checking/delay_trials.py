@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from crenel.encoding.encoder import Encoded
@@ -60,10 +61,14 @@ def steps(
         if longer is None:
             return
         deadline = deadline_of(longer)
-        trial = tried(longer, shards, lambda done, of=deadline: tick(f"trying a deadline of {of}: {done}"))
+        trial = tried(longer, shards, partial(_told, tick, f"trying a deadline of {deadline}"))
         yield Step(deadline, trial.rows, trial.suppressed, trial.loss, trial)
         if trial.ended:  # all rows were held to the end, as they would be at any longer deadline
             return
+
+
+def _told(tick: Callable[[str], None], what: str, done: str) -> None:
+    tick(f"{what}: {done}")
 
 
 def _strict(policy: Policy) -> Policy | None:

@@ -7,7 +7,7 @@ or the middle of a long one.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -24,6 +24,7 @@ from crenel.pipelines.console.sections import count
 from crenel.policy import Policy, ShardBy
 from crenel.policy.columns import Floats, Ints
 from crenel.policy.durations import format_duration
+from crenel.policy.frozen import FrozenDict
 
 __all__ = ["MOST_ROWS", "Shards", "Trial", "deadline_of", "shards_of", "tried"]
 
@@ -75,9 +76,9 @@ class Trial:
         for rows, left in self.parts:
             out = left.per_row(np.isin(left.kind, _PUBLISHED))
             if self.policy.delay is not None:
-                wait = left.per_row(left.moment) - rows.time[left.rows]
+                wait = np.repeat(left.moment, left.sizes) - rows.time[left.rows]
             else:
-                wait = left.per_row(left.arrivals) - 1 - left.rows
+                wait = np.repeat(left.arrivals, left.sizes) - 1 - left.rows
             waits.append(np.maximum(wait[out], 0))
         return np.concatenate(waits).astype(np.float64)
 
@@ -153,6 +154,8 @@ def shards_of(policy: Policy, encoded: Encoded, table: Any, most: int | None = N
         policy = with_tree(policy, learned_from(policy, sample))
     part = table.take(encoded.kept[stretch]).combine_chunks()
     time = encoded.rows.time[stretch] if policy.event_time is None else None
+    # What is published beside boxes does not matter here, and the keys of pseudonyms need not be on this machine.
+    policy = replace(policy, publish=(), treat=FrozenDict())
     return [(pack.shard, pack.rows) for pack in Packer(policy, _SECRET).pack_arrow(part, time).packs]
 
 

@@ -29,6 +29,9 @@ class Calibration:
     #: the engine). These steps are stateless, so they spread over all workers.
     spread_us: float = 5.7
 
+    #: Processor time for a row in the one key that follows a stream, with 32 shards and this many rows of a bundle.
+    learn_us: float = 3.0
+
     #: Rows of a bundle: Flink's default in streaming. A bundle has one pack for each shard.
     bundle: int = 1_000
 

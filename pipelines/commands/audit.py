@@ -11,12 +11,16 @@ Exits with 0 if no promise is broken, 1 if one is, and 2 if the policy or a file
 from __future__ import annotations
 
 import argparse
+import datetime as dt
+import glob
+import hashlib
 import json
 import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from crenel.errors import PolicyError
@@ -51,6 +55,8 @@ _KNOWN = {
     "input": "the published rows and the input",
     "trace": "the published rows, the input and the trace, which tells the release of each row",
 }
+#: The questions of the Article 29 Working Party's opinion 05/2014.
+_RISKS = "In regulators' words (evidence, not a legal opinion)"
 _ROWS = {"input": "in the input", "sampled_out": "sampled out"}
 
 
@@ -95,6 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
         said = f"the audit failed ({type(error).__name__}). Set CRENEL_DEBUG=1 to see the error, which may show rows."
         print(f"crenel: {said}", file=sys.stderr)
         return FAILED
+    document |= {"subject": _subject(arguments)}
     if arguments.html:
         _write_page(document, arguments.html)
     sys.stdout.write(json.dumps(document) + "\n" if arguments.json else text(document))
@@ -127,6 +134,7 @@ def audited(policy: Policy, arguments: argparse.Namespace) -> dict[str, Any]:
         CommandError: a file is broken, or does not fit the policy or the other files.
     """
     from crenel.audit.utility import Workload
+    from crenel.pipelines.auditing.regulators import risks
 
     with quiet():  # loads Beam
         from crenel.pipelines.auditing import evidence_files
@@ -146,7 +154,40 @@ def audited(policy: Policy, arguments: argparse.Namespace) -> dict[str, Any]:
         )
         workload = Workload(arguments.queries, arguments.theta, arguments.seed)
         document = judged(policy, given, workload, progress.tick("matched"))
-    return document | {"too_many": _too_many(document["rows"], limits.Limits.of(arguments))}
+    return document | {
+        "risks": risks(document["policy"], document["promises"], document["attacks"]),
+        "too_many": _too_many(document["rows"], limits.Limits.of(arguments)),
+    }
+
+
+def _subject(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Tell what was judged, and when: a signature is for these very files."""
+    given = {
+        "policy": [arguments.policy],
+        "published": arguments.published,
+        "input": arguments.input or [],
+        "suppressed": [arguments.suppressed] if arguments.suppressed else [],
+        "trace": [arguments.trace] if arguments.trace else [],
+        "releases": [arguments.releases] if arguments.releases else [],
+    }
+    files = [
+        {"role": role, "name": path.name, "bytes": path.stat().st_size, "sha256": _digest(path)}
+        for role, patterns in given.items()
+        for path in dict.fromkeys(found for pattern in patterns for found in _paths(pattern))
+    ]
+    return {"judged": dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"), "files": files}
+
+
+def _paths(pattern: str) -> list[Path]:
+    return [Path(pattern)] if Path(pattern).is_file() else sorted(map(Path, glob.glob(pattern, recursive=True)))
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        digest = hashlib.sha256()
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def _too_many(rows: dict[str, Any], allowed: limits.Limits) -> list[dict[str, Any]]:
@@ -218,7 +259,9 @@ def text(document: dict[str, Any]) -> str:
         section_text(Section("Utility", _utility(document["utility"]))),
         section_text(Section("Attacks", tuple(map(_attack, document["attacks"])))),
         section_text(Section("Differential privacy", _differential(document["differential"]))),
+        section_text(Section(_RISKS, tuple(map(_risk, document.get("risks", ()))))),
         section_text(Section("Notes", tuple(document["notes"]))),
+        section_text(Section("What was judged", tuple(_judged_files(document.get("subject"))))),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
 
@@ -232,6 +275,19 @@ def _verdict(document: dict[str, Any]) -> Iterator[str]:
     for passed in document.get("too_many", []):
         yield f"TOO MANY: {passed['text']}"
     yield f"Evidence: {_KNOWN[document['knowledge']]}. Method {policy['method']}, k = {policy['k']}."
+
+
+def _risk(risk: dict[str, Any]) -> Line:
+    state = {"kept": "What was promised is kept", "broken": "A PROMISE IS BROKEN", "unknown": "Not proven"}
+    return risk["name"], f"{risk['question']} {state.get(risk['state'], 'Not promised')}. {risk['text']}"
+
+
+def _judged_files(subject: dict[str, Any] | None) -> Iterator[Line]:
+    if subject is None:
+        return
+    yield f"On {subject['judged']}:"
+    for file in subject["files"]:
+        yield file["role"], f"{file['name']}, {file['bytes']:,} bytes, SHA-256 {file['sha256']}"
 
 
 def _promise(promise: dict[str, Any]) -> Line:

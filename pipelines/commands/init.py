@@ -14,6 +14,7 @@ import argparse
 import json
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,7 +24,6 @@ from crenel.pipelines.commands.run import quiet
 from crenel.pipelines.console.sections import listed
 
 if TYPE_CHECKING:
-    from crenel.encoding.text_format import TextFormat
     from crenel.pipelines.files.formats import Dialect
 
 __all__ = ["EXAMPLE", "add_arguments", "run"]
@@ -68,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     for path, content in ((output, text), *zip(beside, files.values(), strict=True)):
         _write(path, content)
     more = f" and {listed(map(str, beside))}, with values of the data" if beside else ""
-    command = " ".join(["crenel check", str(output), "--data", arguments.data, *drafted.options])
+    command = " ".join(["crenel check", str(output), "--data", shlex.quote(arguments.data), *drafted.options])
     print(f"Wrote {output}{more}. Read it, then run: {command}")
     return 0
 
@@ -104,12 +104,20 @@ def _draft(path: str, dialect: Dialect, most: int | None, *, can_write: bool) ->
     rows = read(path, dialect, most)
     profiles = [profile(name, rows.table[name]) for name in rows.table.column_names]
     roles = choose(profiles, can_write=can_write, ambiguous=rows.sniffed.ambiguous)
-    options = _options(rows.sniffed.written)
+    options = _options(replace(dialect, values=rows.sniffed.written))
     text = draft(roles, Path(path).name, rows.table.num_rows, rows.total, options)
     return _Drafted(text, hierarchies(roles), options)
 
 
-def _options(written: TextFormat) -> list[str]:
-    """What other commands must be told about the data."""
-    found = [] if written.decimal == "." else ["--decimal", shlex.quote(written.decimal)]
-    return found if written.date_format is None else [*found, "--date-format", shlex.quote(written.date_format)]
+def _options(dialect: Dialect) -> list[str]:
+    """What other commands must be told about the data: what the user said, and what the values show."""
+    from crenel.pipelines.files.formats import USUAL
+
+    written, usual = dialect.values, USUAL.values
+    told = {
+        "--delimiter": dialect.delimiter,
+        "--encoding": dialect.encoding if dialect.encoding != USUAL.encoding else None,
+        "--decimal": written.decimal if written.decimal != usual.decimal else None,
+        "--date-format": written.date_format,
+    }
+    return [word for name, value in told.items() if value is not None for word in (name, shlex.quote(value))]

@@ -291,6 +291,13 @@ def _speed(policy: Policy, plan: Plan) -> Iterator[Finding]:
     if asked.busy > MEASURED.busy:
         worst = Severity.PROBLEM if asked.busy >= 1 else Severity.WARNING
         yield Finding(worst, f"The fullest shard would be busy {asked.busy:.0%} of the time. {_more(policy, plan)}")
+    followed = plan.rate * MEASURED.learn_us / 1e6
+    if policy.shard_by is ShardBy.LOCALITY and policy.shards != 1 and followed > MEASURED.busy:
+        text = (
+            f"Files are fine; in a stream, all rows pass through one key that learns the tree, which would be busy "
+            f"{followed:.0%} of the time. Learn the tree from a sample: --data SAMPLE --write shards.json."
+        )
+        yield Finding(Severity.WARNING, text)
     if advised is None:
         return
     if advised.shards > max(plan.most, 1):

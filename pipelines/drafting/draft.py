@@ -25,9 +25,10 @@ __all__ = ["draft", "hierarchies"]
 
 _WIDTH = 96
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*( [A-Za-z0-9_.-]+)*", re.ASCII)
-_KS = (2, 3, 5, 10, 20, 50)
+#: A draft asks for no more than 10: larger ones cost much, and crenel explore shows how much.
+_KS = (2, 3, 5, 10)
 #: How many times k persons come before the drafted deadline.
-_CROWD = 8
+_CROWD = 16
 _DELAY_ROWS = (1000, 2000, 5000, 10_000, 20_000, 50_000)
 
 
@@ -120,7 +121,8 @@ def _event_time(roles: Roles) -> Iterator[str]:
 def _quasi_identifiers(roles: Roles) -> Iterator[str]:
     yield from _comment(
         "What an attacker may know about a person. It is published generalized. The domains are those of the data, "
-        "rounded outward. A value outside is rejected, so widen them to all values that may come."
+        "rounded outward. A value outside is rejected, so widen them to all values that may come. A category that is "
+        "not listed is published as the root; a missing value, where some are missing, is a value of its own."
     )
     yield "quasi_identifiers:"
     taken = [choice for choice in roles.quasi_identifiers if choice.taken]
@@ -145,7 +147,7 @@ def _quasi_identifier(column: Profile) -> Iterator[str]:
     name = f"  {_scalar(column.name)}:"
     if column.kind is Kind.CODE:
         alphabet = "" if column.alphabet == "digits" else f", alphabet: {column.alphabet}"
-        yield f"{name} {{type: prefix, length: {column.length}{alphabet}}}"
+        yield f"{name} {{type: prefix, length: {column.length}{alphabet}{_gaps(column)}}}"
     elif column.kind is Kind.CATEGORY:
         yield from _category(name, column)
     elif column.kind in (Kind.NUMBER, Kind.MOMENT):
@@ -158,23 +160,31 @@ def _quasi_identifier(column: Profile) -> Iterator[str]:
                 "ends at multiples of it, and not at a value that belongs to one person.",
                 "  ",
             )
-        yield f"{name} {{type: {kind}, domain: {_domain(column)}{step}}}"
+        yield f"{name} {{type: {kind}, domain: {_domain(column)}{step}{_gaps(column)}}}"
     else:
         if column.can_be_grouped:
             yield from _comment(
                 f"Its {count(column.distinct, 'value')} are in a file, grouped by the alphabet and by how often they "
-                "occur. A value that is not in it is rejected: add those that may come.",
+                "occur. A value that is not in it is published as the root: add those that may come.",
                 "  ",
             )
-        yield f"{name} {{type: categorical, hierarchy: {_scalar(hierarchy_file(column))}}}"
+        file = _scalar(hierarchy_file(column))
+        yield f"{name} {{type: categorical, hierarchy: {file}, unknown: root{_gaps(column)}}}"
 
 
 def _category(name: str, column: Profile) -> Iterator[str]:
     yield name
     yield "    type: categorical"
+    if column.missing:
+        yield "    missing: category"
+    yield "    unknown: root"
     yield "    hierarchy:"
     labels = {text_of(value): _label(value) for value in column.values}
     yield from _nested(grouped(column.counts, _root(column)), labels, " " * 6)
+
+
+def _gaps(column: Profile) -> str:
+    return ", missing: category" if column.missing else ""
 
 
 def _root(column: Profile) -> str:
@@ -376,8 +386,6 @@ def _disorder(time: Any) -> Iterator[str]:
 
 
 def _rest(roles: Roles) -> Iterator[str]:
-    if any(choice.taken and choice.column.missing for choice in roles.quasi_identifiers):
-        yield from _comment("bastion rejects a row that lacks a quasi-identifier; the method partition takes it.")
     yield "method: bastion"
     yield from _comment("A row that finds no group in time is not published (drop); crenel run --suppressed keeps it.")
     yield "on_suppress: drop"

@@ -35,10 +35,16 @@ def grouped(counts: Mapping[str, int], root: str) -> Group:
     >>> [group.label for group in grouped({f"{n:02}": 1 for n in range(16)}, "*").under]
     ['00 to 03', '04 to 07', '08 to 11', '12 to 15']
     """
-    values = sorted(counts)
+    values = sorted(counts, key=_place)
     levels = 1 if len(values) < ENOUGH else 2 if len(values) <= _MANY else 3
     labels = {root, *values}
     return Group(root, _under(values, counts, levels, labels))
+
+
+def _place(value: str) -> tuple[bool, float, str]:
+    """Order numbers by their size, before all other values."""
+    is_number = value.isascii() and value.removeprefix("-").isdigit()
+    return not is_number, float(value) if is_number else 0.0, value
 
 
 def paths(group: Group, above: Sequence[str] = ()) -> Iterator[list[str]]:

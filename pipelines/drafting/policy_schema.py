@@ -14,7 +14,7 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Any
 
@@ -67,7 +67,7 @@ def policy_schema() -> dict[str, Any]:
 
 def _field(name: str, hint: Any) -> dict[str, Any]:
     """The schema of one field of a policy."""
-    special = {
+    special: dict[str, Callable[[], dict[str, Any]]] = {
         "quasi_identifiers": _quasi_identifiers,
         "sensitive": _sensitive,
         "method": lambda: {"enum": list(methods.names())},
@@ -76,6 +76,7 @@ def _field(name: str, hint: Any) -> dict[str, Any]:
         "on_suppress": lambda: {"enum": [one.value for one in OnSuppress]},
         "shards": lambda: {"anyOf": [{"type": "integer", "minimum": 1}, {"enum": ["auto", None]}]},
         "shard_by": _shard_by,
+        "treat": _treat,
         "version": lambda: {"const": 1},
     }
     found = special[name]() if name in special else _of_hint(hint)
@@ -95,7 +96,7 @@ def _of_method(name: str) -> dict[str, Any]:
     properties = {field: _parameter(about, hints[field]) for field, about in method.fields.items()}
     parameters = {"type": ["object", "null"], "properties": properties, "additionalProperties": False}
     condition: dict[str, Any] = {"properties": {"method": {"const": name}}}
-    if name != Policy.__init__.__kwdefaults__["method"]:
+    if name != inspect.signature(Policy.__init__).parameters["method"].default:
         condition["required"] = ["method"]
     return {"if": condition, "then": {"properties": {"parameters": parameters}}}
 
@@ -129,6 +130,26 @@ def _sensitive() -> dict[str, Any]:
     return {"anyOf": [_COLUMNS, {"type": "object", "additionalProperties": one}, {"type": "null"}]}
 
 
+def _treat() -> dict[str, Any]:
+    number, reference = {"type": "number"}, {"type": "string", "pattern": "^(env:|file:/|gcp:)"}
+    characters = {"type": "integer", "minimum": 1}
+    one = {
+        "type": "object",
+        "properties": {
+            "pseudonymize": {**reference, "description": "Where the key is; it is never in the policy."},
+            "rotate": {**_DURATION, "description": "Pseudonyms change after so much event time."},
+            "redact": {"type": "string", "minLength": 1, "description": "The text that takes the place of all values."},
+            "truncate": {"anyOf": [characters, _DURATION], "description": "Characters of a text, or part of a moment."},
+            "round": {**number, "exclusiveMinimum": 0, "description": "Numbers become multiples of this."},
+            "bin": {"type": "array", "items": number, "minItems": 1, "description": "The edges of the bins, rising."},
+        },
+        "additionalProperties": False,
+        "minProperties": 1,
+        "maxProperties": 2,
+    }
+    return {"type": ["object", "null"], "additionalProperties": one}
+
+
 def _shard_by() -> dict[str, Any]:
     named = {"type": "object", "description": "A tree of shards that crenel plan has learned, by its file."}
     return {"anyOf": [{"enum": ["person", "locality"]}, {**_COLUMNS, "minItems": 1}, named]}
@@ -159,6 +180,8 @@ def _of_hint(hint: Any) -> dict[str, Any]:
     # Python takes a span of time in two more ways: as a timedelta, and as whole microseconds.
     if dt.timedelta in parts:
         return _or_null(dict(_DURATION), nothing)
+    if any(isinstance(part, type) and issubclass(part, Enum) for part in parts):
+        parts = tuple(part for part in parts if part is not str)  # which names a member
     known = [_of_part(part) for part in parts if part is not type(None)]
     if not all(known):
         return {}

@@ -17,8 +17,8 @@ from crenel.pipelines.drafting.profiles import FEW, Kind, Profile
 
 __all__ = ["Choice", "Roles", "choose"]
 
-#: A quasi-identifier that is missing in a larger share of rows is not taken, because these would be rejected.
-_MISSING = 0.1
+#: A quasi-identifier that is missing in at least this share of the rows is not taken, because it would tell little.
+_MISSING = 0.5
 
 #: A plain id with more rows for each value may stand for a place; and fewer persons show nothing about themselves.
 _TOO_MANY_ROWS, _FEWEST_PERSONS = 100, 20
@@ -209,8 +209,7 @@ def _quasi_identifiers(columns: list[Profile], *, can_write: bool) -> list[Choic
     chosen: list[Choice] = []
     for _, word, column in sorted(graded, key=lambda one: one[0]):
         against = _against(column, [one.column for one in chosen if one.taken], can_write=can_write)
-        lost = ", which every method but partition rejects" if column.missing else ""
-        reason = f"suggested by its name ({word}); {_values(column)}{_missing(column)}{lost}"
+        reason = f"suggested by its name ({word}); {_values(column)}{_missing(column)}"
         chosen.append(Choice(column, f"{reason}; {against}" if against else reason, not against))
     return chosen
 
@@ -221,7 +220,7 @@ def _against(column: Profile, taken: list[Profile], *, can_write: bool = False) 
         return "its values hardly repeat, or are too many, so it needs a hierarchy of your own"
     if column.kind is Kind.TEXT and not can_write:
         return f"more than {FEW} values: with --output, a hierarchy is drafted in a file beside the policy"
-    if column.missing > _MISSING * column.rows:
+    if column.missing >= _MISSING * column.rows:
         return "missing too often"
     same = next((other for other in taken if _one_to_one(column, other)), None)
     if same is not None:

@@ -5,7 +5,7 @@ It has no script and asks the network for nothing, and its content security poli
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from crenel.pipelines.command_errors import CommandError
@@ -52,10 +52,11 @@ def render(document: Mapping[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    pages.filters |= {
+    filters: dict[str, Callable[..., str]] = {
         "printable": clean,
         "percent": lambda value: "" if value is None else percent(value),
         "wait": wait,
     }
+    pages.filters |= filters
     plots = {name: Markup(svg) for name, svg in draw(document, PLOTS).items()}
     return pages.get_template("curves.html").render(document=document, plots=plots, headings=PLOTS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -90,13 +91,14 @@ def grid(policy: Policy, axes: Axes) -> list[Setting]:
         PolicyError: no combination is a policy that the method takes.
     """
     ks = axes.k or sorted({max(round(policy.k * times), 2) for times in _K_TIMES})
-    ls = axes.l or [policy.l]
+    ls: Sequence[int | None] = axes.l or [policy.l]
     settings, problems = [], []
     for k in ks:
         for l in ls:
             for deadline in _deadlines(policy, axes):
+                changes: dict[str, Any] = {"k": k, "l": l, **deadline}
                 try:
-                    changed = dataclasses.replace(policy, k=k, l=l, **deadline)
+                    changed = dataclasses.replace(policy, **changes)
                 except PolicyError as error:
                     problems.append(error)
                     continue
@@ -125,8 +127,11 @@ def costs(
     """
     shards = shards_of(settings[0].policy, encoded, table, most)
     for done, setting in enumerate(settings):
-        words = f"{setting.guarantee}, deadline {setting.deadline}"
-        yield _cost(setting, shards, lambda line, at=done, of=words: tick(at, f"{of}: {line}"))
+        yield _cost(setting, shards, partial(_told, tick, done, setting))
+
+
+def _told(tick: Callable[[int, str], None], done: int, setting: Setting, line: str) -> None:
+    tick(done, f"{setting.guarantee}, deadline {setting.deadline}: {line}")
 
 
 def _cost(setting: Setting, shards: Shards, tick: Callable[[str], None]) -> Cost:

@@ -50,7 +50,7 @@ class FileRows:
     @property
     def is_sample(self) -> bool:
         """Whether some rows were left out."""
-        return self.table.num_rows < self.total
+        return bool(self.table.num_rows < self.total)
 
 
 def read(path: str | PathLike[str], dialect: Dialect = USUAL, most: int | None = None) -> FileRows:

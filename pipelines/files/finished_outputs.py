@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from crenel.pipelines.command_errors import CommandError
 from crenel.pipelines.files import readers, secret_order, writers
-from crenel.pipelines.files.formats import COMPRESSIONS, FORMATS, detect
+from crenel.pipelines.files.formats import COMPRESSIONS, FORMATS, detect, refuse_remote
 from crenel.pipelines.files.private_folder import PrivateFolder
 from crenel.pipelines.files.readers import STANDARD
 from crenel.pipelines.files.scratch import Scratch
@@ -53,6 +53,7 @@ class Output:
         """
         if path == STANDARD:
             return cls(path, readers.format_names()[named or "csv"], None, escape_formulas)
+        refuse_remote(path)
         if named is None:
             kind = detect(path)
             extension = next(known for known, form in FORMATS.items() if form is kind.format)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -22,6 +23,7 @@ __all__ = [
     "detect",
     "format_names",
     "kind_of",
+    "refuse_remote",
 ]
 
 
@@ -82,6 +84,9 @@ FORMATS: dict[str, Format] = {
     ".avro": Format("Avro"),
 }
 
+#: The address of a file elsewhere, such as gs://bucket/file.
+_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
+
 #: Arrow's names of the compressions, by a file's last extension.
 COMPRESSIONS: dict[str, str] = {".bz2": "bz2", ".gz": "gzip", ".zst": "zstd"}
 
@@ -109,6 +114,21 @@ def detect(path: str | PathLike[str]) -> FileKind:
         msg = f"{Path(path).name}: only text may be compressed as a whole, and {found.name} is not text."
         raise TableError(msg)
     return FileKind(found, compression)
+
+
+def refuse_remote(path: str | PathLike[str]) -> None:
+    """Refuse the address of a file on another machine, and say what to do instead.
+
+    Raises:
+        TableError: it is one.
+    """
+    found = _ADDRESS.match(str(path))
+    if found:
+        msg = (
+            f"{path}: crenel reads and writes files of this machine, not {found[1]}://. Copy the file here, or use "
+            "Anonymize in a pipeline of your own, between Beam's readers and writers, which know such addresses."
+        )
+        raise TableError(msg)
 
 
 def format_names() -> dict[str, str]:

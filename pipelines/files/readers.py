@@ -28,7 +28,7 @@ import pyarrow.parquet
 from crenel.errors import Rejected
 from crenel.pipelines.console.sections import count
 from crenel.pipelines.files import unreadable_rows
-from crenel.pipelines.files.formats import FORMATS, USUAL, Dialect, TableError, format_names, kind_of
+from crenel.pipelines.files.formats import FORMATS, USUAL, Dialect, TableError, format_names, kind_of, refuse_remote
 from crenel.pipelines.files.unreadable_rows import UnreadableRow
 from crenel.policy import columns
 
@@ -153,6 +153,7 @@ def open_file(path: str | os.PathLike[str], dialect: Dialect = USUAL) -> Source:
     Raises:
         TableError: there is no such file, or no format has its extension.
     """
+    refuse_remote(path)
     place = Path(path)
     extension, compression = kind_of(place, None)
     if place.is_dir():
@@ -209,6 +210,7 @@ def _spooled(path: Path, spool: Callable[[IO[bytes]], Path]) -> Path:
 
 
 def _matching(pattern: str) -> list[Path]:
+    refuse_remote(pattern)
     path = Path(pattern)
     if path.is_dir():
         msg = f"{pattern}: must be a file, not a folder; its files are {os.path.join(pattern, '*')}."

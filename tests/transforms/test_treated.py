@@ -165,6 +165,18 @@ def test_files_are_treated_and_the_audit_knows_it(
         assert "a value in column 'phone' that the policy cannot have published" in capsys.readouterr().err
 
 
+def test_check_needs_no_key(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PSEUDONYMS")
+    (tmp_path / "policy.yaml").write_text(policy(shards=2).to_yaml())
+    pa.csv.write_csv(pa.Table.from_pylist(list(rows())), tmp_path / "in.csv")
+    main(["check", str(tmp_path / "policy.yaml"), "--data", str(tmp_path / "in.csv")])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "On this machine, a run would fail: policy.treat.id.pseudonymize names the environment variable" in said
+    assert "A row that finds no group in time is suppressed" in said
+
+
 def test_check_says_what_treatments_reveal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "policy.yaml").write_text(policy().to_yaml())
     pa.csv.write_csv(pa.Table.from_pylist(list(rows())), tmp_path / "in.csv")

@@ -32,7 +32,7 @@ from crenel.transforms._pack.payloads import Batch, Form, Objects, Payload, shar
 from crenel.transforms._pack.perturb import Perturber, published_as_floats
 from crenel.transforms._pack.row_options import RowOptions
 from crenel.transforms._pack.sharding import ShardRouter
-from crenel.transforms._pack.text_columns import TextColumns, named_columns
+from crenel.transforms._pack.text_columns import TextColumns, cut_moments, named_columns
 
 #: What a pack is, to its seal.
 KIND = "crenel.pack"
@@ -202,6 +202,7 @@ class Packer:
         numbered = (self._clock,) if self._clock else ()
         self._columns = tuple(dict.fromkeys((*named_columns(policy), *options.carried, *numbered)))
         self._moments = {name for name, qi in policy.quasi_identifiers.items() if isinstance(qi, Datetime)}
+        self._moments |= cut_moments(policy)
         if policy.event_time is not None:
             self._moments.add(policy.event_time)
 

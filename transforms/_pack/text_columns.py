@@ -20,6 +20,7 @@ from crenel.errors import Rejected
 from crenel.policy import Policy, columns
 from crenel.policy.checks import suggestion
 from crenel.policy.quasi_identifiers import Datetime, Numeric
+from crenel.policy.treatments.treatment import Bin, Round, Truncate
 
 __all__ = ["TextColumns", "lacking", "moments", "named_columns", "numbers"]
 
@@ -48,7 +49,8 @@ class TextColumns:
         qis = policy.quasi_identifiers
         self._numbers = {name for name, qi in qis.items() if isinstance(qi, Numeric)}
         self._numbers |= {name for name, column in policy.sensitive.items() if column.domain is not None}
-        self._moments = {name for name, qi in qis.items() if isinstance(qi, Datetime)}
+        self._numbers |= {name for name, one in policy.treat.items() if isinstance(one, (Round, Bin))}
+        self._moments = {name for name, qi in qis.items() if isinstance(qi, Datetime)} | cut_moments(policy)
         if policy.event_time is not None and policy.event_time not in qis:
             self._moments.add(policy.event_time)
 
@@ -82,6 +84,11 @@ class TextColumns:
         if str not in set(map(type, column)):
             return column
         return [parse(write(value)) if type(value) is str else value for value in column]
+
+
+def cut_moments(policy: Policy) -> set[str]:
+    """Name the columns whose moments are cut to a duration."""
+    return {name for name, one in policy.treat.items() if isinstance(one, Truncate) and one.to is not None}
 
 
 def named_columns(policy: Policy) -> list[str]:

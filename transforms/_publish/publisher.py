@@ -156,11 +156,6 @@ def _filler(
     return made["filled"]  # type: ignore[no-any-return]
 
 
-def published_schema(policy: Policy, given: pa.Schema) -> pa.Schema:
-    """Tell the schema of published batches, for rows of the given schema: a sink needs it beforehand."""
-    return Publisher(policy).schema(given)
-
-
 class _Column:
     """The published values of one quasi-identifier, cached."""
 

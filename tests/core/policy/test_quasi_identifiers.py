@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import math
 import os
 import pickle
@@ -22,6 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crenel.errors import PolicyError, Rejected
+from crenel.pipelines.auditing.published_values import box
 from crenel.policy import Policy
 from crenel.policy import quasi_identifiers as qi_types
 from crenel.policy.geometry import Interval
@@ -135,6 +137,11 @@ def test_the_page_on_quasi_identifiers():
         south, west, north, east = home.publish(place, place)
         assert south <= 43.07 <= north
         assert west <= -89.40 <= east
+        # What they publish can be audited, however a format writes it.
+        span = address.geometry.span(lo, hi)
+        assert box(address, "192.0.2.0/24") == span
+        cell = home.geometry.span(place, home.coordinate("43.2,-89.3"))
+        assert box(home, home.publish(*cell)) == box(home, json.dumps(home.publish(*cell))) == cell
         with pytest.raises(PolicyError, match=r"home: levels must be from 1 to 26, not 99"):
             Policy.from_dict(
                 {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import datetime as dt
+import hashlib
 import json
 import math
 import random
@@ -162,6 +163,8 @@ def judge(capsys: pytest.CaptureFixture[str], level: str, *more: str, published:
     document: Document = json.loads(line)
     assert code == (1 if document["verdict"] == "broken" else 0)
     assert_silent(line)
+    # When, and which files: that differs between runs that are to be compared.
+    del document["subject"]
     return document
 
 
@@ -402,8 +405,59 @@ def test_a_crowd_that_is_not_promised_is_never_called_kept(files: Files, capsys:
     capsys.readouterr()
     assert main(["audit", "policy.yaml", "--published", "published.csv", *LEVELS["trace"]]) == 0
     text = capsys.readouterr().out
-    assert "KEPT" not in text
+    assert "KEPT:" not in text
     assert f" A crowd at one moment is not promised: {said}" in " ".join(text.split("\n\n")[0].split())
+
+
+def test_the_document_tells_which_files_it_judges(honest: Files, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    main(["audit", "policy.yaml", "--published", "published.csv", *LEVELS["trace"], "--json"])
+    subject = json.loads(capsys.readouterr().out)["subject"]
+    assert dt.datetime.fromisoformat(subject["judged"]).utcoffset() == dt.timedelta(0)
+    found = {(one["role"], one["name"]): one["sha256"] for one in subject["files"]}
+    assert set(found) == {
+        ("policy", "policy.yaml"),
+        ("published", "published.csv"),
+        ("input", "input.csv"),
+        ("suppressed", "suppressed.csv"),
+        ("trace", "trace.csv"),
+    }
+    for (_, name), digest in found.items():
+        assert digest == hashlib.sha256(Path(name).read_bytes()).hexdigest()
+    capsys.readouterr()
+    main(["audit", "policy.yaml", "--published", "published.csv", "--html", "page.html"])
+    assert f"published.csv, {Path('published.csv').stat().st_size:,} bytes" in capsys.readouterr().out
+    assert found[("published", "published.csv")] in Path("page.html").read_text()
+
+
+def test_the_three_questions_of_regulators(files: Files, capsys: pytest.CaptureFixture[str]) -> None:
+    files.run(BASE + CROWD, one_row_each())
+    alone, _, traced = (judge(capsys, level) for level in LEVELS)
+    by_name = {risk["name"]: risk for risk in traced["risks"]}
+    assert list(by_name) == ["singling out", "linkability", "inference"]
+    assert by_name["singling out"]["state"] == "kept"
+    assert {"crowd", "k", "posterior", "linkage"} <= set(by_name["singling out"]["evidence"])
+    # Nothing is promised about several rows of one person, whatever was measured.
+    assert by_name["linkability"]["state"] == "not promised"
+    known = {one["name"] for one in (*traced["promises"], *traced["attacks"])}
+    assert all(set(risk["evidence"]) <= known for risk in by_name.values())
+    # Without evidence, nothing is called kept.
+    assert alone["risks"][0]["state"] == "unknown"
+
+
+def test_a_broken_promise_is_a_broken_answer(honest: Files, capsys: pytest.CaptureFixture[str]) -> None:
+    document = judge(capsys, "trace")
+    worst = {"singling out": ("crowd", "k"), "inference": ("l:", "t:")}
+    for risk in document["risks"]:
+        names = worst.get(risk["name"], ())
+        if any(one["state"] == "broken" for one in document["promises"] if one["name"].startswith(names)):
+            assert risk["state"] == "broken"
+    # An answer never sounds better than the worst of its evidence.
+    weights = ["kept", "not promised", "unknown", "broken"]
+    every = {one["name"]: one["state"] for one in (*document["promises"], *document["attacks"])}
+    for risk in document["risks"]:
+        states_of = [weights.index(every[name]) for name in risk["evidence"] if every[name] in weights]
+        assert weights.index(risk["state"]) >= max(states_of, default=0)
 
 
 def test_a_crowd_is_kept(files: Files, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import yaml
 from pyarrow import parquet
 
 from crenel import Policy, PolicyError
@@ -260,6 +261,17 @@ def test_without_a_known_quasi_identifier_the_first_that_fits_is_taken(tmp_path:
     assert "IT DOES NOT LOAD YET: no column can be generalized" in text
 
 
+def test_gaps_and_new_categories_reject_no_row(tmp_path: Path) -> None:
+    data = columns()
+    for name in ("age", "sex", "zip", "birth_date"):
+        data[name] = [None if number % 7 == 0 else value for number, value in enumerate(data[name])]
+    said = yaml.safe_load(drafted(data))["quasi_identifiers"]
+    assert loaded(drafted(data), tmp_path)
+    gaps = {name for name, kind in said.items() if kind.get("missing") == "category"}
+    assert gaps == {"age", "sex", "zip", "birth_date"}
+    assert {name for name, kind in said.items() if kind.get("unknown") == "root"} == {"sex", "city"}
+
+
 def test_unsuitable_quasi_identifiers_are_not_taken() -> None:
     n = NUMBER_OF_ROWS
     data: dict[str, list[Any]] = {
@@ -275,7 +287,7 @@ def test_unsuitable_quasi_identifiers_are_not_taken() -> None:
     assert not any(f"\n  {name}:" in text for name in ("age_code", "height", "station_id"))
     assert "tells the same as age" in text
     said = " ".join(text.replace("\n  #", "").split())
-    assert "which every method but partition rejects; missing too often" in said
+    assert "missing in 50% of the rows; missing too often" in said
     assert "so it needs a hierarchy of your own" in said
 
 

@@ -126,6 +126,9 @@ def test_it_says_what_it_assumes(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert f"the fullest shard has {MEASURED.fullest:g} times the mean" in said
     _, said = told(tmp_path, capsys, "--rate", "1000/s", shard_by="locality", shards="auto", delay="10m")
     assert "auto, which is 6 (one for each 100,000 of 600,000 rows within the deadline" in said
+    assert "one key that learns the tree" not in said
+    _, said = told(tmp_path, capsys, "--rate", "200000/s", shard_by="locality", shards=32)
+    assert "all rows pass through one key that learns the tree, which would be busy 60% of the time" in said
 
 
 @pytest.mark.parametrize(

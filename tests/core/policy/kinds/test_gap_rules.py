@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from crenel.errors import Rejected
 from crenel.pipelines.auditing.published_values import box
 from crenel.policy import Policy, PolicyError, Sensitive
+from crenel.policy.kinds.coordinates import Coordinates
+from crenel.policy.kinds.ip_address import IpAddress
 from crenel.policy.quasi_identifiers import Categorical, Datetime, Numeric, Prefix, QuasiIdentifier, Range
 from crenel.testing import check_quasi_identifier
 
@@ -20,7 +22,11 @@ IN_STEPS = Numeric(domain=(17, 90), step=5, missing="category")
 JOINED = Datetime(domain=("2020-01-01", "2030-01-01"), missing="category")
 ZIP = Prefix(length=5, missing="category")
 JOB = Categorical(hierarchy={"Any": {"Health": ["nurse", "vet"], "Law": ["judge"]}}, missing="category")
+CLIENT = IpAddress(missing="category")
+HOME = Coordinates(levels=9, missing="category")
 SAMPLES: dict[QuasiIdentifier, list[Any]] = {
+    CLIENT: ["192.0.2.1", "192.0.2.200", "0.0.0.0", "255.255.255.255"],
+    HOME: ["43.07,-89.40", "43.2,-89.3", "-90,-180", "90,180"],
     AGE: [17, 34, 90],
     IN_STEPS: [17, 34, 90],
     JOINED: ["2020-01-01", "2024-05-06", "2030-01-01"],
@@ -75,6 +81,8 @@ def test_the_published_forms() -> None:
     assert JOINED.publish(JOINED.coordinate("2024-05-06"), JOINED.missing_at) == ("2024-05-06T00:00:00Z", None)
     assert ZIP.publish(*ZIP.geometry.span(ZIP.coordinate("53706"), ZIP.missing_at)) == "*****"
     assert ZIP.publish(*ZIP.geometry.span(ZIP.coordinate("53706"), ZIP.coordinate("53799"))) == "537**"
+    assert CLIENT.publish(*CLIENT.geometry.span(CLIENT.coordinate("10.0.0.1"), CLIENT.missing_at)) == "0.0.0.0/0"
+    assert HOME.publish(*HOME.geometry.widest()) == "-90.0,-180.0,90.0,180.0"
     assert JOB.publish(0, JOB.missing_at) == "Any"
     assert JOB.publish(0, 1) == "Health"
 
