@@ -472,9 +472,9 @@ def describe(number: int, panels: Sequence[Panel], scale: Scale) -> str:
     spread = max(max(values) for panel in panels for values in panel.spread.values())
     suppressed = max(max(panel.suppressed) for panel in panels)
     unit = "points" if number in (8, 10) else "of loss"
+    means = f"Means over {scale.seeds} seeds, of a standard deviation of at most {spread:.3f} {unit}"
     certain = (
-        f"Means over {scale.seeds} seeds, of a standard deviation of at most {spread:.3f} {unit}; "
-        f"at most {100 * suppressed:.1f}% of the rows were suppressed."
+        f"{means if scale.seeds > 1 else 'One seed'}; at most {100 * suppressed:.1f}% of the rows were suppressed."
     )
     return "\n\n".join([*(panel.markdown() for panel in panels), certain])
 

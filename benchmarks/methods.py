@@ -94,7 +94,12 @@ def policy_of(stream: Stream, said: Mapping[str, Any], seed: int, *, k: int = K,
     return Policy(**given | said)
 
 
-def measured(stream: Stream, policy: Policy) -> tuple[Releases, dict[str, float]]:
+def measured(stream: Stream, policy: Policy) -> dict[str, float]:
+    """Run a method, audit it, and return what that cost."""
+    return released(stream, policy)[1]
+
+
+def released(stream: Stream, policy: Policy) -> tuple[Releases, dict[str, float]]:
     """Run a method, audit it, and return what it released and what that cost."""
     begun = time.process_time()
     releases = push_all(policy, stream.rows)
@@ -163,7 +168,7 @@ def field(seeds: int, quick: bool, names: Sequence[str]) -> tuple[str, dict[str,
             runs = []
             for seed in range(seeds):
                 policy = policy_of(stream, METHODS[name], seed)
-                releases, costs = measured(stream, policy)
+                releases, costs = released(stream, policy)
                 runs.append(costs | attacked(stream, policy, releases))
                 if seed == 0 or not policy.declaration.perturbs:  # against noise it takes a minute
                     runs[-1] |= bounded(stream, policy, releases)
@@ -192,7 +197,7 @@ def fads(seeds: int, quick: bool) -> tuple[str, dict[str, Any]]:
         k, delta = (max(2, case.k // 10), case.delay_rows // 10) if quick else (case.k, case.delay_rows)
         for name, buffer, deadline in (("always full", delta, 10**7), ("deadline", None, delta)):
             said = {"method": "fads", "parameters": {"reuse": "best", "buffer": buffer, "reuse_for": delta}}
-            runs = [measured(stream, policy_of(stream, said, seed, k=k, delta=deadline))[1] for seed in range(seeds)]
+            runs = [measured(stream, policy_of(stream, said, seed, k=k, delta=deadline)) for seed in range(seeds)]
             means = {key: fmean(run[key] for run in runs) for key in runs[0]}
             title = f"k = {k}, delta {delta:,}: {name}"
             lines.append(

@@ -39,15 +39,15 @@ class TreatedValues:
 
     Args:
         policy: The columns, and what is done to each.
-        keys: The keys of pseudonyms, by column. A column whose key is not given is not treated.
+        keys: The keys of all pseudonyms, by column. None for a judge, who has none and leaves pseudonyms out.
     """
 
-    def __init__(self, policy: Policy, keys: Mapping[str, bytes]) -> None:
-        self._keys = keys
+    def __init__(self, policy: Policy, keys: Mapping[str, bytes] | None) -> None:
+        self._keys = keys or {}
         self.columns: dict[str, Treatment] = {
             name: treatment
             for name, treatment in policy.treat.items()
-            if not isinstance(treatment, Pseudonymize) or name in keys
+            if keys is not None or not isinstance(treatment, Pseudonymize)
         }
 
     def of(self, name: str, values: Any, time: NDArray[np.int64]) -> Treated:
@@ -58,7 +58,9 @@ class TreatedValues:
             values: Its values.
             time: The event times of the rows, for pseudonyms that change.
         """
-        treatment, key = self.columns[name], self._keys.get(name, b"")
+        treatment = self.columns[name]
+        # A key that is missing must fail here: without one, everybody could compute the pseudonyms.
+        key = self._keys[name] if isinstance(treatment, Pseudonymize) else b""
         codes, distinct = columns.factorize(values)
         rotate = treatment.rotate if isinstance(treatment, Pseudonymize) else None
         if rotate is None:

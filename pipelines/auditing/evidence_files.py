@@ -228,7 +228,7 @@ def _input(policy: Policy, found: Sequence[Source], tick: Tick) -> Input:
     written = found[0].dialect.values if found else TextFormat()
     text, encoder, kept = TextColumns(policy, written), Encoder(policy), _Kept(policy)
     writable = WritableValues(policy)
-    apart, treatments = _Apart(policy), TreatedValues(policy, {})
+    apart, treatments = _Apart(policy), TreatedValues(policy, None)
     _check(found, named_columns(policy))
     parts: list[tuple[Rows, Ints, Ints, Ints]] = []
     total, seen = 0, set[str]()

@@ -113,7 +113,7 @@ class Sample:
         if self.policy.event_time is None:
             time = np.zeros(self.table.num_rows, dtype=np.int64)
         encoded = Encoder(self.policy).encode(batch, time)
-        treatments = TreatedValues(self.policy, {})
+        treatments = TreatedValues(self.policy, None)
         for name in (name for name in treatments.columns if name in batch):
             refused = treatments.of(name, batch[name], np.zeros(self.table.num_rows, dtype=np.int64)).refused(name)
             encoded = encoded.without(refused) if refused else encoded

@@ -72,6 +72,13 @@ def test_a_row_leaves_alone_under_a_box_that_loses_less_than_its_neighbours():
     assert last == (Kind.CLUSTER, [6, 10, 11], 20.0, 80.0)
 
 
+def test_a_group_that_loses_as_little_as_the_box_is_published():
+    engine = create_engine(policy(parameters={"reuse": "best", "reuse_for": 100}))
+    released(engine, *LATER[:6], person=0)
+    left = released(engine, 51, 91, 9, 89, 50, 52, person=6)
+    assert left[-1] == (Kind.CLUSTER, [6, 10, 11], 50.0, 52.0)
+
+
 @pytest.mark.parametrize(("reuse_for", "kind"), [(7, Kind.REUSE), (6, Kind.CLUSTER)])
 def test_a_box_is_used_again_only_for_a_time(reuse_for: int, kind: Kind):
     """[50, 52] was published when 6 rows had arrived, and 51 is due when there are 12."""
