@@ -15,10 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from crenel.pipelines.auditing.published_values import NotReadableError
-from crenel.pipelines.files.cells.range_names import is_ambiguous
 from crenel.policy import Policy, columns
 from crenel.policy.quasi_identifiers import Datetime, Numeric
-from crenel.transforms._publish.range_form import RangeForm, is_of_days
+from crenel.transforms._publish.range_ends import is_ambiguous, is_of_days, range_ends
 
 __all__ = ["RangeColumns"]
 
@@ -36,9 +35,9 @@ class RangeColumns:
         published = {*policy.quasi_identifiers, *policy.sensitive, *policy.publish}
         #: Exactly these types: a subclass may publish something else.
         self._ends = {
-            name: RangeForm.ends(name)
+            name: range_ends(name)
             for name, qi in policy.quasi_identifiers.items()
-            if type(qi) in (Numeric, Datetime) and not published & set(RangeForm.ends(name))
+            if type(qi) in (Numeric, Datetime) and not published & set(range_ends(name))
         }
         #: How the numbers of a column may be written, given those that were read.
         self._ways: dict[str, set[str]] = {name: {_INTEGERS, _FLOATS} for name in self._ends}
@@ -69,7 +68,8 @@ class RangeColumns:
             message = "a missing value cannot be told from a range without ends: the policy must declare the domain."
             raise TypeError(message)
         # A range without ends is possible only without a domain. All other empty ends are those of a missing value.
-        mask = None if self._policy.quasi_identifiers[name].domain is None else empty
+        qi: Any = self._policy.quasi_identifiers[name]
+        mask = None if qi.domain is None else empty
         return pa.StructArray.from_arrays([lo, hi], ["lo", "hi"], mask=mask)
 
     def _read(self, name: str, ends: pa.Array) -> pa.Array:

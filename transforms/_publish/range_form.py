@@ -17,14 +17,15 @@ import pyarrow.compute as pc
 from apache_beam.utils.timestamp import Timestamp
 
 from crenel.policy import Policy
-from crenel.policy.quasi_identifiers import Datetime, Numeric
+from crenel.policy.quasi_identifiers import Datetime
 from crenel.transforms._publish.publisher import Publisher
+from crenel.transforms._publish.range_ends import has_whole_ends, has_whole_step, is_of_days, range_ends
 
-__all__ = ["InForm", "RangeForm", "Ranges", "has_whole_step", "is_of_days", "published_schema", "taken_names"]
+__all__ = ["InForm", "RangeForm", "Ranges", "published_schema", "taken_names"]
 
 _MOMENT = pa.timestamp("us", "UTC")
-#: Microseconds of a day, and the characters of a date in ISO-8601.
-_DAY, _DATE = 86_400_000_000, 10
+#: The characters of a date in ISO-8601.
+_DATE = 10
 #: Up to here, floats hold every whole number.
 _LARGEST = 2**53
 
@@ -78,7 +79,7 @@ class RangeForm:
             n
             for n in self._ranges
             if has_whole_step(policy.quasi_identifiers[n])
-            or (n in whole and _has_whole_ends(policy.quasi_identifiers[n]))
+            or (n in whole and has_whole_ends(policy.quasi_identifiers[n]))
         }
         for name in taken_names(policy) if form is Ranges.COLUMNS else ():
             msg = f"Anonymize: ranges='columns' makes a column {name!r}, which the policy publishes already."
@@ -88,11 +89,6 @@ class RangeForm:
     def ranges(self) -> tuple[str, ...]:
         """The columns that are published as ranges."""
         return tuple(self._ranges)
-
-    @staticmethod
-    def ends(name: str) -> tuple[str, str]:
-        """Name the two columns of a range."""
-        return f"{name}_lo", f"{name}_hi"
 
     def row(self, row: Any) -> Any:
         """Turn a dict, or a `beam.Row`."""
@@ -119,7 +115,7 @@ class RangeForm:
                 yield name, None if value is None else _text(*_ends(value))
             else:
                 read = moment_of(name) if name in self._moments else self._number_of(name)
-                for end, bound in zip(self.ends(name), _ends(value), strict=True):
+                for end, bound in zip(range_ends(name), _ends(value), strict=True):
                     yield end, None if bound is None else read(bound)
 
     def batch(self, batch: Any) -> Any:
@@ -134,7 +130,7 @@ class RangeForm:
             if self.form is Ranges.TEXT:
                 arrays[name] = _texts(column, lo, hi)
             else:
-                arrays |= {n: self._cast(name, end) for n, end in zip(self.ends(name), (lo, hi), strict=True)}
+                arrays |= {n: self._cast(name, end) for n, end in zip(range_ends(name), (lo, hi), strict=True)}
         return type(batch).from_arrays(list(arrays.values()), names=list(arrays))
 
     def schema(self, published: pa.Schema) -> pa.Schema:
@@ -146,7 +142,7 @@ class RangeForm:
             elif self.form is Ranges.TEXT:
                 fields.append((field.name, pa.string()))
             else:
-                fields += [(end, self._type(field.name)) for end in self.ends(field.name)]
+                fields += [(end, self._type(field.name)) for end in range_ends(field.name)]
         return pa.schema(fields)
 
     def types(self, name: str, struct: Any) -> list[tuple[str, Any]]:
@@ -156,7 +152,7 @@ class RangeForm:
         if self.form is Ranges.TEXT:
             return [(name, str)]
         kind = Timestamp if name in self._moments else int if name in self._whole else float
-        return [(end, kind) for end in self.ends(name)]
+        return [(end, kind) for end in range_ends(name)]
 
     def _cast(self, name: str, ends: Any) -> Any:
         if name in self._days:
@@ -201,29 +197,11 @@ def taken_names(policy: Policy) -> list[str]:
     """List the names that columns of ranges would have, and other published columns have."""
     ranges = [name for name, kind in Publisher(policy).fields() if _is_range(kind)]
     others = {*policy.quasi_identifiers, *policy.sensitive, *policy.publish}
-    return sorted(others & {end for name in ranges for end in RangeForm.ends(name)})
-
-
-def is_of_days(qi: Any) -> bool:
-    """Whether ranges of moments end at midnight (UTC), whatever the rows are."""
-    if type(qi) is not Datetime or qi.cells is None:
-        return False
-    return not any(micros % _DAY for micros in (qi.cells.numerator, *(qi.cells.domain or ())))
-
-
-def has_whole_step(qi: Any) -> bool:
-    """Whether ranges end at whole numbers, whatever the rows are."""
-    return type(qi) is Numeric and qi.step is not None and _has_whole_ends(qi)
+    return sorted(others & {end for name in ranges for end in range_ends(name)})
 
 
 def _is_range(kind: pa.DataType) -> bool:
     return bool(pa.types.is_struct(kind)) and [field.name for field in kind] == ["lo", "hi"]
-
-
-def _has_whole_ends(qi: Any) -> bool:
-    """Whether ranges of whole numbers end at whole numbers."""
-    ends = [*(qi.domain or ()), *([] if qi.step is None else [qi.step])] if type(qi) is Numeric else [0.5]
-    return all(float(end).is_integer() for end in ends)
 
 
 def _ends(value: Any) -> tuple[Any, Any]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from crenel.pipelines.command_errors import CommandError
 from crenel.policy import Policy
-from crenel.policy.kinds.gap_rules import Missing
-from crenel.policy.quasi_identifiers import Datetime, Numeric
+from crenel.transforms._publish.range_ends import is_ambiguous
 from crenel.transforms._publish.range_form import Ranges, taken_names
 
-__all__ = ["check", "is_ambiguous"]
+__all__ = ["check"]
 
 
 def check(policy: Policy, ranges: Ranges) -> None:
@@ -32,9 +31,3 @@ def check(policy: Policy, ranges: Ranges) -> None:
     ]
     if problems:
         raise CommandError(*problems)
-
-
-def is_ambiguous(policy: Policy, name: str) -> bool:
-    """Whether two empty ends may be a missing value, and may be a range without ends."""
-    qi = policy.quasi_identifiers[name]
-    return isinstance(qi, (Numeric, Datetime)) and qi.domain is None and policy.missing(name) is not Missing.REJECT
