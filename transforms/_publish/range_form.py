@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Collection, Iterator
 from enum import Enum
+from functools import lru_cache
 from typing import Any
 
 import apache_beam as beam
@@ -230,10 +231,12 @@ def _text(lo: Any, hi: Any) -> str:
     return "*" if lo is None and hi is None else f"[{_bound(lo)}, {_bound(hi)}]"
 
 
+@lru_cache(maxsize=4096)
 def _bound(value: Any) -> str:
+    """Write an end as batches do, and as an audit expects it."""
     if value is None:
         return "*"
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+    return str(pa.scalar(value).cast(pa.string()).as_py()) if isinstance(value, float) else str(value)
 
 
 def _texts(column: Any, lo: Any, hi: Any) -> Any:

@@ -16,6 +16,9 @@ from pyarrow import parquet
 
 import crenel
 from crenel.transforms import Anonymize, published_schema
+from crenel.transforms._publish.range_form import RangeForm, Ranges
+
+LINE = pa.schema([("size", pa.struct([("lo", pa.float64()), ("hi", pa.float64())]))])
 
 POLICY: dict[str, Any] = {
     "version": 1,
@@ -81,6 +84,13 @@ def test_text_is_that_of_csv() -> None:
         assert text["age"] == f"[{int(row['age']['lo'])}, {int(row['age']['hi'])}]"
         assert text["size"] == f"[{row['size']['lo']}, {row['size']['hi']}]"
         assert text["born"] == f"[{row['born']['lo']}, {row['born']['hi']}]"
+
+
+@pytest.mark.parametrize("end", [0.0, 83.0, 2.5, 0.1, 1e-7, 123_456_789_012.0, 1e20])
+def test_the_text_of_a_row_is_that_of_a_batch(end: float) -> None:
+    form = RangeForm(crenel.Policy.of(POLICY), Ranges.TEXT)
+    row = {"size": {"lo": end, "hi": None}}
+    assert [form.row(row)] == form.batch(pa.table({"size": [{"lo": end, "hi": None}]}).cast(LINE)).to_pylist()
 
 
 def test_whole_numbers_with_a_step_that_is_not_whole_stay_floats() -> None:
