@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -28,8 +29,9 @@ def total(values: Array, power: int) -> int:
 
 
 @pytest.fixture
-def young(monkeypatch: pytest.MonkeyPatch) -> Kernel:
-    """Return a kernel of a process that has just begun, whose code is not on disk."""
+def young(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Kernel:
+    """Return a kernel of a process that has just begun, whose code is not on disk, also not from an earlier run."""
+    monkeypatch.setattr(compiler, "FOLDER", tmp_path)
     monkeypatch.setattr(compiler, "_COMPILATION", compiler._Compilation())
     monkeypatch.setattr(compiler, "is_cached", lambda function: False)
     made = kernel(total)
