@@ -38,6 +38,7 @@ ENOUGH = 1_000
 
 
 # Two halves, for two workers of pytest.
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [0, 150])
 def test_every_history_keeps_every_promise(first: int) -> None:
     tally = campaign.play(range(first, first + 150))

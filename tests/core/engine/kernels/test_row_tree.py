@@ -179,6 +179,7 @@ def test_a_tree_has_the_rows_that_were_added_and_not_removed(data: st.DataObject
             forest.check()
 
 
+@pytest.mark.slow
 def test_rows_that_come_and_go_in_order_keep_the_tree_flat() -> None:
     count, held = 6_000, 600
     points = np.stack([np.arange(count) / 6.0, np.zeros(count), np.zeros(count)], axis=1)
@@ -238,6 +239,7 @@ def test_a_larger_tree_has_the_same_nodes(seed: int) -> None:
     forest.check()
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None)
 @given(data=st.data())
 def test_no_row_below_a_node_is_nearer_than_its_bound(data: st.DataObject) -> None:
