@@ -17,6 +17,7 @@ from crenel.audit.evidence import Evidence, Input, Output, Reported, Trace
 from crenel.audit.exact import leaving
 from crenel.encoding.encoder import Encoder
 from crenel.encoding.keyed_hash import siphash
+from crenel.encoding.nested_fields import flat, names_of, plain_name
 from crenel.encoding.rows import Rows
 from crenel.encoding.text_format import TextFormat
 from crenel.encoding.treated_values import TreatedValues
@@ -190,17 +191,27 @@ def _batches(found: Iterable[Source], tick: Tick) -> Iterator[tuple[Source, pa.R
             tick(batch.num_rows)
 
 
-def _check(found: Iterable[Source], needed: Iterable[str]) -> dict[str, None]:
+def _check(found: Iterable[Source], needed: Sequence[str], *, published: bool = False) -> dict[str, None]:
     """Collect the columns of the files, as far as the files say; raise if one lacks a column that is needed."""
     seen: dict[str, None] = {}
     problems: list[str] = []
     for source in found:
         there = source.columns()
+        if there is not None and published:  # ranges are structs, and names in Avro cannot have dots
+            there = _published_names(there, needed)
         seen |= dict.fromkeys(there or ())
         problems += [] if there is None else _lacking(source.name, there, needed)
     if problems:
         raise CommandError(*problems)
     return seen
+
+
+def _published_names(there: Iterable[str], needed: Sequence[str]) -> list[str]:
+    """Name the columns of published rows as the policy does."""
+    known = {f"{name}{end}": name for name in needed for end in ("", ".lo", ".hi")}
+    known |= {plain_name(name): name for name in needed}
+    known |= {f"{plain_name(name)}{end}": name for name in needed for end in (".lo", ".hi")}
+    return list(dict.fromkeys(known.get(name, name) for name in there))
 
 
 def _lacking(name: str, there: Sequence[str], needed: Iterable[str]) -> Iterator[str]:
@@ -227,9 +238,11 @@ def _input(policy: Policy, found: Sequence[Source], tick: Tick) -> Input:
             total += 1
             continue
         tick(raw.num_rows)
-        seen.update(raw.schema.names)
-        fit = np.delete(np.arange(raw.num_rows), list(writable.misfits(raw)))
-        table = text.arrays(raw.take(pa.array(fit)) if len(fit) < len(raw) else raw, named_columns(policy))
+        seen.update(names_of(raw.schema))
+        rows, wrong = flat(raw, named_columns(policy))
+        misfits = {*writable.misfits(raw), *(one.index for one in wrong)}
+        fit = np.delete(np.arange(raw.num_rows), list(misfits))
+        table = text.arrays(rows.take(pa.array(fit)) if len(fit) < len(raw) else rows, named_columns(policy))
         encoded = encoder.encode(table, np.zeros(len(fit), dtype=np.int64))
         for name in treatments.columns:
             treated = treatments.of(name, table[name], np.zeros(len(fit), dtype=np.int64))
@@ -268,7 +281,7 @@ def _joined(parts: Sequence[NDArray[Any]], dtype: Any = np.int64, width: int | N
 
 def _output(policy: Policy, found: Sequence[Source], tick: Tick, *, escaped: bool) -> Output:
     names = [*policy.quasi_identifiers, *policy.sensitive, *policy.publish]
-    seen = _check(found, names)
+    seen = _check(found, names, published=True)
     text, kept, apart = TextColumns(policy), _Kept(policy), _Apart(policy)
     # Rows of one generalization that differ in `within` are two groups, as far as the output shows it.
     boxes = Boxes(len(policy.quasi_identifiers) + 1)
@@ -276,6 +289,9 @@ def _output(policy: Policy, found: Sequence[Source], tick: Tick, *, escaped: boo
     parts: list[tuple[Any, Ints, Ints]] = []
     for source, written in _batches(found, tick):
         raw = csv_formulas.unescaped(written) if escaped and FORMATS[source.extension].untyped else written
+        if source.extension == ".avro":  # its names cannot have dots
+            paths = {plain_name(name): name for name in names}
+            raw = raw.rename_columns([paths.get(name, name) for name in raw.schema.names])
         there = dict.fromkeys(raw.schema.names)
         seen |= there
         table = {name: raw.column(name) if name in there else pa.nulls(raw.num_rows) for name in names}

@@ -27,6 +27,7 @@ import pyarrow as pa
 from apache_beam import typehints
 from apache_beam.transforms.window import GlobalWindows
 
+from crenel.encoding.nested_fields import colliding, names_of
 from crenel.encoding.tree_learning import learned_from, with_tree
 from crenel.pipelines.command_errors import CommandError
 from crenel.pipelines.files import readers
@@ -196,9 +197,14 @@ def _check_outputs(policy: Policy, outputs: dict[str, Output]) -> None:
     published = [*policy.quasi_identifiers, *policy.sensitive, *policy.publish]
     for name in (PUBLISHED, SUPPRESSED):
         if name in outputs and outputs[name].extension == ".avro":
-            wrong = [column for column in published if not re.fullmatch(r"[A-Za-z_]\w*", column, re.ASCII)]
+            file = Path(outputs[name].path).name
+            wrong = [column for column in published if not re.fullmatch(r"[A-Za-z_][\w.]*", column, re.ASCII)]
             if wrong:
-                msg = f"{Path(outputs[name].path).name}: Avro cannot hold a column called {wrong[0]!r}."
+                msg = f"{file}: Avro cannot hold a column called {wrong[0]!r}."
+                raise CommandError(msg)
+            twice = colliding(published)
+            if twice is not None:
+                msg = f"{file}: names in Avro cannot have dots, and {twice}."
                 raise CommandError(msg)
 
 
@@ -293,7 +299,7 @@ class _ReadFile(beam.DoFn):
                 rows += 1
                 yield self._refused(refused, start, part.text, part.field, part.reason)
                 continue
-            columns.update(dict.fromkeys(part.schema.names))
+            columns.update(dict.fromkeys(names_of(part.schema)))
             numbers = np.arange(start, start + part.num_rows, dtype=np.int64)
             rows += part.num_rows
             self._scratch.tick("read", part.num_rows)

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from crenel.encoding.nested_fields import flattened
 from crenel.encoding.text_format import TextFormat
 from crenel.pipelines.files.formats import FORMATS, USUAL, Dialect, TableError
 from crenel.pipelines.files.readers import Source, open_file
@@ -117,7 +118,7 @@ def _cut(source: Source, size: int | None) -> Iterator[pa.Table]:
     waiting: list[pa.Table] = []
     rows = 0
     for batch in source.batches():
-        left = pa.Table.from_batches([batch])
+        left = flattened(pa.Table.from_batches([batch]))
         while size is not None and rows + left.num_rows >= size:
             taken = size - rows
             yield concat([*waiting, left.slice(0, taken)])

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from apache_beam.utils.timestamp import Timestamp
 
+from crenel.encoding.nested_fields import plain_name
 from crenel.policy import Policy
 from crenel.policy.quasi_identifiers import Datetime, Numeric
 from crenel.transforms._publish.publisher import Publisher
@@ -82,7 +83,10 @@ class RangeForm:
         """Turn a dict, or a `beam.Row`."""
         if isinstance(row, dict):
             return dict(self._fields(row, lambda text: dt.datetime.fromisoformat(text.replace("Z", "+00:00"))))
-        return beam.Row(**dict(self._fields(row._asdict(), Timestamp.from_rfc3339)))
+        # The fields of a row are named without dots.
+        ranges = {plain_name(name): name for name in self._ranges}
+        fields = {ranges.get(name, name): value for name, value in row._asdict().items()}
+        return beam.Row(**{plain_name(n): v for n, v in self._fields(fields, Timestamp.from_rfc3339)})
 
     def _fields(self, row: dict[str, Any], moment: Callable[[str], Any]) -> Iterator[tuple[str, Any]]:
         for name, value in row.items():
