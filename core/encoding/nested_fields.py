@@ -24,6 +24,7 @@ __all__ = [
     "colliding",
     "column_of",
     "flat",
+    "flat_rows",
     "flattened",
     "holds_objects",
     "is_or_has_object",
@@ -80,6 +81,12 @@ def column_of(rows: Sequence[Any], path: str) -> tuple[list[Any], list[Rejection
                 wrong.append(Rejection(place, path, reason))
         values.append(value)
     return values, wrong
+
+
+def flat_rows(rows: Sequence[Any], names: Sequence[str]) -> list[dict[str, Any]]:
+    """Make rows that have these columns alone; None where a row has none."""
+    columns = [column_of(rows, name)[0] for name in names]
+    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
 def _followed(value: Any, path: Iterable[str]) -> tuple[Any, str | None]:

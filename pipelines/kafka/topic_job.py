@@ -21,6 +21,7 @@ import apache_beam as beam
 from apache_beam import typehints
 from apache_beam.pvalue import PCollection
 
+from crenel.encoding.nested_fields import colliding
 from crenel.pipelines.command_errors import CommandError
 from crenel.pipelines.files.file_job import Launch, Outcome
 from crenel.pipelines.files.scratch import Scratch
@@ -92,7 +93,7 @@ class Request:
         _check_registries(source, wanted)
         wanted = {name: _with_schema(policy, source, name, place) for name, place in wanted.items()}
         _check_distinct(source, wanted)
-        _check_headers(policy, source, wanted[PUBLISHED])
+        _check_names(policy, source, wanted[PUBLISHED])
         _check_transactions(wanted, local=local)
         source = _with_group(source, wanted[PUBLISHED])
         # Workers may have another working directory.
@@ -182,10 +183,15 @@ def _check_distinct(source: Topic, outputs: Mapping[str, Topic | Path]) -> None:
         raise CommandError(msg)
 
 
-def _check_headers(policy: Policy, source: Topic, published: Topic | Path) -> None:
-    """Refuse headers where a schema describes the columns: the names of its fields have no colon."""
+def _check_names(policy: Policy, source: Topic, published: Topic | Path) -> None:
+    """Refuse headers where a schema describes the columns (its names have no colon), and paths that become one name."""
     headers = [name for name in named_columns(policy) if name.startswith(HEADER_COLUMN)]
     has_schema = source.registry is not None or (isinstance(published, Topic) and published.format != "json")
+    is_avro = isinstance(published, Topic) and published.format == "avro"
+    twice = colliding([*policy.quasi_identifiers, *policy.sensitive, *policy.publish]) if is_avro else None
+    if twice is not None:
+        msg = f"{published!r}: names in Avro cannot have dots, and {twice}."
+        raise CommandError(msg)
     if headers and has_schema:
         msg = f"{source!r}: the policy must name no header ({headers[0]}) if a topic has a schema."
         raise CommandError(msg)
