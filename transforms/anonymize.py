@@ -16,7 +16,6 @@ from apache_beam.transforms.trigger import AccumulationMode
 from apache_beam.transforms.window import GlobalWindows, SlidingWindows
 from apache_beam.typehints.row_type import RowTypeConstraint
 
-from crenel.encoding.nested_fields import colliding, plain_name
 from crenel.encoding.text_format import TextFormat
 from crenel.policy import Policy, PolicyError, ShardBy
 from crenel.policy.checks import suggestion
@@ -26,6 +25,7 @@ from crenel.transforms._deal.learn_step import LearnRows
 from crenel.transforms._hold.hold_step import HoldRows
 from crenel.transforms._hold.local_runners import held_apart, is_run_here, keep_keys_whole, warn_of_stale_state
 from crenel.transforms._pack.element_coders import RECORD
+from crenel.transforms._pack.nested_fields import colliding, plain_name
 from crenel.transforms._pack.pack_step import OVERLAPPING, REJECTED_FIELDS, PackBoundedRows, PackRows
 from crenel.transforms._pack.perturb import published_as_floats, published_as_text
 from crenel.transforms._pack.row_batch import RowBatch

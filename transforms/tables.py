@@ -19,7 +19,6 @@ from apache_beam.pvalue import TaggedOutput
 from apache_beam.transforms.window import GlobalWindow
 from apache_beam.utils.timestamp import MIN_TIMESTAMP
 
-from crenel.encoding.nested_fields import flattened, names_of
 from crenel.encoding.row_sample import RowSample
 from crenel.encoding.text_format import TextFormat
 from crenel.encoding.tree_learning import learned_from
@@ -31,6 +30,7 @@ from crenel.transforms._hold.refused_rows import RefusedRows
 from crenel.transforms._hold.shard_holder import Departure, ShardHolder
 from crenel.transforms._pack.arrow_tables import concat
 from crenel.transforms._pack.frames import Frame, frame_of
+from crenel.transforms._pack.nested_fields import names_of
 from crenel.transforms._pack.row_options import RowOptions
 from crenel.transforms._pack.row_pack import Packed, Packer, RowPack, by_shard, deal
 from crenel.transforms._pack.sharding import shard_name
@@ -171,7 +171,7 @@ class _Run:
                 self._emitter.hold(holder.held, _WINDOW)
             self._take(holder.flush(), pack.shard)
         self._gather(self._emitter.finish_bundle())
-        published = Publisher(self._policy).schema(flattened(given).schema)
+        published = Publisher(self._policy).schema(given.schema)
         return {
             PUBLISHED: _in_secret_order(self._found[PUBLISHED], published),
             SUPPRESSED: _in_secret_order(self._found[SUPPRESSED], published),

@@ -17,7 +17,6 @@ from crenel.audit.evidence import Evidence, Input, Output, Reported, Trace
 from crenel.audit.exact import leaving
 from crenel.encoding.encoder import Encoder
 from crenel.encoding.keyed_hash import siphash
-from crenel.encoding.nested_fields import flat, names_of, plain_name
 from crenel.encoding.rows import Rows
 from crenel.encoding.text_format import TextFormat
 from crenel.encoding.treated_values import TreatedValues
@@ -34,6 +33,7 @@ from crenel.pipelines.files.writable_values import WritableValues
 from crenel.policy import Policy, columns
 from crenel.policy.checks import suggestion
 from crenel.policy.treatments.treatment import Pseudonymize, Treatment
+from crenel.transforms._pack.nested_fields import flat, names_of, plain_name
 from crenel.transforms._pack.text_columns import TextColumns, named_columns
 
 __all__ = ["read"]

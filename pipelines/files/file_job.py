@@ -27,7 +27,6 @@ import pyarrow as pa
 from apache_beam import typehints
 from apache_beam.transforms.window import GlobalWindows
 
-from crenel.encoding.nested_fields import colliding, names_of
 from crenel.encoding.tree_learning import learned_from, with_tree
 from crenel.pipelines.command_errors import CommandError
 from crenel.pipelines.files import readers
@@ -42,6 +41,7 @@ from crenel.pipelines.files.writable_values import WritableValues
 from crenel.policy import Policy, ShardBy
 from crenel.transforms import AnonymizeBounded, Anonymized, Counts
 from crenel.transforms._pack.element_coders import RECORD, use_for_batches
+from crenel.transforms._pack.nested_fields import colliding, names_of
 from crenel.transforms._pack.pack_step import as_text, batch_rows
 from crenel.transforms._pack.text_columns import lacking
 from crenel.transforms._publish.counts import Spread

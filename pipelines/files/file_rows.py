@@ -20,13 +20,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from crenel.encoding.nested_fields import flattened
 from crenel.encoding.text_format import TextFormat
 from crenel.pipelines.files.formats import FORMATS, USUAL, Dialect, TableError
 from crenel.pipelines.files.readers import Source, open_file
 from crenel.pipelines.files.text_sniffing import Sniffed, sniff
 from crenel.policy import Policy, columns
 from crenel.transforms._pack.arrow_tables import concat
+from crenel.transforms._pack.nested_fields import flattened
 from crenel.transforms._pack.text_columns import TextColumns, moments, numbers
 
 __all__ = ["FileRows", "read", "read_for"]

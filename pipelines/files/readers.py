@@ -24,7 +24,6 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
 
-from crenel.encoding.nested_fields import ODD, is_or_has_object, names_of
 from crenel.errors import Rejected
 from crenel.pipelines.console.sections import count
 from crenel.pipelines.files import unreadable_rows
@@ -32,6 +31,7 @@ from crenel.pipelines.files.cells import avro_columns
 from crenel.pipelines.files.formats import FORMATS, USUAL, Dialect, TableError, format_names, kind_of, refuse_remote
 from crenel.pipelines.files.unreadable_rows import UnreadableRow
 from crenel.policy import columns
+from crenel.transforms._pack.nested_fields import ODD, is_or_has_object, names_of
 
 __all__ = ["STANDARD", "Source", "find", "format_names", "open_file"]
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from crenel.encoding.encoder import Encoder
-from crenel.encoding.nested_fields import flat
 from crenel.encoding.row_sample import RowSample
 from crenel.pipelines.files.readers import Source
 from crenel.policy import Policy
+from crenel.transforms._pack.nested_fields import flat
 from crenel.transforms._pack.text_columns import TextColumns, named_columns
 
 __all__ = ["sample_of"]

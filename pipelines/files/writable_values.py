@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from crenel.encoding.nested_fields import flat
 from crenel.policy import Policy
 from crenel.policy.columns import TOO_FAR
+from crenel.transforms._pack.nested_fields import flat
 
 __all__ = ["WritableValues"]
 

@@ -21,10 +21,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
 
-from crenel.encoding.nested_fields import plain_name
 from crenel.pipelines.files.cells import avro_cells, csv_formulas
 from crenel.pipelines.files.cells.distinct_ranges import each_once, is_range
 from crenel.pipelines.files.formats import FORMATS
+from crenel.transforms._pack.nested_fields import plain_name
 
 __all__ = ["write"]
 

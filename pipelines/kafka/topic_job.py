@@ -21,7 +21,6 @@ import apache_beam as beam
 from apache_beam import typehints
 from apache_beam.pvalue import PCollection
 
-from crenel.encoding.nested_fields import colliding
 from crenel.pipelines.command_errors import CommandError
 from crenel.pipelines.files.file_job import Launch, Outcome
 from crenel.pipelines.files.scratch import Scratch
@@ -40,6 +39,7 @@ from crenel.policy.secret import without_secret
 from crenel.runners import JobFailed
 from crenel.transforms import Counts
 from crenel.transforms._pack.element_coders import RECORD
+from crenel.transforms._pack.nested_fields import colliding
 from crenel.transforms._pack.row_batch import RowBatch
 from crenel.transforms._pack.text_columns import named_columns
 from crenel.transforms._publish.emitter import PUBLISHED, REJECTED, RELEASES, SUPPRESSED

@@ -16,7 +16,6 @@ from apache_beam.utils.timestamp import Timestamp
 from numpy.typing import NDArray
 
 from crenel import avro
-from crenel.encoding import nested_fields
 from crenel.encoding.encoder import Encoded, Encoder, Rejection
 from crenel.encoding.rows import Rows
 from crenel.encoding.text_format import TextFormat
@@ -26,7 +25,7 @@ from crenel.policy.columns import MISSING, MISSING_QUASI_IDENTIFIER, NO_COLUMN
 from crenel.policy.quasi_identifiers import Datetime
 from crenel.policy.secret import Secret, as_secret, pseudonym_keys
 from crenel.seal import Seal
-from crenel.transforms._pack import payloads
+from crenel.transforms._pack import nested_fields, payloads
 from crenel.transforms._pack.carried_values import PLAIN, refusal
 from crenel.transforms._pack.fingerprints import persons_mark, space_mark
 from crenel.transforms._pack.payloads import Batch, Form, Objects, Payload, shared

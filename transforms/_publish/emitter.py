@@ -17,11 +17,11 @@ from apache_beam.pvalue import TaggedOutput
 from apache_beam.utils import windowed_value
 from numpy.typing import NDArray
 
-from crenel.encoding.nested_fields import colliding, plain_name
 from crenel.engine import Kind, Releases
 from crenel.policy import Policy
 from crenel.transforms._hold.shard_holder import Departure
 from crenel.transforms._pack.arrow_tables import alone
+from crenel.transforms._pack.nested_fields import colliding, plain_name
 from crenel.transforms._pack.payloads import Form
 from crenel.transforms._pack.row_batch import RowBatch
 from crenel.transforms._pack.row_options import RowOptions

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from apache_beam.utils.timestamp import Timestamp
 
-from crenel.encoding.nested_fields import plain_name
 from crenel.policy import Policy
 from crenel.policy.quasi_identifiers import Datetime, Numeric
+from crenel.transforms._pack.nested_fields import plain_name
 from crenel.transforms._publish.publisher import Publisher
 
 __all__ = ["InForm", "RangeForm", "Ranges", "published_schema"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from crenel.encoding.nested_fields import ODD
+from crenel.transforms._pack.nested_fields import ODD
 
 __all__ = ["batch_of", "schema_of"]
 

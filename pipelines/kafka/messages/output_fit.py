@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from crenel.encoding.nested_fields import flat_rows, is_path
 from crenel.pipelines.kafka.messages.value_formats import writing
 from crenel.pipelines.kafka.messages.values import UNFIT, JsonValues
 from crenel.pipelines.kafka.topics import Topic
 from crenel.policy import Policy
+from crenel.transforms._pack.nested_fields import flat_rows, is_path
 
 __all__ = ["OutputFit"]
 

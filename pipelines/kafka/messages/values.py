@@ -12,11 +12,11 @@ from datetime import time as time_of_day
 from decimal import Decimal
 from typing import Any
 
-from crenel.encoding.nested_fields import is_path, plain_name
 from crenel.pipelines.command_errors import CommandError
 from crenel.pipelines.files import writers
 from crenel.pipelines.kafka.topics import Topic
 from crenel.policy import Policy
+from crenel.transforms._pack.nested_fields import is_path, plain_name
 from crenel.transforms._pack.text_columns import named_columns
 from crenel.transforms._publish.publisher import Publisher
 

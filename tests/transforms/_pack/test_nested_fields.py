@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crenel.encoding.encoder import Rejection
-from crenel.encoding.nested_fields import (
+from crenel.transforms._pack.nested_fields import (
     A_LIST,
     NOT_AN_OBJECT,
     WHOLE_OBJECT,
