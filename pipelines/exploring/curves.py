@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle
 from typing import Any
 
@@ -24,6 +24,9 @@ _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
 _TICKS = (1, 5, 10, 30, *(n * _MINUTE for n in (1, 5, 10, 30)), *(n * _HOUR for n in (1, 2, 6, 12)))
 _TICKS += tuple(n * _DAY for n in (1, 2, 5, 10, 30))
 
+#: The least share that an axis reaches: one row of thousands must not look like a mountain.
+_LEAST = 0.01
+
 
 def draw(document: Mapping[str, Any], plots: Iterable[str]) -> dict[str, str]:
     """Draw the plots that have a figure to show."""
@@ -43,7 +46,7 @@ def _curves(document: Mapping[str, Any], name: str) -> str:
     figure, axes = canvas(230)
     # A last place beside the curves has room for their names.
     axes.set_xlim(-0.25, len(deadlines) - 0.25 + 0.16 * max(map(len, guarantees)) * max(len(deadlines), 2) / 4)
-    axes.set_ylim(0, 1.12 * max([*known, 1e-9]))
+    axes.set_ylim(0, 1.12 * max([*known, 1e-9 if name == "wait" else _LEAST]))
     ends = []
     for guarantee, colour, mark in zip(guarantees, cycle(CURVES), cycle(_MARKS), strict=False):
         values = [figures.get((guarantee, deadline)) for deadline in deadlines]
@@ -53,7 +56,7 @@ def _curves(document: Mapping[str, Any], name: str) -> str:
         if len(there):
             ends.append((drawn[there[-1]], there[-1], guarantee, colour))
     _named(axes, ends)
-    axes.set_xticks(range(len(deadlines)), [clean(deadline, 14) for deadline in deadlines])
+    axes.set_xticks(range(len(deadlines)), [clean(label, 14) for label in _told_apart(deadlines)])
     axes.set_xlabel("deadline")
     axes.grid(axis="y", color=LINE, linewidth=0.6)
     axes.set_axisbelow(True)
@@ -73,11 +76,24 @@ def _times(longest: float) -> Locator:
     return MaxNLocator(4, steps=STEPS) if width is None else MultipleLocator(width)
 
 
+def _told_apart(deadlines: Sequence[str]) -> list[str]:
+    """Leave out what all deadlines share: of `1h or 1,000 rows` and `6h or 1,000 rows`, the rows."""
+    parts = [deadline.split(" or ") for deadline in deadlines]
+    if len({len(each) for each in parts}) != 1:
+        return list(deadlines)
+    differ = [place for place, each in enumerate(zip(*parts, strict=True)) if len(set(each)) > 1]
+    return [" or ".join(each[place] for place in differ) if differ else " or ".join(each) for each in parts]
+
+
 def _named(axes: Any, ends: list[tuple[float, int, str, str]]) -> None:
-    """Write each curve's name beside its end, moved apart where two would overlap."""
+    """Write each curve's name beside its end, moved apart where two would overlap, and down where there is no room."""
     low, high = axes.get_ylim()
-    room, last = 0.085 * (high - low), -np.inf
-    for value, place, guarantee, colour in sorted(ends):
-        at = max(value, last + room)
-        last = at
+    room = 0.085 * (high - low)
+    ends = sorted(ends)
+    places = np.array([value for value, *_ in ends])
+    for i in range(1, len(places)):
+        places[i] = max(places[i], places[i - 1] + room)
+    for i in range(len(places)):
+        places[-1 - i] = min(places[-1 - i], high - i * room)
+    for at, (_, place, guarantee, colour) in zip(places, ends, strict=True):
         axes.annotate(guarantee, (place, at), xytext=(9, 0), textcoords="offset points", va="center", color=colour)
