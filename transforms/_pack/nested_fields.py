@@ -100,9 +100,10 @@ def _followed(value: Any, path: Iterable[str]) -> tuple[Any, str | None]:
 
 
 def _field(row: Any, name: str) -> Any:
-    # Not by `getattr`: a tuple has methods, which are no fields.
-    fields = row if isinstance(row, Mapping) else row._asdict()
-    return fields.get(name, _ABSENT)
+    if isinstance(row, Mapping):
+        return row.get(name, _ABSENT)
+    # Not by `getattr` where it can be helped: a tuple has methods, which are no fields.
+    return row._asdict().get(name, _ABSENT) if hasattr(row, "_asdict") else getattr(row, name, _ABSENT)
 
 
 def _is_object(value: Any) -> bool:
@@ -176,7 +177,7 @@ def _rejections(column: Any, name: str, reason: str) -> Iterator[Rejection]:
 def _odd(texts: Any, path: str) -> Iterator[Rejection]:
     for place, text in enumerate(texts.to_pylist()):
         if text is not None:
-            yield Rejection(place, path, A_LIST if text.startswith("[") else NOT_AN_OBJECT)
+            yield Rejection(place, path, A_LIST if str(text).startswith("[") else NOT_AN_OBJECT)
 
 
 def holds_objects(kind: pa.DataType) -> bool:

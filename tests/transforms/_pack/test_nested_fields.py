@@ -13,6 +13,7 @@ from crenel.encoding.encoder import Rejection
 from crenel.transforms._pack.nested_fields import (
     A_LIST,
     NOT_AN_OBJECT,
+    ODD,
     WHOLE_OBJECT,
     colliding,
     column_of,
@@ -53,6 +54,17 @@ def test_a_path_is_followed_in_dicts() -> None:
         Rejection(6, "p.a.zip", NOT_AN_OBJECT),
     ]
     assert column_of([{"p": Address(None)}], "p.index") == ([None], [])  # a method is no field
+
+
+def test_what_is_no_row_has_no_fields() -> None:
+    assert column_of(["text", None, 7], "a.b") == ([None] * 3, [])
+    assert column_of(["text"], "count.b") == ([None], [Rejection(0, "count.b", NOT_AN_OBJECT)])
+
+
+def test_a_row_that_has_the_name_of_our_own_mark_is_rejected() -> None:
+    table, wrong = flat(pa.table({"a": [{"b": 1, ODD: 5}, {"b": 2, ODD: None}]}), ["a.b"])
+    assert wrong == [Rejection(0, "a.b", NOT_AN_OBJECT)]
+    assert table.column("a.b").to_pylist() == [1, 2]
 
 
 def test_a_flat_batch_stays_what_it_is() -> None:
