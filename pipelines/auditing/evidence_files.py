@@ -22,6 +22,7 @@ from crenel.encoding.text_format import TextFormat
 from crenel.encoding.treated_values import TreatedValues
 from crenel.errors import Rejected
 from crenel.pipelines.auditing.published_values import Boxes, NotReadableError, Spans
+from crenel.pipelines.auditing.range_columns import RangeColumns
 from crenel.pipelines.command_errors import CommandError
 from crenel.pipelines.console.sections import sentence
 from crenel.pipelines.files import readers
@@ -35,6 +36,7 @@ from crenel.policy.checks import suggestion
 from crenel.policy.treatments.treatment import Pseudonymize, Treatment
 from crenel.transforms._pack.nested_fields import flat, names_of, plain_name
 from crenel.transforms._pack.text_columns import TextColumns, named_columns
+from crenel.transforms._publish.range_ends import range_ends
 
 __all__ = ["read"]
 
@@ -191,14 +193,21 @@ def _batches(found: Iterable[Source], tick: Tick) -> Iterator[tuple[Source, pa.R
             tick(batch.num_rows)
 
 
-def _check(found: Iterable[Source], needed: Sequence[str], *, published: bool = False) -> dict[str, None]:
-    """Collect the columns of the files, as far as the files say; raise if one lacks a column that is needed."""
+def _check(
+    found: Iterable[Source], needed: Iterable[str], named: Callable[[Sequence[str]], Sequence[str]] = list
+) -> dict[str, None]:
+    """Collect the columns of the files, as far as the files say; raise if one lacks a column that is needed.
+
+    Args:
+        found: The files.
+        needed: The columns that each must have.
+        named: Names the columns of a file as the policy does.
+    """
     seen: dict[str, None] = {}
     problems: list[str] = []
     for source in found:
-        there = source.columns()
-        if there is not None and published:  # ranges are structs, and names in Avro cannot have dots
-            there = _published_names(there, needed)
+        told = source.columns()
+        there = None if told is None else named(told)
         seen |= dict.fromkeys(there or ())
         problems += [] if there is None else _lacking(source.name, there, needed)
     if problems:
@@ -281,7 +290,9 @@ def _joined(parts: Sequence[NDArray[Any]], dtype: Any = np.int64, width: int | N
 
 def _output(policy: Policy, found: Sequence[Source], tick: Tick, *, escaped: bool) -> Output:
     names = [*policy.quasi_identifiers, *policy.sensitive, *policy.publish]
-    seen = _check(found, names, published=True)
+    ranges = RangeColumns(policy)
+    known = [*names, *(end for name in policy.quasi_identifiers for end in range_ends(name))]
+    seen = _check(found, names, lambda there: ranges.named(_published_names(there, known)))
     text, kept, apart = TextColumns(policy), _Kept(policy), _Apart(policy)
     # Rows of one generalization that differ in `within` are two groups, as far as the output shows it.
     boxes = Boxes(len(policy.quasi_identifiers) + 1)
@@ -290,12 +301,12 @@ def _output(policy: Policy, found: Sequence[Source], tick: Tick, *, escaped: boo
     for source, written in _batches(found, tick):
         raw = csv_formulas.unescaped(written) if escaped and FORMATS[source.extension].untyped else written
         if source.extension == ".avro":  # its names cannot have dots
-            paths = {plain_name(name): name for name in names}
+            paths = {plain_name(name): name for name in known}
             raw = raw.rename_columns([paths.get(name, name) for name in raw.schema.names])
-        there = dict.fromkeys(raw.schema.names)
-        seen |= there
+        seen |= dict.fromkeys(ranges.named(raw.schema.names))
+        there = set(raw.schema.names)
         table = {name: raw.column(name) if name in there else pa.nulls(raw.num_rows) for name in names}
-        ends = [_read_back(source, name, spans[name], table[name]) for name in spans]
+        ends = [_read_back(source, name, spans[name], ranges, raw, table[name]) for name in spans]
         for name, treatment in policy.treat.items():
             _check_treated(source, name, treatment, table[name])
         value = apart.of(table, raw.num_rows)
@@ -327,9 +338,12 @@ def _check_treated(source: Source, name: str, treatment: Treatment, column: pa.A
             raise CommandError(msg)
 
 
-def _read_back(source: Source, name: str, spans: Spans, column: pa.Array) -> tuple[Any, Any]:
+def _read_back(
+    source: Source, name: str, spans: Spans, ranges: RangeColumns, batch: pa.RecordBatch, column: pa.Array
+) -> tuple[Any, Any]:
     try:
-        return spans.of(column)
+        joined = ranges.find(batch, name)
+        return spans.of(column if joined is None else joined)
     except NotReadableError:
         msg = f"{source.name} has a value in column {name!r} that the policy cannot have published."
         raise CommandError(msg) from None

@@ -157,6 +157,10 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
 # Exactly these types: a subclass may publish something else.
 _READERS: dict[type, Callable[[Any, Any], tuple[float, float]]] = {
     Numeric: _numeric,
@@ -210,7 +214,18 @@ class Spans:
         null = ends.is_null().to_numpy(zero_copy_only=False)
         if reasons is not None and np.any((reasons != None) & ~null):  # noqa: E711 - elementwise
             raise NotReadableError
+        if type(self._qi) is Datetime and _is_text(ends.type):
+            self._check_texts(ends)
         return np.where(null, open_end, found)
+
+    @staticmethod
+    def _check_texts(ends: pa.Array) -> None:
+        """Refuse a moment that is not written as moments are published."""
+        for text in ends.unique().drop_null().to_pylist():
+            micros = columns.moment(text)
+            published = Datetime().publish(micros, micros)
+            if published is None or published.lo != text:
+                raise NotReadableError
 
     def _span(self, value: Any) -> tuple[float, float]:
         key = value if isinstance(value, (str, int, float, type(None))) else json.dumps(value, default=str)

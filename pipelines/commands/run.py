@@ -56,6 +56,8 @@ _DEBUG = "CRENEL_DEBUG"
 
 _FORMATS = ("csv", "tsv", "jsonl", "parquet", "avro")
 
+_RANGES = ("columns", "text", "struct")
+
 #: The start of Pub/Sub addresses.
 _PUBSUB = "pubsub://"
 
@@ -105,6 +107,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="put ' before text cells of CSV that a spreadsheet would run as formulas",
     )
     parser.add_argument(
+        "--ranges",
+        choices=_RANGES,
+        default="struct",
+        help="what a published range is: struct (the default), lo and hi under one name, in CSV the text [30, 39]; "
+        "columns, two columns age_lo and age_hi; or text, [30, 39] in every format",
+    )
+    parser.add_argument(
         "--workers", metavar="N", type=_positive, help="with --runner flink: how many workers; by default one per core"
     )
     parser.add_argument(
@@ -143,6 +152,7 @@ def run(arguments: argparse.Namespace) -> int:
         with light_start.loading():
             from crenel.pipelines.console import run_summary
             from crenel.pipelines.files import file_job
+            from crenel.transforms._publish.range_form import Ranges
         launch = launcher(arguments.runner, workers=arguments.workers, flags=_flags(arguments))
         if arguments.input[0].startswith(_PUBSUB):
             return _stream(arguments, policy, launch)
@@ -159,6 +169,7 @@ def run(arguments: argparse.Namespace) -> int:
             input_format=arguments.input_format,
             dialect=dialect_of(arguments),
             memory_limit=arguments.memory_limit or file_job.SORT_MEMORY,
+            ranges=Ranges(arguments.ranges),
         )
         watch = run_summary.watching if sys.stderr.isatty() else None
         try:
@@ -213,6 +224,9 @@ def _stream(arguments: argparse.Namespace, policy: Policy, launch: Callable[...,
     """Anonymize messages of Pub/Sub."""
     from crenel.pipelines import pubsub
 
+    if arguments.ranges != "struct":
+        msg = f"--ranges {arguments.ranges} is for files and topics of Kafka, not for pubsub://."
+        raise CommandError(msg)
     if arguments.runner != "dataflow" or arguments.releases or len(arguments.input) > 1:
         msg = "pubsub:// needs --runner dataflow, one --input, and no --releases."
         raise CommandError(msg)
@@ -239,11 +253,17 @@ def _run_kafka(arguments: argparse.Namespace, policy: Policy) -> int:
         with light_start.loading():
             from crenel.pipelines.console import run_summary
             from crenel.pipelines.kafka import topic_job
+            from crenel.transforms._publish.range_form import Ranges
         names = ("published", "suppressed", "rejected", "releases")
         places = (arguments.output, arguments.suppressed, arguments.rejected, arguments.releases)
         outputs = dict(zip(names, places, strict=True))
         request = topic_job.Request.of(
-            policy, arguments.input, outputs, local=local, dead_letters=arguments.dead_letters
+            policy,
+            arguments.input,
+            outputs,
+            local=local,
+            dead_letters=arguments.dead_letters,
+            ranges=Ranges(arguments.ranges),
         )
         launch = launcher(
             arguments.runner,

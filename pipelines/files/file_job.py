@@ -30,6 +30,7 @@ from apache_beam.transforms.window import GlobalWindows
 from crenel.encoding.tree_learning import learned_from, with_tree
 from crenel.pipelines.command_errors import CommandError
 from crenel.pipelines.files import readers
+from crenel.pipelines.files.cells import range_names
 from crenel.pipelines.files.finished_outputs import REJECTED_SCHEMA, ROWS_PER_FILE, Output, finish
 from crenel.pipelines.files.formats import USUAL, Dialect, TableError
 from crenel.pipelines.files.readers import STANDARD, Source
@@ -46,6 +47,7 @@ from crenel.transforms._pack.pack_step import as_text, batch_rows
 from crenel.transforms._pack.text_columns import lacking
 from crenel.transforms._publish.counts import Spread
 from crenel.transforms._publish.emitter import PUBLISHED, REJECTED, RELEASES, SUPPRESSED, TRACE
+from crenel.transforms._publish.range_form import Ranges
 from crenel.transforms.anonymize import with_outputs
 from crenel.transforms.bounded import SORT_MEMORY
 
@@ -82,6 +84,8 @@ class Request:
     dialect: Dialect = USUAL
     #: Bytes of rows that are sorted in memory; more are sorted on disk.
     memory_limit: int = SORT_MEMORY
+    #: The form of published and suppressed ranges.
+    ranges: Ranges = Ranges.STRUCT
 
     def outputs(self) -> dict[str, Output]:
         """The outputs that are wanted, by what they hold."""
@@ -155,6 +159,7 @@ def run(request: Request, launch: Launch, watch: Callable[[Scratch], Any] | None
     began = time.monotonic()
     policy, outputs = request.policy, request.outputs()
     _check_outputs(policy, outputs)
+    range_names.check(policy, request.ranges)
     beside = None if request.published.path == STANDARD else Path(request.published.path)
     with Scratch.begin(beside, watched=watch is not None) as scratch:
         anonymize = _anonymize(request, scratch)
@@ -171,7 +176,15 @@ def run(request: Request, launch: Launch, watch: Callable[[Scratch], Any] | None
         manifest = _Manifest.read(scratch)
         outcome = manifest.outcome(policy, sources)
         scratch.clear_sorted()
-        finish(policy, outputs, manifest.parts(scratch), manifest.rows_of_files(), scratch, memory=request.memory_limit)
+        finish(
+            policy,
+            outputs,
+            manifest.parts(scratch),
+            manifest.rows_of_files(),
+            scratch,
+            memory=request.memory_limit,
+            ranges=request.ranges,
+        )
         outcome.workers, outcome.seconds = workers, time.monotonic() - began
         return outcome
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from crenel.pipelines.command_errors import CommandError
 from crenel.pipelines.files import readers, secret_order, writers
@@ -22,14 +23,18 @@ from crenel.pipelines.files.scratch import Scratch
 from crenel.pipelines.files.write_errors import cannot_write
 from crenel.policy import Policy
 from crenel.transforms._pack.arrow_tables import conformed, unified
-from crenel.transforms._publish.emitter import PUBLISHED, REJECTED, RELEASES, TRACE
+from crenel.transforms._publish.emitter import PUBLISHED, REJECTED, RELEASES, SUPPRESSED, TRACE
 from crenel.transforms._publish.owner_records import RELEASES_SCHEMA, TRACE_SCHEMA
 from crenel.transforms._publish.publisher import Publisher
+from crenel.transforms._publish.range_form import RangeForm, Ranges
 
 __all__ = ["REJECTED_SCHEMA", "ROWS_PER_FILE", "Output", "finish"]
 
 #: The row number of a file's first row is a multiple of this; 2**20 files of as many rows fill what float64 can count.
 ROWS_PER_FILE = 1 << 33
+
+#: Up to here, floats hold every whole number.
+_LARGEST = 2**53
 
 REJECTED_SCHEMA = pa.schema([("row", pa.string()), ("field", pa.string()), ("reason", pa.string())])
 
@@ -85,6 +90,7 @@ def finish(
     scratch: Scratch,
     *,
     memory: int,
+    ranges: Ranges = Ranges.STRUCT,
 ) -> None:
     """Write all outputs under temporary names, then rename them; the published rows last.
 
@@ -95,6 +101,7 @@ def finish(
         rows_of_files: The number of rows of each input file.
         scratch: The folder for temporary files.
         memory: Bytes of rows that are put in order in memory; more are put in order on disk.
+        ranges: The form of published ranges, and of suppressed ones.
 
     Raises:
         CommandError: a file cannot be written.
@@ -105,6 +112,9 @@ def finish(
             try:
                 path = _unfinished(name, output, scratch, folders)
                 schema, tables = _contents(policy, name, parts.get(name, ()), scratch, memory)
+                if name in (PUBLISHED, SUPPRESSED) and ranges is not Ranges.STRUCT:
+                    form = _form(policy, ranges, output, parts.get(name, ()))
+                    schema, tables = form.schema(schema), map(form.batch, tables)
                 if name == TRACE:
                     tables = _numbered(tables, rows_of_files)
                 escape = output.escape_formulas
@@ -153,6 +163,33 @@ def _contents(
         return schema, (table for part in parts for table in _tables(part, schema))
     ordered = schema.append(pa.field(secret_order.ORDER, pa.uint64()))
     return schema, secret_order.shuffled(parts, scratch.folder, lambda part: _tables(part, ordered), memory)
+
+
+def _form(policy: Policy, ranges: Ranges, output: Output, parts: Sequence[str]) -> RangeForm:
+    """The form of a file's ranges. Its types depend on its own rows alone: others might be suppressed."""
+    names = RangeForm(policy, ranges).ranges
+    whole = _whole_columns(parts, names) if ranges is Ranges.COLUMNS else set()
+    return RangeForm(policy, ranges, whole, untyped=FORMATS[output.extension].text)
+
+
+def _whole_columns(parts: Iterable[str], names: Iterable[str]) -> set[str]:
+    """Find the ranges of which all ends are whole numbers, and of which there are any."""
+    found: dict[str, bool] = {}
+    for part in parts:
+        with pa.OSFile(part) as file, pa.ipc.open_stream(file) as reading:
+            for batch in reading:
+                for name in names:
+                    column = batch.column(name)
+                    if found.get(name, True) and pa.types.is_floating(column.type.field("lo").type):
+                        for ends in (pc.struct_field(column, end).drop_null() for end in ("lo", "hi")):
+                            if len(ends):
+                                found[name] = found.get(name, True) and _are_whole(ends)
+    return {name for name, is_whole in found.items() if is_whole}
+
+
+def _are_whole(ends: pa.Array) -> bool:
+    values = ends.to_numpy(zero_copy_only=False)
+    return bool(np.all((np.abs(values) <= _LARGEST) & (np.floor(values) == values)))
 
 
 def _numbered(tables: Iterable[pa.Table], rows_of_files: Sequence[int]) -> Iterator[pa.Table]:

@@ -34,6 +34,7 @@ from crenel.transforms._pack.pack_step import Rejections, as_text
 from crenel.transforms._pack.row_batch import RowBatch
 from crenel.transforms._publish.emitter import NAMESPACE, PUBLISHED, REJECTED, RELEASES, SUPPRESSED
 from crenel.transforms._publish.random_order import shuffled
+from crenel.transforms._publish.range_form import RangeForm
 
 __all__ = ["HEADER", "EncodeRows", "Record", "WriteRecords"]
 
@@ -51,11 +52,13 @@ class EncodeRows(beam.DoFn):
     Args:
         output: The name of the output.
         place: The topic, or the file of JSON lines.
+        form: The form of ranges; None if they stay structs.
     """
 
-    def __init__(self, output: str, place: Topic | Path) -> None:
+    def __init__(self, output: str, place: Topic | Path, form: RangeForm | None = None) -> None:
         self._output = output
         self._place = place
+        self._form = form
 
     def setup(self) -> None:
         """Create what cannot be pickled."""
@@ -84,7 +87,7 @@ class EncodeRows(beam.DoFn):
             return [{**row, "moment": _as_datetime(row["moment"])} for row in rows]
         if self._output == REJECTED:
             return [{**row, "row": shortened(row["row"])} for row in rows]
-        return rows
+        return rows if self._form is None else [self._form.row(row) for row in rows]
 
     def _records(self, made: Sequence[bytes]) -> list[Record]:
         output = self._output

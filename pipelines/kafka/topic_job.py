@@ -22,13 +22,14 @@ from apache_beam import typehints
 from apache_beam.pvalue import PCollection
 
 from crenel.pipelines.command_errors import CommandError
+from crenel.pipelines.files.cells import range_names
 from crenel.pipelines.files.file_job import Launch, Outcome
 from crenel.pipelines.files.scratch import Scratch
 from crenel.pipelines.kafka import clients
 from crenel.pipelines.kafka.committed_offsets import OFFSETS, CommitOffsets
 from crenel.pipelines.kafka.dead_letters import DEAD
 from crenel.pipelines.kafka.messages.value_formats import reading, writing
-from crenel.pipelines.kafka.messages.values import derived
+from crenel.pipelines.kafka.messages.values import derived, whole_numbers
 from crenel.pipelines.kafka.partition_ranges import Partition, elements
 from crenel.pipelines.kafka.sink import EncodeRows, WriteRecords
 from crenel.pipelines.kafka.source import ReadPartition
@@ -43,10 +44,11 @@ from crenel.transforms._pack.nested_fields import colliding
 from crenel.transforms._pack.row_batch import RowBatch
 from crenel.transforms._pack.text_columns import named_columns
 from crenel.transforms._publish.emitter import PUBLISHED, REJECTED, RELEASES, SUPPRESSED
+from crenel.transforms._publish.range_form import RangeForm, Ranges
 from crenel.transforms.anonymize import Anonymize, with_outputs
 from crenel.transforms.durable import Durable
 
-__all__ = ["Request", "build", "run"]
+__all__ = ["Request", "build", "range_form", "run"]
 
 _ROW = RECORD
 #: Rows of many messages in one element, and records of many rows: Beam's cost of an element is a multiple of theirs.
@@ -65,6 +67,8 @@ class Request:
     outputs: Mapping[str, Topic | Path]
     #: The folder for records that a topic does not take; None for the user's own.
     dead_letters: str | None = None
+    #: The form of published and suppressed ranges.
+    ranges: Ranges = Ranges.STRUCT
 
     @classmethod
     def of(
@@ -75,12 +79,14 @@ class Request:
         *,
         local: bool,
         dead_letters: str | None = None,
+        ranges: Ranges = Ranges.STRUCT,
     ) -> Request:
         """The request of a command line.
 
         Raises:
             CommandError: it cannot be done.
         """
+        range_names.check(policy, ranges)
         first, *others = inputs
         if others or not is_topic(first):
             msg = "--input must be one topic if any input or output is kafka://."
@@ -90,15 +96,15 @@ class Request:
             msg = f"{source!r}: until=end is for the local runner; on others the last rows would not be durable."
             raise CommandError(msg)
         wanted = {name: _output(url, local=local) for name, url in outputs.items() if url is not None}
-        _check_registries(source, wanted)
-        wanted = {name: _with_schema(policy, source, name, place) for name, place in wanted.items()}
+        _check_registries(source, wanted, ranges)
+        wanted = {name: _with_schema(policy, source, name, place, ranges) for name, place in wanted.items()}
         _check_distinct(source, wanted)
         _check_names(policy, source, wanted[PUBLISHED])
         _check_transactions(wanted, local=local)
         source = _with_group(source, wanted[PUBLISHED])
         # Workers may have another working directory.
         folder = None if dead_letters is None else os.path.abspath(dead_letters)
-        return cls(policy=policy, source=source, outputs=wanted, dead_letters=folder)
+        return cls(policy=policy, source=source, outputs=wanted, dead_letters=folder, ranges=ranges)
 
 
 def _output(text: str, *, local: bool) -> Topic | Path:
@@ -117,11 +123,14 @@ def _output(text: str, *, local: bool) -> Topic | Path:
     return path.absolute()
 
 
-def _check_registries(source: Topic, outputs: Mapping[str, Topic | Path]) -> None:
+def _check_registries(source: Topic, outputs: Mapping[str, Topic | Path], ranges: Ranges) -> None:
     """Refuse a registry where no schema could be derived."""
     for name, place in outputs.items():
         if not isinstance(place, Topic) or place.registry is None:
             continue
+        if ranges is not Ranges.STRUCT:
+            msg = f"{place!r}: --ranges {ranges.value} is for topics without registry=, whose schemas have structs."
+            raise CommandError(msg)
         if name != PUBLISHED:
             msg = f"{place!r}: registry is for --input and --output; the owner's records are JSON, without a schema."
             raise CommandError(msg)
@@ -133,7 +142,7 @@ def _check_registries(source: Topic, outputs: Mapping[str, Topic | Path]) -> Non
             raise CommandError(msg)
 
 
-def _with_schema(policy: Policy, source: Topic, name: str, place: Topic | Path) -> Topic | Path:
+def _with_schema(policy: Policy, source: Topic, name: str, place: Topic | Path, ranges: Ranges) -> Topic | Path:
     """Derive the schema of an Avro topic whose schema file does not exist, and write the file."""
     if not isinstance(place, Topic) or place.registry is not None:
         return place
@@ -142,7 +151,7 @@ def _with_schema(policy: Policy, source: Topic, name: str, place: Topic | Path) 
     if name != PUBLISHED or source.schema_text is None:
         msg = f"{place!r}: there is no {place.schema}. It can be derived only for --output, if --input has schema= too."
         raise CommandError(msg)
-    text = derived(policy, source)
+    text = derived(policy, source, ranges)
     try:
         Path(str(place.schema)).write_text(text, encoding="utf-8")
     except OSError as error:
@@ -299,7 +308,7 @@ def build(
     found = {PUBLISHED: result.published, SUPPRESSED: result.suppressed, RELEASES: result.releases}
     encoded, misfits = [], []
     for name in (name for name in found if name in request.outputs):
-        fit, unfit = _encode(found[name], name, request.outputs[name])
+        fit, unfit = _encode(found[name], name, request.outputs[name], range_form(request, name))
         encoded.append(fit)
         misfits.append(unfit)
     if REJECTED in request.outputs:
@@ -330,9 +339,21 @@ def _commit(offsets: PCollection, request: Request) -> None:
     _ = durable | "Commit" >> beam.ParDo(CommitOffsets(request.source))
 
 
-def _encode(rows: PCollection, name: str, place: Topic | Path) -> tuple[PCollection, PCollection]:
+def range_form(request: Request, name: str) -> RangeForm | None:
+    """The form of the ranges of an output; None if it has none, or they stay structs."""
+    if request.ranges is Ranges.STRUCT or name not in (PUBLISHED, SUPPRESSED):
+        return None
+    place = request.outputs[name]
+    is_avro = isinstance(place, Topic) and place.format == "avro"
+    whole = whole_numbers(request.source)
+    return RangeForm(without_secret(request.policy), request.ranges, whole, untyped=not is_avro)
+
+
+def _encode(
+    rows: PCollection, name: str, place: Topic | Path, form: RangeForm | None = None
+) -> tuple[PCollection, PCollection]:
     """Make records; rows that do not fit are apart."""
-    made = rows | f"Encode {name}" >> with_outputs(EncodeRows(name, place), REJECTED, main="records")
+    made = rows | f"Encode {name}" >> with_outputs(EncodeRows(name, place, form), REJECTED, main="records")
     made["records"].element_type = _RECORDS
     made[REJECTED].element_type = _ROW
     return made["records"], made[REJECTED]

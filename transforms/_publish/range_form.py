@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Collection, Iterator
 from enum import Enum
+from functools import lru_cache
 from typing import Any
 
 import apache_beam as beam
@@ -17,13 +18,18 @@ import pyarrow.compute as pc
 from apache_beam.utils.timestamp import Timestamp
 
 from crenel.policy import Policy
-from crenel.policy.quasi_identifiers import Datetime, Numeric
+from crenel.policy.quasi_identifiers import Datetime
 from crenel.transforms._pack.nested_fields import plain_name
 from crenel.transforms._publish.publisher import Publisher
+from crenel.transforms._publish.range_ends import has_whole_ends, has_whole_step, is_of_days, range_ends
 
-__all__ = ["InForm", "RangeForm", "Ranges", "published_schema"]
+__all__ = ["InForm", "RangeForm", "Ranges", "published_schema", "taken_names"]
 
 _MOMENT = pa.timestamp("us", "UTC")
+#: The characters of a date in ISO-8601.
+_DATE = 10
+#: Up to here, floats hold every whole number.
+_LARGEST = 2**53
 
 
 class Ranges(Enum):
@@ -57,46 +63,65 @@ class RangeForm:
         policy: Which columns are ranges.
         form: What they become.
         whole: The columns of the input that hold whole numbers, as far as that is known.
+        untyped: Whether the format has no types for them: moments stay text, and in a row, a whole number is written
+            as one.
 
     Raises:
         ValueError: a column that a range becomes has the name of another one.
     """
 
-    def __init__(self, policy: Policy, form: Ranges, whole: Collection[str] = ()) -> None:
+    def __init__(self, policy: Policy, form: Ranges, whole: Collection[str] = (), *, untyped: bool = False) -> None:
         self.form = form
+        self._untyped = untyped
         published = dict(Publisher(policy).fields())
         self._ranges = [name for name, kind in published.items() if _is_range(kind)]
         self._moments = {n for n in self._ranges if isinstance(policy.quasi_identifiers[n], Datetime)}
-        self._whole = {n for n in self._ranges if n in whole and _has_whole_ends(policy.quasi_identifiers[n])}
-        if form is Ranges.COLUMNS:
-            others = {*policy.quasi_identifiers, *policy.sensitive, *policy.publish}
-            for name in sorted(others & {end for range_ in self._ranges for end in self.ends(range_)}):
-                msg = f"Anonymize: ranges='columns' makes a column {name!r}, which the policy publishes already."
-                raise ValueError(msg)
+        self._days = {n for n in self._moments if is_of_days(policy.quasi_identifiers[n])}
+        self._whole = {
+            n
+            for n in self._ranges
+            if has_whole_step(policy.quasi_identifiers[n])
+            or (n in whole and has_whole_ends(policy.quasi_identifiers[n]))
+        }
+        for name in taken_names(policy) if form is Ranges.COLUMNS else ():
+            msg = f"Anonymize: ranges='columns' makes a column {name!r}, which the policy publishes already."
+            raise ValueError(msg)
 
-    @staticmethod
-    def ends(name: str) -> tuple[str, str]:
-        """Name the two columns of a range."""
-        return f"{name}_lo", f"{name}_hi"
+    @property
+    def ranges(self) -> tuple[str, ...]:
+        """The columns that are published as ranges."""
+        return tuple(self._ranges)
 
     def row(self, row: Any) -> Any:
         """Turn a dict, or a `beam.Row`."""
         if isinstance(row, dict):
-            return dict(self._fields(row, lambda text: dt.datetime.fromisoformat(text.replace("Z", "+00:00"))))
+            return dict(self._fields(row, self._moment_of))
         # The fields of a row are named without dots.
         ranges = {plain_name(name): name for name in self._ranges}
         fields = {ranges.get(name, name): value for name, value in row._asdict().items()}
-        return beam.Row(**{plain_name(n): v for n, v in self._fields(fields, Timestamp.from_rfc3339)})
+        # Beam's rows have no type for a date.
+        made = self._fields(fields, lambda name: Timestamp.from_rfc3339)
+        return beam.Row(**{plain_name(name): value for name, value in made})
 
-    def _fields(self, row: dict[str, Any], moment: Callable[[str], Any]) -> Iterator[tuple[str, Any]]:
+    def _moment_of(self, name: str) -> Callable[[str], Any]:
+        if name in self._days:
+            return _date_text if self._untyped else _date
+        return str if self._untyped else _moment
+
+    def _number_of(self, name: str) -> Callable[[float], float]:
+        return int if name in self._whole else _shortest if self._untyped else float
+
+    def _fields(
+        self, row: dict[str, Any], moment_of: Callable[[str], Callable[[str], Any]]
+    ) -> Iterator[tuple[str, Any]]:
         for name, value in row.items():
             if name not in self._ranges:
                 yield name, value
             elif self.form is Ranges.TEXT:
                 yield name, None if value is None else _text(*_ends(value))
             else:
-                read = moment if name in self._moments else int if name in self._whole else float
-                for end, bound in zip(self.ends(name), _ends(value), strict=True):
+                read = moment_of(name) if name in self._moments else self._number_of(name)
+                for end, bound in zip(range_ends(name), _ends(value), strict=True):
                     yield end, None if bound is None else read(bound)
 
     def batch(self, batch: Any) -> Any:
@@ -111,7 +136,7 @@ class RangeForm:
             if self.form is Ranges.TEXT:
                 arrays[name] = _texts(column, lo, hi)
             else:
-                arrays |= {n: end.cast(self._type(name)) for n, end in zip(self.ends(name), (lo, hi), strict=True)}
+                arrays |= {n: self._cast(name, end) for n, end in zip(range_ends(name), (lo, hi), strict=True)}
         return type(batch).from_arrays(list(arrays.values()), names=list(arrays))
 
     def schema(self, published: pa.Schema) -> pa.Schema:
@@ -123,7 +148,7 @@ class RangeForm:
             elif self.form is Ranges.TEXT:
                 fields.append((field.name, pa.string()))
             else:
-                fields += [(end, self._type(field.name)) for end in self.ends(field.name)]
+                fields += [(end, self._type(field.name)) for end in range_ends(field.name)]
         return pa.schema(fields)
 
     def types(self, name: str, struct: Any) -> list[tuple[str, Any]]:
@@ -133,11 +158,18 @@ class RangeForm:
         if self.form is Ranges.TEXT:
             return [(name, str)]
         kind = Timestamp if name in self._moments else int if name in self._whole else float
-        return [(end, kind) for end in self.ends(name)]
+        return [(end, kind) for end in range_ends(name)]
+
+    def _cast(self, name: str, ends: Any) -> Any:
+        if name in self._days:
+            ends = pc.utf8_slice_codeunits(ends, 0, _DATE)
+        return ends.cast(self._type(name))
 
     def _type(self, name: str) -> pa.DataType:
+        if name in self._moments and self._untyped:
+            return pa.string()
         if name in self._moments:
-            return _MOMENT
+            return pa.date32() if name in self._days else _MOMENT
         return pa.int64() if name in self._whole else pa.float64()
 
 
@@ -167,14 +199,15 @@ def published_schema(policy: Policy, given: pa.Schema, ranges: Ranges | str = Ra
     return published if form is Ranges.STRUCT else RangeForm(policy, form).schema(published)
 
 
+def taken_names(policy: Policy) -> list[str]:
+    """List the names that columns of ranges would have, and other published columns have."""
+    ranges = [name for name, kind in Publisher(policy).fields() if _is_range(kind)]
+    others = {*policy.quasi_identifiers, *policy.sensitive, *policy.publish}
+    return sorted(others & {end for name in ranges for end in range_ends(name)})
+
+
 def _is_range(kind: pa.DataType) -> bool:
     return bool(pa.types.is_struct(kind)) and [field.name for field in kind] == ["lo", "hi"]
-
-
-def _has_whole_ends(qi: Any) -> bool:
-    """Whether ranges of whole numbers end at whole numbers."""
-    ends = [*(qi.domain or ()), *([] if qi.step is None else [qi.step])] if type(qi) is Numeric else [0.5]
-    return all(float(end).is_integer() for end in ends)
 
 
 def _ends(value: Any) -> tuple[Any, Any]:
@@ -183,14 +216,32 @@ def _ends(value: Any) -> tuple[Any, Any]:
     return (value["lo"], value["hi"]) if isinstance(value, dict) else (value.lo, value.hi)
 
 
+def _moment(text: str) -> dt.datetime:
+    return dt.datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
+def _date_text(text: str) -> str:
+    return text[:_DATE]
+
+
+def _date(text: str) -> dt.date:
+    return dt.date.fromisoformat(text[:_DATE])
+
+
+def _shortest(number: float) -> float:
+    return int(number) if number.is_integer() and abs(number) <= _LARGEST else number
+
+
 def _text(lo: Any, hi: Any) -> str:
     return "*" if lo is None and hi is None else f"[{_bound(lo)}, {_bound(hi)}]"
 
 
+@lru_cache(maxsize=4096)
 def _bound(value: Any) -> str:
+    """Write an end as batches do, and as an audit expects it."""
     if value is None:
         return "*"
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+    return str(pa.scalar(value).cast(pa.string()).as_py()) if isinstance(value, float) else str(value)
 
 
 def _texts(column: Any, lo: Any, hi: Any) -> Any:

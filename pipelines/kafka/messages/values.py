@@ -12,6 +12,8 @@ from datetime import time as time_of_day
 from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
+
 from crenel.pipelines.command_errors import CommandError
 from crenel.pipelines.files import writers
 from crenel.pipelines.kafka.topics import Topic
@@ -19,8 +21,19 @@ from crenel.policy import Policy
 from crenel.transforms._pack.nested_fields import is_path, plain_name
 from crenel.transforms._pack.text_columns import named_columns
 from crenel.transforms._publish.publisher import Publisher
+from crenel.transforms._publish.range_form import RangeForm, Ranges
 
-__all__ = ["UNFIT", "AvroValues", "JsonValues", "Unavailable", "Unfit", "Unreadable", "Values", "derived"]
+__all__ = [
+    "UNFIT",
+    "AvroValues",
+    "JsonValues",
+    "Unavailable",
+    "Unfit",
+    "Unreadable",
+    "Values",
+    "derived",
+    "whole_numbers",
+]
 
 #: The start of single objects; the schema's fingerprint follows.
 _SINGLE = b"\xc3\x01"
@@ -306,14 +319,14 @@ def _kinds(field: Any) -> tuple[frozenset[type], int]:
     return frozenset(_PLAIN_KINDS[kind] for kind in types if kind in _PLAIN_KINDS), limit
 
 
-def derived(policy: Policy, source: Topic) -> str:
+def derived(policy: Policy, source: Topic, ranges: Ranges = Ranges.STRUCT) -> str:
     """The Avro schema of published rows, for rows that are Avro. Columns published unchanged keep their types."""
     from fastavro.schema import expand_schema
 
-    fields = [
-        {"name": plain_name(name), "type": ["null", writers._avro_type(name, kind)]}
-        for name, kind in Publisher(policy).fields()
-    ]
+    generalized = pa.schema(Publisher(policy).fields())
+    if ranges is not Ranges.STRUCT:
+        generalized = RangeForm(policy, ranges, whole_numbers(source)).schema(generalized)
+    fields = [{"name": plain_name(f.name), "type": ["null", writers._avro_type(f.name, f.type)]} for f in generalized]
     schema = _load(source)
     # The types of records within records are written out: what names one may be out of reach.
     whole = expand_schema(schema) if any(map(is_path, named_columns(policy))) else schema
@@ -335,6 +348,17 @@ def _paths(fields: Iterable[Any], path: str = "", *, optional: bool = False) -> 
             yield from _paths(records[0]["fields"], f"{name}.", optional=optional or len(kinds) > 1)
         else:
             yield name, ["null", *others] if optional else kind
+
+
+def whole_numbers(source: Topic) -> set[str]:
+    """The columns of a topic that hold whole numbers, as far as a schema of its own says so."""
+    if source.schema_text is None or source.registry is not None:
+        return set()
+    known = _paths(_load(source)["fields"])
+    types = {name: kind if isinstance(kind, list) else [kind] for name, kind in known}
+    return {
+        name for name, kinds in types.items() if all(isinstance(k, str) and k in ("null", "int", "long") for k in kinds)
+    }
 
 
 def _head(topic: Topic, schema: Any) -> bytes:

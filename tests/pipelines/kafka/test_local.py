@@ -77,6 +77,29 @@ def test_json_from_topic_to_topic(
     assert (tmp_path / "s.jsonl").stat().st_mode & 0o777 == 0o600
 
 
+def test_ranges_as_columns_are_published_and_audited(
+    kafka: Broker, policy: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source, published = names(2)
+    kafka.create(source, published)
+    rows = made.make(200)
+    kafka.produce(source, made.as_json(rows))
+    given = ["--input", kafka.url(source, until="end"), "--output", kafka.url(published)]
+    assert main(["run", policy, *given, "--ranges", "columns", "--json", *ANY]) == 0
+    outcome = json.loads(capfd.readouterr().out)
+    out = [json.loads(message.value()) for message in kafka.read(published)]
+    assert outcome["rejected"] == 0, outcome
+    assert len(out) == len(rows) == outcome["published"] + outcome["suppressed"]
+    for row in out:
+        assert set(row) == {"age_lo", "age_hi", "zip", "ill", "note"}
+        assert type(row["age_lo"]) is type(row["age_hi"]) is int
+        assert made.covers({**row, "age": {"lo": row["age_lo"], "hi": row["age_hi"]}}, rows[row["note"]])
+    (tmp_path / "out.jsonl").write_text("".join(json.dumps(row) + "\n" for row in out))
+    capfd.readouterr()
+    assert main(["audit", policy, "--published", str(tmp_path / "out.jsonl"), "--json", "--queries", "0"]) == 0
+    assert json.loads(capfd.readouterr().out)["rows"]["published"] == outcome["published"]
+
+
 def test_a_compacted_topic_with_tombstones(kafka: Broker, policy: str, tmp_path: Path) -> None:
     """What compaction has left is read to the end; a tombstone is rejected, and deletes nothing."""
     source, published, rejected = names(3)

@@ -16,6 +16,9 @@ from pyarrow import parquet
 
 import crenel
 from crenel.transforms import Anonymize, published_schema
+from crenel.transforms._publish.range_form import RangeForm, Ranges
+
+LINE = pa.schema([("size", pa.struct([("lo", pa.float64()), ("hi", pa.float64())]))])
 
 POLICY: dict[str, Any] = {
     "version": 1,
@@ -83,6 +86,13 @@ def test_text_is_that_of_csv() -> None:
         assert text["born"] == f"[{row['born']['lo']}, {row['born']['hi']}]"
 
 
+@pytest.mark.parametrize("end", [0.0, 83.0, 2.5, 0.1, 1e-7, 123_456_789_012.0, 1e20])
+def test_the_text_of_a_row_is_that_of_a_batch(end: float) -> None:
+    form = RangeForm(crenel.Policy.of(POLICY), Ranges.TEXT)
+    row = {"size": {"lo": end, "hi": None}}
+    assert [form.row(row)] == form.batch(pa.table({"size": [{"lo": end, "hi": None}]}).cast(LINE)).to_pylist()
+
+
 def test_whole_numbers_with_a_step_that_is_not_whole_stay_floats() -> None:
     halves = {
         **POLICY,
@@ -91,6 +101,45 @@ def test_whole_numbers_with_a_step_that_is_not_whole_stay_floats() -> None:
     }
     made = crenel.anonymize(pa.Table.from_pylist(ROWS), halves, ranges="columns").published
     assert str(made.schema.field("age_lo").type) == "double"
+
+
+DAYS: dict[str, Any] = {
+    **POLICY,
+    "quasi_identifiers": {
+        "age": {"type": "numeric", "domain": [0, 120], "step": 5},
+        "born": {"type": "datetime", "domain": ["1900-01-01", "2030-01-01"], "step": "30d"},
+    },
+}
+
+
+def test_a_step_of_whole_days_makes_dates() -> None:
+    made = crenel.anonymize(pa.Table.from_pylist(ROWS), DAYS, ranges="columns").published
+    assert made.schema.field("born_lo").type == pa.date32()
+    structs = crenel.anonymize(pa.Table.from_pylist(ROWS), DAYS).published.to_pylist()
+    for plain, row in zip(made.to_pylist(), structs, strict=True):
+        assert f"{plain['born_hi'].isoformat()}T00:00:00Z" == row["born"]["hi"]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"step": "36h"}, {"domain": ["1900-01-01T12:00:00Z", "2030-01-01"]}, {"step": None}]
+)
+def test_ends_that_may_lie_within_a_day_stay_moments(changes: dict[str, Any]) -> None:
+    born = {**DAYS["quasi_identifiers"]["born"], **changes}
+    born = {name: value for name, value in born.items() if value is not None}
+    policy = {**DAYS, "quasi_identifiers": {"born": born}}
+    made = crenel.anonymize(pa.Table.from_pylist(ROWS), policy, ranges="columns").published
+    assert made.schema.field("born_lo").type == pa.timestamp("us", "UTC")
+
+
+def test_a_whole_step_makes_whole_numbers_of_rows_without_a_schema(tmp_path: Path) -> None:
+    with beam.Pipeline("FnApiRunner") as pipeline:
+        made = pipeline | beam.Create(ROWS) | Anonymize(DAYS, ranges="columns")
+
+        def check(row: dict[str, Any]) -> None:
+            assert type(row["age_lo"]) is int
+            assert type(row["born_lo"]) is dt.date
+
+        made.published | beam.Map(check)
 
 
 def test_pandas_gets_plain_columns() -> None:

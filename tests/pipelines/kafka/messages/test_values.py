@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import io
 import json
 from pathlib import Path
@@ -16,9 +17,12 @@ from crenel.pipelines.command_errors import CommandError
 from crenel.pipelines.kafka.messages.output_fit import OutputFit
 from crenel.pipelines.kafka.messages.value_formats import reading, writing
 from crenel.pipelines.kafka.messages.values import UNFIT, Unreadable
-from crenel.pipelines.kafka.topic_job import Request
+from crenel.pipelines.kafka.sink import EncodeRows
+from crenel.pipelines.kafka.topic_job import Request, range_form
 from crenel.pipelines.kafka.topics import Topic
 from crenel.policy import Policy
+from crenel.transforms._pack.row_batch import RowBatch
+from crenel.transforms._publish.range_form import Ranges
 
 VISIT: dict[str, Any] = {
     "type": "record",
@@ -176,3 +180,123 @@ def test_paths_that_become_one_name_are_refused_in_avro(tmp_path: Path) -> None:
     outputs = {"published": f"kafka://a:1/published?format=avro&schema={tmp_path / 'out.avsc'}"}
     with pytest.raises(CommandError, match=r"'a\.b' and 'a_b' would both be called 'a_b'"):
         Request.of(policy, [read], outputs, local=True)
+
+
+RANGED = Policy.from_dict(
+    {
+        "version": 1,
+        "person": "who",
+        "quasi_identifiers": {
+            "age": {"type": "numeric", "domain": [0, 100]},
+            "wage": {"type": "numeric", "domain": [0, 1000]},
+            "born": {"type": "datetime", "domain": ["1900-01-01", "2020-01-01"], "step": "30d"},
+            "seen": {"type": "datetime", "domain": ["2020-01-01", "2022-01-01"]},
+        },
+        "publish": ["note"],
+        "k": 2,
+        "delay_rows": 10,
+    }
+)
+RANGED_VISIT = {
+    "type": "record",
+    "name": "Visit",
+    "fields": [
+        {"name": "who", "type": "long"},
+        {"name": "age", "type": ["null", "int"]},
+        {"name": "wage", "type": "double"},
+        {"name": "born", "type": {"type": "int", "logicalType": "date"}},
+        {"name": "seen", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+        {"name": "note", "type": "string"},
+    ],
+}
+RELEASED = {
+    "age": {"lo": 30.0, "hi": 39.0},
+    "wage": {"lo": 2.0, "hi": 2.5},
+    "born": {"lo": "1950-01-11T00:00:00Z", "hi": "1950-02-10T00:00:00Z"},
+    "seen": {"lo": "2021-01-01T10:00:00Z", "hi": "2021-01-02T00:00:00Z"},
+    "note": "x",
+}
+
+
+def encoded(request: Request) -> bytes:
+    """Encode a published row as a run does."""
+    step = EncodeRows("published", request.outputs["published"], range_form(request, "published"))
+    step.setup()
+    ((made,),) = step.process(RowBatch([RELEASED], [0]))
+    return made[2]
+
+
+def test_ranges_are_columns_of_their_types_in_avro(tmp_path: Path) -> None:
+    topic(tmp_path, RANGED_VISIT)
+    read, out = f"kafka://a:1/visits?format=avro&schema={tmp_path / 'visit.avsc'}", tmp_path / "out.avsc"
+    outputs = {"published": f"kafka://a:1/published?format=avro&schema={out}"}
+    request = Request.of(RANGED, [read], outputs, local=True, ranges=Ranges.COLUMNS)
+    schema = fastavro.parse_schema(json.loads(out.read_text()))
+    assert fastavro.schemaless_reader(io.BytesIO(encoded(request)), schema, None) == {
+        "age_lo": 30,
+        "age_hi": 39,
+        "wage_lo": 2.0,
+        "wage_hi": 2.5,
+        "born_lo": dt.date(1950, 1, 11),
+        "born_hi": dt.date(1950, 2, 10),
+        "seen_lo": dt.datetime(2021, 1, 1, 10, tzinfo=dt.timezone.utc),
+        "seen_hi": dt.datetime(2021, 1, 2, tzinfo=dt.timezone.utc),
+        "note": "x",
+    }
+    kinds = {
+        field["name"]: field["type"][1] for field in json.loads(out.read_text())["fields"] if field["name"] != "note"
+    }
+    assert (kinds["age_lo"], kinds["wage_lo"]) == ("long", "double")
+
+
+@pytest.mark.parametrize(
+    ("ranges", "expected"),
+    [
+        (
+            Ranges.COLUMNS,
+            {
+                "age_lo": 30,
+                "age_hi": 39,
+                "wage_lo": 2,
+                "wage_hi": 2.5,
+                "born_lo": "1950-01-11",
+                "born_hi": "1950-02-10",
+                "seen_lo": "2021-01-01T10:00:00Z",
+                "seen_hi": "2021-01-02T00:00:00Z",
+                "note": "x",
+            },
+        ),
+        (
+            Ranges.TEXT,
+            {
+                "age": "[30, 39]",
+                "wage": "[2, 2.5]",
+                "born": "[1950-01-11T00:00:00Z, 1950-02-10T00:00:00Z]",
+                "seen": "[2021-01-01T10:00:00Z, 2021-01-02T00:00:00Z]",
+                "note": "x",
+            },
+        ),
+        (Ranges.STRUCT, RELEASED),
+    ],
+)
+def test_ranges_in_json(ranges: Ranges, expected: dict[str, Any]) -> None:
+    request = Request.of(RANGED, ["kafka://a:1/in"], {"published": "kafka://a:1/out"}, local=True, ranges=ranges)
+    made = encoded(request)
+    assert json.loads(made) == expected
+    assert ranges is not Ranges.COLUMNS or b'"age_lo":30,' in made
+
+
+def test_ranges_that_a_topic_cannot_have_are_refused_before_a_broker_is_asked() -> None:
+    taken = Policy.from_dict({**RANGED.to_dict(), "publish": ["age_lo"]})
+    outputs = {"published": "kafka://a:1/out"}
+    with pytest.raises(CommandError, match="--ranges columns makes a column 'age_lo', which the policy publishes"):
+        Request.of(taken, ["kafka://a:1/in"], outputs, local=True, ranges=Ranges.COLUMNS)
+    registry = "?registry=http://r"
+    with pytest.raises(CommandError, match="--ranges text is for topics without registry="):
+        Request.of(
+            RANGED,
+            [f"kafka://a:1/in{registry}"],
+            {"published": f"kafka://a:1/out{registry}"},
+            local=True,
+            ranges=Ranges.TEXT,
+        )
