@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 import typing
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from os import PathLike
 from typing import Any, NamedTuple, Optional, Union
 
@@ -25,6 +25,7 @@ from crenel.transforms._deal.learn_step import LearnRows
 from crenel.transforms._hold.hold_step import HoldRows
 from crenel.transforms._hold.local_runners import held_apart, is_run_here, keep_keys_whole, warn_of_stale_state
 from crenel.transforms._pack.element_coders import RECORD
+from crenel.transforms._pack.nested_fields import colliding, plain_name
 from crenel.transforms._pack.pack_step import OVERLAPPING, REJECTED_FIELDS, PackBoundedRows, PackRows
 from crenel.transforms._pack.perturb import published_as_floats, published_as_text
 from crenel.transforms._pack.row_batch import RowBatch
@@ -257,10 +258,12 @@ def _check_schema(policy: Policy, element_type: Any) -> dict[str, Any] | None:
     """Return the types of the rows' fields, where they are known; the policy's columns must be among them."""
     if element_type is None or element_type in (dict, RowBatch, pa.RecordBatch, pa.Table, Any):
         return None
-    fields = _fields(element_type)
-    if fields is None:
+    rows = _fields(element_type)
+    if rows is None:
         return None
-    named = [policy.person, policy.event_time, *policy.quasi_identifiers, *policy.sensitive, *policy.publish]
+    fields = dict(_flat(rows))
+    published = [*policy.quasi_identifiers, *policy.sensitive, *policy.publish]
+    named = [policy.person, policy.event_time, *published]
     absent = [name for name in named if name is not None and name not in fields]
     if absent:
         listed = ", ".join(fields)
@@ -275,6 +278,9 @@ def _check_schema(policy: Policy, element_type: Any) -> dict[str, Any] | None:
                 for name in absent
             ]
         )
+    twice = colliding(published)
+    if twice is not None:
+        raise PolicyError([("", f"names columns of which rows of Beam cannot have both: {twice}.")])
     return fields
 
 
@@ -288,6 +294,18 @@ def _fields(element_type: Any) -> dict[str, Any] | None:
     # Under `from __future__ import annotations` a NamedTuple's types are text, and have to be looked up.
     said = typing.get_type_hints(element_type)
     return {name: _old_union(said.get(name, kind)) for name, kind in row._fields}
+
+
+def _flat(fields: dict[str, Any], path: str = "", *, optional: bool = False) -> Iterator[tuple[str, Any]]:
+    """List the columns that a policy can name: instead of a row within a row, the paths of its fields."""
+    for name, kind in fields.items():
+        plain = [one for one in typing.get_args(kind) if one is not type(None)]
+        is_optional = type(None) in typing.get_args(kind)
+        inner = _fields(plain[0] if is_optional and len(plain) == 1 else kind)
+        if inner is None:
+            yield f"{path}{name}", _or_none(kind) if optional and not is_optional else kind
+        else:
+            yield from _flat(inner, f"{path}{name}.", optional=optional or is_optional)
 
 
 def _whole_numbers(fields: dict[str, Any] | None) -> set[str]:
@@ -321,7 +339,7 @@ def _published_type(
     made = dict.fromkeys(published_as_floats(policy), float) | dict.fromkeys(published_as_text(policy), str)
     made = {name: _or_none(kind) if name in policy.treat else kind for name, kind in made.items()}
     columns += [(name, made.get(name, fields[name])) for name in (*policy.sensitive, *policy.publish)]
-    return RowTypeConstraint.from_fields([*columns, *placed])
+    return RowTypeConstraint.from_fields([(plain_name(name), kind) for name, kind in (*columns, *placed)])
 
 
 def _like_rows(element_type: Any, fields: dict[str, Any] | None, of_rows: Any) -> Any:

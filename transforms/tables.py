@@ -29,7 +29,8 @@ from crenel.transforms._hold.event_order import in_order
 from crenel.transforms._hold.refused_rows import RefusedRows
 from crenel.transforms._hold.shard_holder import Departure, ShardHolder
 from crenel.transforms._pack.arrow_tables import concat
-from crenel.transforms._pack.frames import frame_of
+from crenel.transforms._pack.frames import Frame, frame_of
+from crenel.transforms._pack.nested_fields import names_of
 from crenel.transforms._pack.row_options import RowOptions
 from crenel.transforms._pack.row_pack import Packed, Packer, RowPack, by_shard, deal
 from crenel.transforms._pack.sharding import shard_name
@@ -98,12 +99,7 @@ def anonymize(
     """
     policy, form = Policy.of(policy), Ranges.of(ranges)
     frame = frame_of(table)
-    twice = [name for name in named_columns(policy) if list(frame.names).count(name) > 1]
-    wrong = [*lacking(policy, frame.names), *(f"must have each column once, not {name!r} again." for name in twice)]
-    if wrong:
-        msg = "\n".join(f"anonymize: the table {sentence}" for sentence in wrong)
-        raise ValueError(msg)
-    given = frame.to_arrow(named_columns(policy))
+    given = _given(policy, frame)
     found = _Run(policy, parse_text=parse_text, trace=trace).tables(given)
     if form is not Ranges.STRUCT:
         whole = [field.name for field in given.schema if pa.types.is_integer(field.type)]
@@ -112,6 +108,23 @@ def anonymize(
     made = {name: frame.from_arrow(found[name]) for name in (PUBLISHED, SUPPRESSED, REJECTED, RELEASES)}
     traced = frame.from_arrow(found[TRACE]) if trace else None
     return AnonymizedTable(**made, trace=traced, summary=Counts.of(found[COUNTS]))
+
+
+def _given(policy: Policy, frame: Frame) -> pa.Table:
+    """Take the columns that the policy names, and the objects that paths lead into, out of a table."""
+    there = list(frame.names)
+    named = named_columns(policy)
+    # Only Arrow's types tell which columns are objects.
+    needed = dict.fromkeys(name if name in there else name.partition(".")[0] for name in named)
+    found = [name for name in needed if name in there]
+    twice = [name for name in found if there.count(name) > 1]
+    given = pa.table({}) if twice else frame.to_arrow(found)
+    columns = there if twice else [*names_of(given.schema), *(name for name in there if name not in found)]
+    wrong = [*lacking(policy, columns), *(f"must have each column once, not {name!r} again." for name in twice)]
+    if wrong:
+        msg = "\n".join(f"anonymize: the table {sentence}" for sentence in wrong)
+        raise ValueError(msg)
+    return given
 
 
 class _Run:

@@ -58,12 +58,12 @@ class Encoded:
     #: The rejected rows, by position.
     rejected: tuple[Rejection, ...]
 
-    def without(self, refused: Iterable[Rejection]) -> Encoded:
-        """Reject more rows. One that is rejected already keeps its first reason."""
+    def without(self, refused: Iterable[Rejection], *, first: bool = False) -> Encoded:
+        """Reject more rows. One that is rejected already keeps its reason, unless these come `first`."""
         more = {rejection.index: rejection for rejection in refused}
         found = {rejection.index: rejection for rejection in self.rejected}
         stays = np.flatnonzero(~np.isin(self.kept, list(more)))
-        rejected = tuple(sorted({**more, **found}.values()))
+        rejected = tuple(sorted(({**found, **more} if first else {**more, **found}).values()))
         return Encoded(self.rows.take(stays), self.kept[stays], rejected)
 
 

@@ -34,7 +34,9 @@ from crenel.pipelines.files.writable_values import WritableValues
 from crenel.policy import Policy, columns
 from crenel.policy.checks import suggestion
 from crenel.policy.treatments.treatment import Pseudonymize, Treatment
+from crenel.transforms._pack.nested_fields import flat, names_of, plain_name
 from crenel.transforms._pack.text_columns import TextColumns, named_columns
+from crenel.transforms._publish.range_ends import range_ends
 
 __all__ = ["read"]
 
@@ -213,6 +215,14 @@ def _check(
     return seen
 
 
+def _published_names(there: Iterable[str], needed: Sequence[str]) -> list[str]:
+    """Name the columns of published rows as the policy does."""
+    known = {f"{name}{end}": name for name in needed for end in ("", ".lo", ".hi")}
+    known |= {plain_name(name): name for name in needed}
+    known |= {f"{plain_name(name)}{end}": name for name in needed for end in (".lo", ".hi")}
+    return list(dict.fromkeys(known.get(name, name) for name in there))
+
+
 def _lacking(name: str, there: Sequence[str], needed: Iterable[str]) -> Iterator[str]:
     """Yield a sentence if columns are missing."""
     missing = [column for column in needed if column not in there]
@@ -237,9 +247,11 @@ def _input(policy: Policy, found: Sequence[Source], tick: Tick) -> Input:
             total += 1
             continue
         tick(raw.num_rows)
-        seen.update(raw.schema.names)
-        fit = np.delete(np.arange(raw.num_rows), list(writable.misfits(raw)))
-        table = text.arrays(raw.take(pa.array(fit)) if len(fit) < len(raw) else raw, named_columns(policy))
+        seen.update(names_of(raw.schema))
+        rows, wrong = flat(raw, named_columns(policy))
+        misfits = {*writable.misfits(raw), *(one.index for one in wrong)}
+        fit = np.delete(np.arange(raw.num_rows), list(misfits))
+        table = text.arrays(rows.take(pa.array(fit)) if len(fit) < len(raw) else rows, named_columns(policy))
         encoded = encoder.encode(table, np.zeros(len(fit), dtype=np.int64))
         for name in treatments.columns:
             treated = treatments.of(name, table[name], np.zeros(len(fit), dtype=np.int64))
@@ -279,7 +291,8 @@ def _joined(parts: Sequence[NDArray[Any]], dtype: Any = np.int64, width: int | N
 def _output(policy: Policy, found: Sequence[Source], tick: Tick, *, escaped: bool) -> Output:
     names = [*policy.quasi_identifiers, *policy.sensitive, *policy.publish]
     ranges = RangeColumns(policy)
-    seen = _check(found, names, ranges.named)
+    known = [*names, *(end for name in policy.quasi_identifiers for end in range_ends(name))]
+    seen = _check(found, names, lambda there: ranges.named(_published_names(there, known)))
     text, kept, apart = TextColumns(policy), _Kept(policy), _Apart(policy)
     # Rows of one generalization that differ in `within` are two groups, as far as the output shows it.
     boxes = Boxes(len(policy.quasi_identifiers) + 1)
@@ -287,6 +300,9 @@ def _output(policy: Policy, found: Sequence[Source], tick: Tick, *, escaped: boo
     parts: list[tuple[Any, Ints, Ints]] = []
     for source, written in _batches(found, tick):
         raw = csv_formulas.unescaped(written) if escaped and FORMATS[source.extension].untyped else written
+        if source.extension == ".avro":  # its names cannot have dots
+            paths = {plain_name(name): name for name in known}
+            raw = raw.rename_columns([paths.get(name, name) for name in raw.schema.names])
         seen |= dict.fromkeys(ranges.named(raw.schema.names))
         there = set(raw.schema.names)
         table = {name: raw.column(name) if name in there else pa.nulls(raw.num_rows) for name in names}

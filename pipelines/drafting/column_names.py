@@ -98,7 +98,11 @@ def only_an_id(name: str) -> bool:
 
 def direct_identifier(name: str) -> str | None:
     """Find the word which suggests that a column names a person: a name, an address, a phone number."""
-    return _first(name, _DIRECT)
+    field = name.rpartition(".")[2]
+    found = _first(field, _DIRECT)
+    # The zipcode of an address is none; what says nothing by itself is what its object is.
+    is_telling = found is not None or field == name or quasi_identifier(field) is not None
+    return found if is_telling else _first(name, _DIRECT)
 
 
 def identifier(name: str) -> str | None:

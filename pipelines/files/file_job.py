@@ -42,6 +42,7 @@ from crenel.pipelines.files.writable_values import WritableValues
 from crenel.policy import Policy, ShardBy
 from crenel.transforms import AnonymizeBounded, Anonymized, Counts
 from crenel.transforms._pack.element_coders import RECORD, use_for_batches
+from crenel.transforms._pack.nested_fields import colliding, names_of
 from crenel.transforms._pack.pack_step import as_text, batch_rows
 from crenel.transforms._pack.text_columns import lacking
 from crenel.transforms._publish.counts import Spread
@@ -209,9 +210,14 @@ def _check_outputs(policy: Policy, outputs: dict[str, Output]) -> None:
     published = [*policy.quasi_identifiers, *policy.sensitive, *policy.publish]
     for name in (PUBLISHED, SUPPRESSED):
         if name in outputs and outputs[name].extension == ".avro":
-            wrong = [column for column in published if not re.fullmatch(r"[A-Za-z_]\w*", column, re.ASCII)]
+            file = Path(outputs[name].path).name
+            wrong = [column for column in published if not re.fullmatch(r"[A-Za-z_][\w.]*", column, re.ASCII)]
             if wrong:
-                msg = f"{Path(outputs[name].path).name}: Avro cannot hold a column called {wrong[0]!r}."
+                msg = f"{file}: Avro cannot hold a column called {wrong[0]!r}."
+                raise CommandError(msg)
+            twice = colliding(published)
+            if twice is not None:
+                msg = f"{file}: names in Avro cannot have dots, and {twice}."
                 raise CommandError(msg)
 
 
@@ -306,7 +312,7 @@ class _ReadFile(beam.DoFn):
                 rows += 1
                 yield self._refused(refused, start, part.text, part.field, part.reason)
                 continue
-            columns.update(dict.fromkeys(part.schema.names))
+            columns.update(dict.fromkeys(names_of(part.schema)))
             numbers = np.arange(start, start + part.num_rows, dtype=np.int64)
             rows += part.num_rows
             self._scratch.tick("read", part.num_rows)

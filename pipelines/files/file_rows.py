@@ -26,6 +26,7 @@ from crenel.pipelines.files.readers import Source, open_file
 from crenel.pipelines.files.text_sniffing import Sniffed, sniff
 from crenel.policy import Policy, columns
 from crenel.transforms._pack.arrow_tables import concat
+from crenel.transforms._pack.nested_fields import flattened
 from crenel.transforms._pack.text_columns import TextColumns, moments, numbers
 
 __all__ = ["FileRows", "read", "read_for"]
@@ -117,7 +118,7 @@ def _cut(source: Source, size: int | None) -> Iterator[pa.Table]:
     waiting: list[pa.Table] = []
     rows = 0
     for batch in source.batches():
-        left = pa.Table.from_batches([batch])
+        left = flattened(pa.Table.from_batches([batch]))
         while size is not None and rows + left.num_rows >= size:
             taken = size - rows
             yield concat([*waiting, left.slice(0, taken)])

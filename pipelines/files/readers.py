@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from operator import itemgetter
 from pathlib import Path
 from typing import IO, Any
 
@@ -28,9 +27,11 @@ import pyarrow.parquet
 from crenel.errors import Rejected
 from crenel.pipelines.console.sections import count
 from crenel.pipelines.files import unreadable_rows
+from crenel.pipelines.files.cells import avro_columns
 from crenel.pipelines.files.formats import FORMATS, USUAL, Dialect, TableError, format_names, kind_of, refuse_remote
 from crenel.pipelines.files.unreadable_rows import UnreadableRow
 from crenel.policy import columns
+from crenel.transforms._pack.nested_fields import ODD, is_or_has_object, names_of
 
 __all__ = ["STANDARD", "Source", "find", "format_names", "open_file"]
 
@@ -42,9 +43,6 @@ _ROWS = 32_768
 
 #: Records of Avro that are turned into columns at once. More do not fit into the processor's cache.
 _RECORDS = 1000
-
-#: The types of values that a column of text takes as they are.
-_TEXTS = frozenset({str, type(None)})
 
 #: Bytes of text that are parsed at once. A row cannot be longer.
 _BLOCK = 8 << 20
@@ -361,8 +359,8 @@ class _JsonLines:
 
     def __init__(self) -> None:
         self._rows = 0
-        #: Columns of text that Arrow would read as moments. A published column must keep its text.
-        self._texts: set[str] = set()
+        #: Paths of text that Arrow would read as moments. A published column must keep its text.
+        self._texts: set[tuple[str, ...]] = set()
 
     def batches(self, data: bytes) -> Iterator[pa.RecordBatch | UnreadableRow]:
         if not data.strip():
@@ -397,7 +395,7 @@ class _JsonLines:
         """Parse a block; None if it must be parsed after each line was looked at."""
         try:
             table = self._parsed(data)
-            moments = [field.name for field in table.schema if pa.types.is_timestamp(field.type)]
+            moments = list(_moments(table.schema))
             if moments:
                 self._texts.update(moments)
                 table = self._parsed(data)
@@ -411,7 +409,7 @@ class _JsonLines:
         return None if unreadable_rows.has_infinity(table) else table
 
     def _parsed(self, data: bytes) -> pa.Table:
-        texts = pa.schema([(name, pa.string()) for name in sorted(self._texts)])
+        texts = pa.schema(_text_fields(self._texts))
         return pa.json.read_json(
             pa.BufferReader(data),
             read_options=pa.json.ReadOptions(use_threads=False, block_size=len(data) + 1),
@@ -431,11 +429,43 @@ class _JsonLines:
         return f"is broken{at}: each line must be one JSON object"
 
 
+def _moments(fields: Iterable[pa.Field], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Find the columns of moments, also within objects."""
+    for field in fields:
+        if pa.types.is_timestamp(field.type):
+            yield (*path, field.name)
+        elif pa.types.is_struct(field.type):
+            yield from _moments(field.type, (*path, field.name))
+
+
+def _text_fields(paths: Iterable[tuple[str, ...]]) -> list[pa.Field]:
+    """Declare the columns at these paths as text."""
+    inner: dict[str, list[tuple[str, ...]]] = {}
+    for first, *others in sorted(paths):
+        inner.setdefault(first, []).append(tuple(others))
+    return [
+        pa.field(name, pa.string() if () in below else pa.struct(_text_fields(below))) for name, below in inner.items()
+    ]
+
+
 def _column(values: list[Any]) -> pa.Array:
+    """Make a column of values of several types: text; or structs, if some are objects, which text would give away."""
+    if any(type(value) is dict for value in values):
+        return _structs([{ODD: _as_text(v)} if v is not None and type(v) is not dict else v for v in values])
     try:
         return pa.array(values)
     except (pa.ArrowException, OverflowError):
+        if any(map(is_or_has_object, values)):
+            return _structs([None if value is None else {ODD: _as_text(value)} for value in values])
         return pa.array(list(map(_as_text, values)), pa.string())
+
+
+def _structs(values: list[dict[str, Any] | None]) -> pa.Array:
+    names = list(dict.fromkeys(name for value in values for name in value or ()))
+    if not names:
+        return pa.array(values, pa.struct([]))
+    inner = [_column([None if value is None else value.get(name) for value in values]) for name in names]
+    return pa.StructArray.from_arrays(inner, names, mask=pa.array([value is None for value in values]))
 
 
 def _as_text(value: Any) -> str | None:
@@ -449,9 +479,9 @@ def _as_text(value: Any) -> str | None:
 
 
 def _parquet_header(source: Source) -> list[str]:
-    names = list(pa.parquet.read_schema(source.path).names)
-    _check_once(names)
-    return names
+    schema = pa.parquet.read_schema(source.path)
+    _check_once(list(schema.names))
+    return names_of(schema)
 
 
 def _read_parquet(source: Source) -> Iterator[pa.RecordBatch]:
@@ -462,7 +492,7 @@ def _read_parquet(source: Source) -> Iterator[pa.RecordBatch]:
 
 def _avro_header(source: Source) -> list[str]:
     with open(source.path, "rb") as stream:
-        return [str(field["name"]) for field in _avro_reader(stream).writer_schema["fields"]]
+        return names_of(avro_columns.schema_of(_avro_reader(stream).writer_schema))
 
 
 def _avro_reader(stream: Any) -> Any:
@@ -483,12 +513,12 @@ def _avro_reader(stream: Any) -> Any:
 def _read_avro(source: Source) -> Iterator[pa.RecordBatch]:
     with open(source.path, "rb") as stream:
         reading = _avro_reader(stream)
-        schema = pa.schema([(f["name"], _avro_type(f["type"])) for f in reading.writer_schema["fields"]])
+        schema = avro_columns.schema_of(reading.writer_schema)
         before = 0
         waiting: list[pa.RecordBatch] = []
         while records := _avro_records(reading, before):
             before += len(records)
-            waiting.append(_avro_batch(records, schema))
+            waiting.append(avro_columns.batch_of(records, schema))
             if len(waiting) * _RECORDS >= _ROWS:
                 yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
                 waiting = []
@@ -503,55 +533,6 @@ def _avro_records(reading: Any, before: int) -> list[dict[str, Any]]:
         msg = f"is broken after record {before + len(records)}"
         raise _Broken(msg) from None
     return records
-
-
-def _avro_batch(records: Sequence[dict[str, Any]], schema: pa.Schema) -> pa.RecordBatch:
-    arrays = []
-    for field in schema:
-        values = list(map(itemgetter(field.name), records))
-        if pa.types.is_string(field.type) and not _TEXTS.issuperset(set(map(type, values))):
-            values = [v if v is None or isinstance(v, str) else json.dumps(v, default=str) for v in values]
-        arrays.append(pa.array(values, field.type))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-_AVRO_TYPES = {
-    "boolean": pa.bool_(),
-    "int": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "bytes": pa.binary(),
-    "string": pa.string(),
-}
-_AVRO_LOGICAL = {
-    "date": pa.date32(),
-    "timestamp-millis": pa.timestamp("ms", tz="UTC"),
-    "timestamp-micros": pa.timestamp("us", tz="UTC"),
-    "local-timestamp-millis": pa.timestamp("ms"),
-    "local-timestamp-micros": pa.timestamp("us"),
-}
-
-
-def _avro_type(kind: Any) -> pa.DataType:
-    """Find Arrow's type for one of Avro. Values that are nested, or of several types, become JSON text."""
-    if isinstance(kind, list):
-        kinds = [one for one in kind if one != "null"]
-        found = [_avro_type(one) for one in kinds]
-        if all(map(pa.types.is_integer, found)) and found:
-            return pa.int64()
-        if all(pa.types.is_integer(one) or pa.types.is_floating(one) for one in found) and found:
-            return pa.float64()
-        return found[0] if len(found) == 1 else pa.string()
-    if isinstance(kind, dict):
-        if kind.get("logicalType") in _AVRO_LOGICAL:
-            return _AVRO_LOGICAL[kind["logicalType"]]
-        if kind.get("logicalType") == "decimal":
-            return pa.decimal128(min(int(kind["precision"]), 38), int(kind.get("scale", 0)))
-        if kind.get("logicalType") is not None:
-            return pa.string()
-        return _avro_type(kind["type"]) if isinstance(kind["type"], (str, list, dict)) else pa.string()
-    return _AVRO_TYPES.get(kind, pa.string())
 
 
 _HEADERS: dict[str, Callable[[Source], list[str]] | None] = {

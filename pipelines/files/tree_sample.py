@@ -10,6 +10,7 @@ from crenel.encoding.encoder import Encoder
 from crenel.encoding.row_sample import RowSample
 from crenel.pipelines.files.readers import Source
 from crenel.policy import Policy
+from crenel.transforms._pack.nested_fields import flat
 from crenel.transforms._pack.text_columns import TextColumns, named_columns
 
 __all__ = ["sample_of"]
@@ -27,5 +28,6 @@ def sample_of(policy: Policy, sources: Sequence[Source]) -> RowSample:
         text = TextColumns(policy, source.dialect.values)
         for batch in source.batches():
             time = np.zeros(batch.num_rows, dtype=np.int64) if policy.event_time is None else None
-            sample.add(encoder.encode(text.arrays(batch, named), time).rows)
+            rows, wrong = flat(batch, named)
+            sample.add(encoder.encode(text.arrays(rows, named), time).without(wrong).rows)
     return sample

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from crenel.policy import Policy
 from crenel.policy.columns import TOO_FAR
+from crenel.transforms._pack.nested_fields import flat
 
 __all__ = ["WritableValues"]
 
@@ -44,9 +45,10 @@ class WritableValues:
         """Find the rows that do not fit, by their places: the first column that does not, and why."""
         found: dict[int, tuple[str, str]] = {}
         for name in self._names:
-            if name not in batch.schema.names:
+            rows = batch if name in batch.schema.names else flat(batch, (name,))[0]
+            if name not in rows.schema.names:
                 continue
-            for wrong, reason in _wrong(batch.column(name)):
+            for wrong, reason in _wrong(rows.column(name)):
                 for place in np.flatnonzero(wrong).tolist():
                     found.setdefault(place, (name, reason))
         return found

@@ -24,6 +24,7 @@ import pyarrow.parquet
 from crenel.pipelines.files.cells import avro_cells, csv_formulas
 from crenel.pipelines.files.cells.distinct_ranges import each_once, is_range
 from crenel.pipelines.files.formats import FORMATS
+from crenel.transforms._pack.nested_fields import plain_name
 
 __all__ = ["write"]
 
@@ -161,7 +162,7 @@ class _Avro(_Writer):
         from fastavro.write import Writer
 
         super().__init__(path, compression, schema)
-        fields = [{"name": f.name, "type": ["null", _avro_type(f.name, f.type)]} for f in schema]
+        fields = [{"name": plain_name(f.name), "type": ["null", _avro_type(f.name, f.type)]} for f in schema]
         declared: Any = {"type": "record", "name": "Row", "namespace": "crenel", "fields": fields}
         self._stream = open(path, "wb")  # noqa: SIM115 - closed by close
         # The same rows must give the same bytes. So the marker between blocks, random by default, is fixed.

@@ -40,6 +40,7 @@ from crenel.policy.secret import without_secret
 from crenel.runners import JobFailed
 from crenel.transforms import Counts
 from crenel.transforms._pack.element_coders import RECORD
+from crenel.transforms._pack.nested_fields import colliding
 from crenel.transforms._pack.row_batch import RowBatch
 from crenel.transforms._pack.text_columns import named_columns
 from crenel.transforms._publish.emitter import PUBLISHED, REJECTED, RELEASES, SUPPRESSED
@@ -98,7 +99,7 @@ class Request:
         _check_registries(source, wanted, ranges)
         wanted = {name: _with_schema(policy, source, name, place, ranges) for name, place in wanted.items()}
         _check_distinct(source, wanted)
-        _check_headers(policy, source, wanted[PUBLISHED])
+        _check_names(policy, source, wanted[PUBLISHED])
         _check_transactions(wanted, local=local)
         source = _with_group(source, wanted[PUBLISHED])
         # Workers may have another working directory.
@@ -191,10 +192,15 @@ def _check_distinct(source: Topic, outputs: Mapping[str, Topic | Path]) -> None:
         raise CommandError(msg)
 
 
-def _check_headers(policy: Policy, source: Topic, published: Topic | Path) -> None:
-    """Refuse headers where a schema describes the columns: the names of its fields have no colon."""
+def _check_names(policy: Policy, source: Topic, published: Topic | Path) -> None:
+    """Refuse headers where a schema describes the columns (its names have no colon), and paths that become one name."""
     headers = [name for name in named_columns(policy) if name.startswith(HEADER_COLUMN)]
     has_schema = source.registry is not None or (isinstance(published, Topic) and published.format != "json")
+    is_avro = isinstance(published, Topic) and published.format == "avro"
+    twice = colliding([*policy.quasi_identifiers, *policy.sensitive, *policy.publish]) if is_avro else None
+    if twice is not None:
+        msg = f"{published!r}: names in Avro cannot have dots, and {twice}."
+        raise CommandError(msg)
     if headers and has_schema:
         msg = f"{source!r}: the policy must name no header ({headers[0]}) if a topic has a schema."
         raise CommandError(msg)

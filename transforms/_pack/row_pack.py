@@ -25,7 +25,7 @@ from crenel.policy.columns import MISSING, MISSING_QUASI_IDENTIFIER, NO_COLUMN
 from crenel.policy.quasi_identifiers import Datetime
 from crenel.policy.secret import Secret, as_secret, pseudonym_keys
 from crenel.seal import Seal
-from crenel.transforms._pack import payloads
+from crenel.transforms._pack import nested_fields, payloads
 from crenel.transforms._pack.carried_values import PLAIN, refusal
 from crenel.transforms._pack.fingerprints import persons_mark, space_mark
 from crenel.transforms._pack.payloads import Batch, Form, Objects, Payload, shared
@@ -201,6 +201,8 @@ class Packer:
         self._kept = tuple(dict.fromkeys((*self._published, *policy.within, *options.carried)))
         numbered = (self._clock,) if self._clock else ()
         self._columns = tuple(dict.fromkeys((*named_columns(policy), *options.carried, *numbered)))
+        #: Those that may lie within objects.
+        self._paths = tuple(filter(nested_fields.is_path, self._columns))
         self._moments = {name for name, qi in policy.quasi_identifiers.items() if isinstance(qi, Datetime)}
         self._moments |= cut_moments(policy)
         if policy.event_time is not None:
@@ -210,33 +212,48 @@ class Packer:
         self, rows: Sequence[Mapping[str, Any]], time: NDArray[np.int64] | None, form: Form = Form.DICT
     ) -> Packed:
         """Pack rows that are mappings; a column that a row lacks is missing in it."""
-        columns = {name: self._plain(name, column) for name, column in self._columns_of(rows).items()}
-        packed = self._pack(columns, time, form)
+        found, wrong = self._columns_of(rows)
+        columns = {name: self._plain(name, column) for name, column in found.items()}
+        packed = self._pack(columns, time, form, wrong)
         if not packed.rejected:
             return packed
         return replace(packed, rejected=[_as_misspelled(one, rows[one[0]]) for one in packed.rejected])
 
-    def _columns_of(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Sequence[Any]]:
+    def _columns_of(self, rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Sequence[Any]], list[Rejection]]:
         # Mostly all columns are there, and not to ask is much faster. A subclass of dict may make up what is not.
         if set(map(type, rows)) == {dict}:
             try:
                 # Column by column: with a tuple for each row, Python's garbage collector would look at them all.
-                return {name: list(map(itemgetter(name), rows)) for name in self._columns}
+                return {name: list(map(itemgetter(name), rows)) for name in self._columns}, []
             except KeyError:
                 pass
-        return {name: [row.get(name) for row in rows] for name in self._columns}
+        return self._with_paths(rows, {name: [row.get(name) for row in rows] for name in self._columns})
+
+    def _with_paths(
+        self, rows: Sequence[Any], columns: dict[str, Sequence[Any]]
+    ) -> tuple[dict[str, Sequence[Any]], list[Rejection]]:
+        """Fill in the columns that lie within objects; also return the rows whose objects are not as a path says."""
+        wrong: list[Rejection] = []
+        for path in self._paths:
+            columns[path], refused = nested_fields.column_of(rows, path)
+            wrong += refused
+        return columns, wrong
 
     def pack_objects(self, rows: Sequence[Any], time: NDArray[np.int64] | None) -> Packed:
         """Pack rows that have the columns as attributes: NamedTuples and `beam.Row`."""
-        columns = {name: self._plain(name, [getattr(row, name, None) for row in rows]) for name in self._columns}
-        return self._pack(columns, time, Form.ROW)
+        found, wrong = self._with_paths(rows, {n: [getattr(row, n, None) for row in rows] for n in self._columns})
+        columns = {name: self._plain(name, column) for name, column in found.items()}
+        return self._pack(columns, time, Form.ROW, wrong)
 
     def pack_arrow(
         self, batch: pa.RecordBatch | pa.Table, time: NDArray[np.int64] | None, form: Form = Form.ARROW
     ) -> Packed:
         """Pack Arrow's columns; no row becomes a Python object."""
-        columns = self._arrow_columns(batch)
+        flat, wrong = nested_fields.flat(batch, self._columns)
+        columns = self._arrow_columns(flat)
         encoded = self._encoder.encode(columns, self._time(columns, time))
+        if wrong:
+            encoded = encoded.without(reversed(wrong), first=True)
         kept = {name: columns[name] for name in self._kept if name in columns}
         treated, refused = self._treated(kept, encoded, batch.num_rows)
         for name, found in treated.items():
@@ -263,8 +280,12 @@ class Packer:
             return {name: batch.column(name) for name in self._columns if name in there}
         return self._text.arrays(batch, self._columns)
 
-    def _pack(self, columns: dict[str, Any], time: NDArray[np.int64] | None, form: Form) -> Packed:
+    def _pack(
+        self, columns: dict[str, Any], time: NDArray[np.int64] | None, form: Form, wrong: Sequence[Rejection] = ()
+    ) -> Packed:
         encoded = self._encoder.encode(columns, self._time(columns, time))
+        if wrong:
+            encoded = encoded.without(reversed(wrong), first=True)
         count = len(encoded.kept) + len(encoded.rejected)
         given = {name: columns[name] for name in self._kept}
         treated, refused = self._treated(given, encoded, count)
@@ -315,14 +336,17 @@ class Packer:
 def _as_misspelled(rejection: tuple[int, str, str], row: Mapping[str, Any]) -> tuple[int, str, str]:
     """Say of a row without a column that it has none: its name may be misspelled, and no value is missing."""
     place, name, reason = rejection
-    lacks = name not in row and reason in (MISSING, MISSING_QUASI_IDENTIFIER)
+    # Where an object lacks a field, a value is missing: rows of one stream may have different objects.
+    lacks = not {name, name.partition(".")[0]} & row.keys() and reason in (MISSING, MISSING_QUASI_IDENTIFIER)
     return (place, name, NO_COLUMN) if lacks else rejection
 
 
 def _refused(name: str, column: Sequence[Any]) -> Iterator[Rejection]:
-    """Reject the rows whose values in a column cannot be carried."""
+    """Reject the rows whose values in a column cannot be carried, or are objects, whose fields nobody declared."""
     for place, value in enumerate(column):
         reason = None if type(value) in PLAIN else refusal(value)
+        if reason is None and type(value) not in PLAIN and nested_fields.is_or_has_object(value):
+            reason = nested_fields.WHOLE_OBJECT
         if reason is not None:
             yield Rejection(place, name, reason)
 

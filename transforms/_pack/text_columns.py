@@ -103,6 +103,14 @@ def lacking(policy: Policy, there: Sequence[str]) -> Iterator[str]:
     needed = named_columns(policy)
     for name in needed:
         if name not in there:
+            within = next((other for other in there if other.startswith(f"{name}.")), None)
+            if within is not None:
+                yield f"has an object in {name!r}: the policy must name its fields, as in {within!r}."
+                continue
+            around = next((other for other in there if name.startswith(f"{other}.")), None)
+            if around is not None:
+                yield f"has no objects in {around!r}, so there is no column {name!r}; a path cannot go through lists."
+                continue
             guess = suggestion(name, [other for other in there if other not in needed])
             # Not `capitalize`, which would write the suggested name in small letters.
             yield f"has no column {name!r}, which the policy names. {guess[:1].upper()}{guess[1:]}".strip()

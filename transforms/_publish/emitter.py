@@ -21,6 +21,7 @@ from crenel.engine import Kind, Releases
 from crenel.policy import Policy
 from crenel.transforms._hold.shard_holder import Departure
 from crenel.transforms._pack.arrow_tables import alone
+from crenel.transforms._pack.nested_fields import colliding, plain_name
 from crenel.transforms._pack.payloads import Form
 from crenel.transforms._pack.row_batch import RowBatch
 from crenel.transforms._pack.row_options import RowOptions
@@ -254,12 +255,15 @@ class Emitter:
     def _as_beam_row(self, row: dict[str, Any]) -> beam.Row:
         """Make a `beam.Row` of a published dict, and of its ranges."""
         ranges = self._ranges
-        return beam.Row(
-            **{
-                name: beam.Row(**value) if isinstance(value, dict) and name in ranges else value
-                for name, value in row.items()
-            }
-        )
+        # The names of a row's fields cannot have dots.
+        fields = {
+            plain_name(name): beam.Row(**value) if isinstance(value, dict) and name in ranges else value
+            for name, value in row.items()
+        }
+        if len(fields) < len(row):
+            msg = f"Anonymize: rows of Beam cannot have all columns that the policy publishes: {colliding(row)}."
+            raise ValueError(msg)
+        return beam.Row(**fields)
 
     def _as_record(self, record: dict[str, Any]) -> Any:
         return record if self._record is dict else self._record(**record)

@@ -17,6 +17,7 @@ from crenel.policy import OnSuppress, Policy
 from crenel.policy.quasi_identifiers import Numeric, QuasiIdentifier, Range
 from crenel.transforms._hold.shard_holder import Departure
 from crenel.transforms._pack.arrow_tables import own
+from crenel.transforms._pack.nested_fields import flattened
 from crenel.transforms._pack.payloads import Batch, Objects
 from crenel.transforms._pack.perturb import published_as_floats, published_as_text
 
@@ -122,6 +123,7 @@ class Publisher:
 
     def schema(self, given: pa.Schema) -> pa.Schema:
         """Tell the schema of published batches, for rows of the given schema: a sink needs it beforehand."""
+        given = flattened(given.empty_table()).schema
         types = dict(self.fields())
         types |= {name: given.field(name).type for name in self._kept if name in given.names}
         types |= {name: pa.float64() for name in self._floats if name in given.names}

@@ -19,6 +19,7 @@ from apache_beam.utils.timestamp import Timestamp
 
 from crenel.policy import Policy
 from crenel.policy.quasi_identifiers import Datetime
+from crenel.transforms._pack.nested_fields import plain_name
 from crenel.transforms._publish.publisher import Publisher
 from crenel.transforms._publish.range_ends import has_whole_ends, has_whole_step, is_of_days, range_ends
 
@@ -95,8 +96,12 @@ class RangeForm:
         """Turn a dict, or a `beam.Row`."""
         if isinstance(row, dict):
             return dict(self._fields(row, self._moment_of))
+        # The fields of a row are named without dots.
+        ranges = {plain_name(name): name for name in self._ranges}
+        fields = {ranges.get(name, name): value for name, value in row._asdict().items()}
         # Beam's rows have no type for a date.
-        return beam.Row(**dict(self._fields(row._asdict(), lambda name: Timestamp.from_rfc3339)))
+        made = self._fields(fields, lambda name: Timestamp.from_rfc3339)
+        return beam.Row(**{plain_name(name): value for name, value in made})
 
     def _moment_of(self, name: str) -> Callable[[str], Any]:
         if name in self._days:

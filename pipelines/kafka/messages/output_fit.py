@@ -14,6 +14,7 @@ from crenel.pipelines.kafka.messages.value_formats import writing
 from crenel.pipelines.kafka.messages.values import UNFIT, JsonValues
 from crenel.pipelines.kafka.topics import Topic
 from crenel.policy import Policy
+from crenel.transforms._pack.nested_fields import flat_rows, is_path
 
 __all__ = ["OutputFit"]
 
@@ -47,6 +48,8 @@ class OutputFit:
             rows: The rows.
             sizes: The bytes that each was read from.
         """
+        if any(map(is_path, self._names)):
+            rows = flat_rows(rows, self._names)
         found = {place: (name, UNFIT) for place, name in self._values.misfits(rows, self._names).items()}
         for place, size in enumerate(sizes):
             if size * _GROWS > self._most:

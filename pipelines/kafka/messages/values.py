@@ -6,7 +6,7 @@ import io
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from datetime import time as time_of_day
 from decimal import Decimal
@@ -18,6 +18,8 @@ from crenel.pipelines.command_errors import CommandError
 from crenel.pipelines.files import writers
 from crenel.pipelines.kafka.topics import Topic
 from crenel.policy import Policy
+from crenel.transforms._pack.nested_fields import is_path, plain_name
+from crenel.transforms._pack.text_columns import named_columns
 from crenel.transforms._publish.publisher import Publisher
 from crenel.transforms._publish.range_form import RangeForm, Ranges
 
@@ -242,7 +244,9 @@ class AvroValues(Values):
         return dict(row)
 
     def write(self, row: Mapping[str, Any]) -> bytes:
-        """Write a record."""
+        """Write a record. Its names cannot have dots."""
+        if is_path("".join(row)):
+            row = {plain_name(name): value for name, value in row.items()}
         stream = io.BytesIO()
         stream.write(self._head)
         try:
@@ -253,11 +257,14 @@ class AvroValues(Values):
 
     def misfits(self, rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[int, str]:
         """Tell which rows have one of these columns that could not be written: by place, the first such column."""
-        doubtful = [name for name in names if name in self._fields and not self._surely_fit(rows, name)]
+        plain = {plain_name(name): name for name in names}
+        if any(map(is_path, names)):
+            rows = [{plain_name(name): value for name, value in row.items()} for row in rows]
+        doubtful = [name for name in plain if name in self._fields and not self._surely_fit(rows, name)]
         if not doubtful:
             return {}
         found = ((place, self._misfit(row, doubtful)) for place, row in enumerate(rows))
-        return {place: name for place, name in found if name is not None}
+        return {place: plain[name] for place, name in found if name is not None}
 
     def _surely_fit(self, rows: Sequence[Mapping[str, Any]], name: str) -> bool:
         """Whether a column of plain values can be written, as far as their types tell: to ask fastavro costs more."""
@@ -314,21 +321,41 @@ def _kinds(field: Any) -> tuple[frozenset[type], int]:
 
 def derived(policy: Policy, source: Topic, ranges: Ranges = Ranges.STRUCT) -> str:
     """The Avro schema of published rows, for rows that are Avro. Columns published unchanged keep their types."""
+    from fastavro.schema import expand_schema
+
     generalized = pa.schema(Publisher(policy).fields())
     if ranges is not Ranges.STRUCT:
         generalized = RangeForm(policy, ranges, whole_numbers(source)).schema(generalized)
-    fields = [{"name": f.name, "type": ["null", writers._avro_type(f.name, f.type)]} for f in generalized]
-    kept = (*policy.sensitive, *policy.publish)
-    fields += [{"name": f["name"], "type": f["type"]} for f in _load(source)["fields"] if f["name"] in kept]
+    fields = [{"name": plain_name(f.name), "type": ["null", writers._avro_type(f.name, f.type)]} for f in generalized]
+    schema = _load(source)
+    # The types of records within records are written out: what names one may be out of reach.
+    whole = expand_schema(schema) if any(map(is_path, named_columns(policy))) else schema
+    known = dict(_paths(whole["fields"]))
+    kept = [name for name in known if name in (*policy.sensitive, *policy.publish)]
+    fields += [{"name": plain_name(name), "type": known[name]} for name in kept]
     schema = {"type": "record", "name": "Published", "namespace": "crenel", "fields": fields}
     return json.dumps(schema, indent=2) + "\n"
+
+
+def _paths(fields: Iterable[Any], path: str = "", *, optional: bool = False) -> Iterator[tuple[str, Any]]:
+    """The types of a record's fields; instead of a record within it, those of that one's fields."""
+    for field in fields:
+        name, kind = f"{path}{field['name']}", field["type"]
+        kinds = kind if isinstance(kind, list) else [kind]
+        records = [one for one in kinds if isinstance(one, dict) and one.get("type") == "record"]
+        others = [one for one in kinds if one != "null"]
+        if records and len(others) == 1:
+            yield from _paths(records[0]["fields"], f"{name}.", optional=optional or len(kinds) > 1)
+        else:
+            yield name, ["null", *others] if optional else kind
 
 
 def whole_numbers(source: Topic) -> set[str]:
     """The columns of a topic that hold whole numbers, as far as a schema of its own says so."""
     if source.schema_text is None or source.registry is not None:
         return set()
-    types = {f["name"]: f["type"] if isinstance(f["type"], list) else [f["type"]] for f in _load(source)["fields"]}
+    known = _paths(_load(source)["fields"])
+    types = {name: kind if isinstance(kind, list) else [kind] for name, kind in known}
     return {
         name for name, kinds in types.items() if all(isinstance(k, str) and k in ("null", "int", "long") for k in kinds)
     }

@@ -241,7 +241,7 @@ def test_published_dicts_can_be_written_as_json(dicts: Any) -> None:
 
 
 def test_values_that_leave_as_they_are_keep_their_type() -> None:
-    odd = {"lo": 1, "hi": [2, {"a": None}]}
+    odd = [2, [None, (1.5, "a")]]
     given = [{**row, "number": odd} for row in rows(20)]
     assert [left.value["number"] for left in run(given, anonymize()).published] == [odd] * 20
     as_row = run([beam.Row(**row) for row in given], anonymize()).published
@@ -362,7 +362,7 @@ def test_a_row_with_a_value_that_cannot_be_stored_is_rejected(kind: Any, transfo
 def many_types() -> list[Any]:
     return [
         *(10**40, Decimal("1.50"), dt.datetime(2026, 1, 2, tzinfo=dt.timezone.utc), dt.date(2026, 1, 2), b"\xff"),
-        *({"a": [1, (2, None)]}, Timestamp(7), beam.Row(a=1), Left("x", 1, None), None, True, -0.0, {1, 2}),
+        *([1, (2, None)], Timestamp(7), None, True, -0.0, {1, 2}),
     ]
 
 

@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crenel.pipelines.command_errors import CommandError
+from crenel.pipelines.kafka.messages.output_fit import OutputFit
 from crenel.pipelines.kafka.messages.value_formats import reading, writing
-from crenel.pipelines.kafka.messages.values import Unreadable
+from crenel.pipelines.kafka.messages.values import UNFIT, Unreadable
 from crenel.pipelines.kafka.sink import EncodeRows
 from crenel.pipelines.kafka.topic_job import Request, range_form
 from crenel.pipelines.kafka.topics import Topic
@@ -140,6 +141,45 @@ def test_rows_fit_together_if_and_only_if_each_fits(rows: list[dict[str, Any]]) 
 
     expected = {place: found for place, row in enumerate(rows) if (found := misfit(row)) is not None}
     assert of.misfits(rows, tuple(kinds)) == expected
+
+
+def test_paths_are_published_under_names_without_dots(tmp_path: Path) -> None:
+    address = {"type": "record", "name": "address", "fields": [{"name": "zip", "type": "string"}]}
+    who = [{"name": "id", "type": "string"}, {"name": "stay", "type": "int"}, {"name": "address", "type": address}]
+    patient = {"type": "record", "name": "patient", "fields": who}
+    schema = {"type": "record", "name": "visit", "fields": [{"name": "patient", "type": ["null", patient]}]}
+    said = tmp_path / "nested.avsc"
+    said.write_text(json.dumps(schema))
+    policy = Policy.from_dict(
+        {
+            "person": "patient.id",
+            "quasi_identifiers": {"patient.address.zip": {"type": "prefix", "length": 5}},
+            "publish": ["patient.stay"],
+            "k": 2,
+            "delay": "1m",
+        }
+    )
+    read, out = f"kafka://a:1/visits?format=avro&schema={said}", tmp_path / "out.avsc"
+    place = f"kafka://a:1/published?format=avro&schema={out}"
+    request = Request.of(policy, [read], {"published": place}, local=True)
+    fields = {field["name"]: field["type"] for field in json.loads(out.read_text())["fields"]}
+    assert fields == {"patient_address_zip": ["null", "string"], "patient_stay": ["null", "int"]}
+    published = request.outputs["published"]
+    assert isinstance(published, Topic)
+    row = {"patient.address.zip": "1****", "patient.stay": 3}
+    assert reading(published).read(writing(published).write(row)) == {"patient_address_zip": "1****", "patient_stay": 3}
+    # A value that the output cannot hold is found within its object, before the row is taken.
+    rows = [{"patient": {"stay": 3}}, {"patient": {"stay": "long"}}, {"patient": None}]
+    assert list(OutputFit(policy, published).problems(rows, [1, 1, 1]).items()) == [(1, ("patient.stay", UNFIT))]
+
+
+def test_paths_that_become_one_name_are_refused_in_avro(tmp_path: Path) -> None:
+    topic(tmp_path)
+    policy = Policy.from_dict({**POLICY.to_dict(), "publish": ["a.b", "a_b"]})
+    read = f"kafka://a:1/visits?format=avro&schema={tmp_path / 'visit.avsc'}"
+    outputs = {"published": f"kafka://a:1/published?format=avro&schema={tmp_path / 'out.avsc'}"}
+    with pytest.raises(CommandError, match=r"'a\.b' and 'a_b' would both be called 'a_b'"):
+        Request.of(policy, [read], outputs, local=True)
 
 
 RANGED = Policy.from_dict(
