@@ -97,13 +97,27 @@ class Broker:
 
     def create(self, *topics: str, partitions: int = 2, **config: str) -> None:
         """Create topics; settings such as `max__message__bytes` are those of Kafka."""
-        from confluent_kafka.admin import AdminClient, NewTopic
+        from confluent_kafka import KafkaException, TopicPartition
+        from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
         admin = AdminClient({"bootstrap.servers": self.address})
         settings = {name.replace("__", "."): value for name, value in config.items()}
         made = admin.create_topics([NewTopic(topic, partitions, 1, config=settings) for topic in topics])
         for future in made.values():
             future.result(30)
+        # On a busy machine, a partition may be without a leader for some time after it was made.
+        asked = {TopicPartition(topic, number): OffsetSpec.latest() for topic in topics for number in range(partitions)}
+        until = time.monotonic() + 60
+        while True:
+            try:
+                for found in admin.list_offsets(asked).values():
+                    found.result(30)
+            except KafkaException:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.2)
+            else:
+                return
 
     def delete(self, topic: str) -> None:
         from confluent_kafka import KafkaException, TopicCollection
