@@ -229,6 +229,7 @@ class Endless:
         first, began, sent, lags = 10 * scale.rows, time.time(), [], []
         measured = int(scale.seconds * scale.pace)
         # Rows go on until those that are measured are no longer held.
+        until = began + _PATIENCE
         while len(sent) < measured or self._count() < self._expected + measured:
             passed = time.time() - began
             for number in range(len(sent), int(passed * scale.pace)):

@@ -6,12 +6,15 @@ error is one sentence that names the file and, where it is known, the row. It ne
 
 from __future__ import annotations
 
+import atexit
 import codecs
 import glob
 import json
 import os
 import re
 import sys
+import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -250,6 +253,7 @@ class _TextCheck:
         self._encoding = codecs.lookup(encoding).name
         self._decoder = codecs.getincrementaldecoder(encoding)()
         self._lines = 1
+        _checks_in_use.add(self)
 
     def __call__(self, block: pa.Buffer) -> pa.Buffer:
         data, broken, text = bytes(block), -1, ""
@@ -267,7 +271,29 @@ class _TextCheck:
             msg = f"is not {self._encoding.upper()} text: see line {line}{advice}"
             raise _Broken(msg)
         self._lines += checked.count(b"\n")
-        return block if is_utf8 else pa.py_buffer(checked)
+        return block if is_utf8 else _arrow_buffer(checked)
+
+
+#: The checks that Arrow's threads, which read ahead, may still call or let go of.
+_checks_in_use: weakref.WeakSet[_TextCheck] = weakref.WeakSet()
+
+#: Seconds that the end of the process waits for these threads. A reader that was left unfinished keeps its check.
+_PATIENCE = 1.0
+
+
+@atexit.register
+def _wait_for_reads() -> None:
+    """Wait for reads ahead: a thread of Arrow's that needs the interpreter after its end aborts the process."""
+    end = time.monotonic() + _PATIENCE
+    while _checks_in_use and time.monotonic() < end:
+        time.sleep(0.001)
+
+
+def _arrow_buffer(data: bytes) -> pa.Buffer:
+    """Copy bytes into memory of Arrow's, which its threads can free without the interpreter."""
+    copy = pa.BufferOutputStream()
+    copy.write(data)
+    return copy.getvalue()
 
 
 def _delimiter(source: Source, start: bytes) -> str:
@@ -290,7 +316,7 @@ def _csv_header(source: Source) -> list[str]:
         raise _Broken(msg)
     options = _csv_options(source, start)
     if _is_one_line(start):  # Arrow does not see a header that no line break follows
-        parsed = pa.csv.read_csv(pa.BufferReader(start + b"\n"), parse_options=options)
+        parsed = pa.csv.read_csv(pa.BufferReader(_arrow_buffer(start + b"\n")), parse_options=options)
         names = parsed.schema.names
     else:
         with _open(source) as stream:
@@ -411,7 +437,7 @@ class _JsonLines:
     def _parsed(self, data: bytes) -> pa.Table:
         texts = pa.schema(_text_fields(self._texts))
         return pa.json.read_json(
-            pa.BufferReader(data),
+            pa.BufferReader(_arrow_buffer(data)),
             read_options=pa.json.ReadOptions(use_threads=False, block_size=len(data) + 1),
             parse_options=pa.json.ParseOptions(explicit_schema=texts),
         )
