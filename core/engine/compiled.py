@@ -36,6 +36,7 @@ class Compiled(Engine):
         self._policy = policy
         self._space = space_of(policy)
         self._fingerprint = fingerprint(policy, self._space)
+        compiler.use(policy.method)
 
     def __repr__(self) -> str:
         """Tell how many rows are held, but nothing about them."""
@@ -59,7 +60,7 @@ class Compiled(Engine):
         parts, start = [], 0
         while start < len(rows):
             # As long as the kernel is interpreted, row by row: it must not take long to find that compiling pays.
-            stop = min(start + (self.chunk if self.kernel.is_compiled() else 1), len(rows))
+            stop = min(start + (self.chunk if self._is_compiled() else 1), len(rows))
             self._reserve(stop - start)
             parts.append(self._take(rows.slice(start, stop)))
             start = stop
@@ -67,11 +68,18 @@ class Compiled(Engine):
 
     def advance(self, now: int) -> Releases:
         """Move event time on to `now`, in microseconds, and return what became due."""
+        self._is_compiled()
         return self._run(self._no_rows(), now=now)
 
     def flush(self) -> Releases:
         """End the stream, and return everything that is still held."""
+        self._is_compiled()
         return self._run(self._no_rows(), over=True)
+
+    def _is_compiled(self) -> bool:
+        """Return whether the kernel is compiled. If it is not, and many rows are held, wait until it is."""
+        compiler.expect_held(self.held)
+        return bool(self.kernel.is_compiled())
 
     @property
     def _dimensions(self) -> int:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +19,7 @@ from crenel.engine.kernels import compiler
 from crenel.policy import Policy
 from crenel.policy.methods import find
 
-__all__ = ["compile_family", "families", "folder"]
+__all__ = ["compile_and_end", "compile_family", "families", "folder"]
 
 _ROWS = 60
 
@@ -82,3 +86,34 @@ def _use(policy: Policy) -> None:
     again = create_engine(policy)
     again.restore(engine.snapshot())
     again.flush()
+
+
+# --- In a process of its own: see background.py ---
+
+
+def compile_and_end(methods: Sequence[str]) -> None:
+    """Compile methods, unless the process that began this one ends before."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    kept = folder()
+    if kept is None:
+        sys.exit(1)
+    for method in methods:
+        with _alone(kept / f"{method}.lock"):
+            compile_family([method])
+
+
+def _end_with_parent() -> None:
+    """Nothing is ever written to standard input: it ends when the other process does."""
+    sys.stdin.buffer.read()
+    os._exit(1)
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Wait until no other process is within the context. A process that dies leaves it."""
+    with path.open("w") as file:
+        with suppress(ImportError):  # without such locks, two processes may compile the same
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -183,7 +183,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _told(arguments: argparse.Namespace, policy: Policy, outcome: Outcome) -> int:
     """Print the summary; return the exit code."""
-    from crenel.pipelines.console import run_summary
+    from crenel.pipelines.console import compile_notes, run_summary
 
     passed = list(
         limits.Limits.of(arguments).passed(
@@ -196,6 +196,8 @@ def _told(arguments: argparse.Namespace, policy: Policy, outcome: Outcome) -> in
         print(json.dumps(told), file=free)
     else:
         sys.stderr.write(run_summary.as_text(policy, outcome))
+        if later := compile_notes.advice():
+            print(f"crenel: {later}", file=sys.stderr)
     if not (arguments.json and free is sys.stderr):  # where JSON is, nothing else may be
         for one in passed:
             print(f"crenel: {one.text}{_advice(policy, outcome, one)}", file=sys.stderr)

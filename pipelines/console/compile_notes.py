@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["WAIT", "announcing", "noting"]
+__all__ = ["WAIT", "advice", "announcing", "noting"]
 
 #: What is said once.
 WAIT = "compiling the engine, once: up to half a minute"
@@ -25,15 +25,26 @@ def noting() -> Iterator[Callable[[], str]]:
 
 @contextmanager
 def announcing(say: Callable[[str], object]) -> Iterator[None]:
-    """Say it when the engine begins to be compiled."""
+    """Say it when the run waits for the engine to be compiled."""
+    from crenel.engine.background import IN_BACKGROUND
     from crenel.engine.kernels.compiler import listening
 
     said: list[str] = []
 
     def heard(name: str) -> None:
-        if not said:
+        if not said and not name.endswith(IN_BACKGROUND):
             say(f"({WAIT})")
-        said.append(name)
+            said.append(name)
 
     with listening(heard):
         yield
+
+
+def advice() -> str:
+    """Return what to do if the run was over before the engine was compiled; often it is empty."""
+    from crenel.engine.kernels.compiler import unfinished
+
+    methods = " ".join(unfinished())
+    if not methods:
+        return ""
+    return f"the engine was not compiled in this time. To make later runs faster, run once: crenel compile {methods}"

@@ -84,9 +84,6 @@ FORMATS: dict[str, Format] = {
     ".avro": Format("Avro"),
 }
 
-#: The address of a file elsewhere, such as gs://bucket/file.
-_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
-
 #: Arrow's names of the compressions, by a file's last extension.
 COMPRESSIONS: dict[str, str] = {".bz2": "bz2", ".gz": "gzip", ".zst": "zstd"}
 

@@ -3,8 +3,10 @@
 Only this module and `linking` import numba.
 
 To compile a method takes many seconds, which a few rows are not worth. Therefore a process runs kernels as plain Python
-at first, unless their compiled code is on disk: until its engines have been given INTERPRETED_ROWS rows, or until that
-has taken INTERPRETED_SECONDS. Both ways give the same results bit by bit.
+at first, unless their compiled code is on disk. When its engines have been given INTERPRETED_ROWS rows, or when that
+has taken INTERPRETED_SECONDS, another process begins to compile, and this one goes on until that is done: both ways
+give the same results bit by bit, so it does not matter when kernels change. Only an engine that holds more than
+INTERPRETED_HELD rows waits, since one call may look at all of them.
 
 numba keeps compiled code on disk, but it recompiles a function only when the function's own file changes: a caller in
 another file would go on running the old code. Therefore the folder's name has a digest of the sources of all kernels:
@@ -34,13 +36,16 @@ import numba
 import numba.core.caching
 from llvmlite.binding import get_host_cpu_name
 
+from crenel.engine.background import Background
 from crenel.engine.kernels.interpreter import interpret
 from crenel.engine.kernels.linking import pipelines
 
 _Function = TypeVar("_Function")
 _LOGGER = logging.getLogger(__name__)
-#: After so many rows, or so many seconds of running them as plain Python, a process compiles.
-INTERPRETED_ROWS, INTERPRETED_SECONDS = 1_000, 5.0
+#: After so many rows, or so many seconds of running them as plain Python, compiling pays.
+INTERPRETED_ROWS, INTERPRETED_SECONDS = 1_000, 2.0
+#: An engine that holds more rows waits for the compiler. A plan for 3,000 rows takes longer than that if interpreted.
+INTERPRETED_HELD = 1_000
 _ENGINE = Path(__file__).resolve().parent.parent
 _PREFIX = "crenel-kernels-"
 #: Folders of compiled code that stay when a new one is made: those that were used last.
@@ -57,13 +62,22 @@ class _Compilation:
 
     def __init__(self) -> None:
         self.rows = 0
+        self.held = 0
         self.seconds = 0.0
         self.listeners: list[Callable[[str], None]] = []
+        self.background = Background(self._say)
+        self.waits_for_nothing = False
 
     @property
     def has_begun(self) -> bool:
-        worthwhile = self.rows > INTERPRETED_ROWS or self.seconds > INTERPRETED_SECONDS
-        return worthwhile and not numba.config.DISABLE_JIT
+        """Whether this process compiles what it calls."""
+        too_many = self.held > INTERPRETED_HELD
+        worthwhile = too_many or self.rows > INTERPRETED_ROWS or self.seconds > INTERPRETED_SECONDS
+        if not worthwhile or numba.config.DISABLE_JIT:
+            return False
+        if too_many and not self.waits_for_nothing:
+            self.background.wait(FOLDER)
+        return self.waits_for_nothing or not self.background.goes_on(FOLDER)
 
     @contextmanager
     def timed(self) -> Iterator[None]:
@@ -77,10 +91,7 @@ class _Compilation:
     @contextmanager
     def announced(self, function: Any) -> Iterator[None]:
         """Announce that a function is compiled within the context."""
-        name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
-        _LOGGER.info("Compiling %s, once. Compiled code is kept in %s.", name, FOLDER or "memory")
-        for listener in self.listeners:
-            listener(name)
+        self._say(f"{function.__module__.rpartition('.')[2]}.{function.__name__}")
         collects = gc.isenabled()
         gc.disable()  # it takes a fifth of the compiler's time, and finds little
         try:
@@ -88,8 +99,13 @@ class _Compilation:
         finally:
             if collects:
                 gc.enable()
-            for listener in self.listeners:
-                listener("")
+            self._say("")
+
+    def _say(self, name: str) -> None:
+        if name:
+            _LOGGER.info("Compiling %s, once. Compiled code is kept in %s.", name, FOLDER or "memory")
+        for listener in self.listeners:
+            listener(name)
 
 
 _COMPILATION = _Compilation()
@@ -100,9 +116,25 @@ def expect(rows: int) -> None:
     _COMPILATION.rows += rows
 
 
+def use(method: str) -> None:
+    """Take note that kernels of a method are about to be called: another process can compile the whole method."""
+    _COMPILATION.background.use(method)
+
+
+def unfinished() -> list[str]:
+    """Return the methods that another process is still compiling for this one."""
+    return _COMPILATION.background.unfinished
+
+
+def expect_held(rows: int) -> None:
+    """Take note that kernels are about to look at this many rows at once: if they are many, they wait for compiling."""
+    _COMPILATION.held = rows
+
+
 def compile_from_now_on() -> None:
-    """Compile every kernel that is called from now on, however few rows there are."""
+    """Compile every kernel that is called from now on, in this process, however few rows there are."""
     expect(INTERPRETED_ROWS + 1)
+    _COMPILATION.waits_for_nothing = True
 
 
 @contextmanager
@@ -152,8 +184,13 @@ class Kernel:
 
     def _prepare(self) -> bool:
         """Decide whether the function is interpreted once more."""
+        if _COMPILATION.background.unfinished and not _COMPILATION.has_begun:
+            return False  # some signatures may be on disk already, and others not
         self._is_announced = is_cached(self)  # to load it is nothing to wait for
-        self._is_ready = _COMPILATION.has_begun or (self._is_announced and not numba.config.DISABLE_JIT)
+        self._is_ready = self._is_announced and not numba.config.DISABLE_JIT
+        if not self._is_ready and _COMPILATION.has_begun:
+            self._is_announced = is_cached(self)  # it may have been waited for
+            self._is_ready = True
         return self._is_ready
 
 
@@ -263,8 +300,8 @@ def _path_of(module: str) -> Path:
 
 def is_cached(function: Any) -> bool:
     """Whether the compiled code of a kernel is on disk."""
-    index = f"{function.__module__.rpartition('.')[2]}.{function.__name__}-*.nbi"
-    return FOLDER is not None and any(FOLDER.glob(f"*/{index}"))
+    code = f"{function.__module__.rpartition('.')[2]}.{function.__name__}-*.nbc"  # written after its index
+    return FOLDER is not None and any(FOLDER.glob(f"*/{code}"))
 
 
 def _digest() -> str:

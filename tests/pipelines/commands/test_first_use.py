@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from crenel import Policy
 from crenel.pipelines.cli import main
@@ -20,8 +22,9 @@ START = dt.datetime(2026, 3, 1, tzinfo=dt.timezone.utc)
 ROWS = 900
 
 
-def write_csv(head: str, rows: Iterable[list[Any]]) -> str:
+def write_csv(head: str, rows: Iterable[list[Any]], first: str = "") -> str:
     with Path("data.csv").open("w", newline="") as file:
+        file.write(first)
         writer = csv.writer(file)
         writer.writerow(head.split())
         writer.writerows(rows)
@@ -116,9 +119,99 @@ def shop(draw: random.Random) -> str:
     return "data.jsonl"
 
 
+def rides(draw: random.Random) -> str:
+    """Parquet: moments of a zone, and where rides begin and end, sometimes unknown."""
+    zone = "America/Montreal"
+
+    def degrees(middle: float) -> list[float | None]:
+        return [None if draw.random() < 0.03 else round(draw.gauss(middle, 0.04), 6) for _ in range(ROWS)]
+
+    table = {
+        "member_id": [draw.randrange(10**6, 10**6 + 350) for _ in range(ROWS)],
+        "started_at": pa.array([START + dt.timedelta(seconds=40 * n) for n in range(ROWS)], pa.timestamp("ms", zone)),
+        "start_lat": degrees(45.52),
+        "start_lng": degrees(-73.57),
+        "end_lat": degrees(45.52),
+        "end_lng": degrees(-73.57),
+    }
+    parquet.write_table(pa.table(table), "data.parquet")
+    return "data.parquet"
+
+
+def orders(draw: random.Random) -> str:
+    """One JSON array, with customers and addresses within orders."""
+    sales = [
+        {
+            "order": f"{n:06}",
+            "placed": (START + dt.timedelta(seconds=50 * n)).isoformat(),
+            "customer": {"id": draw.randrange(300), "address": {"zip": f"{draw.randrange(10, 60)}100", "city": "Ulm"}},
+            "income": draw.choice([None, *range(20_000, 90_000, 500)]),
+            "tags": ["new"] if n % 3 else [],
+        }
+        for n in range(ROWS)
+    ]
+    Path("data.json").write_text(json.dumps(sales, indent=1))
+    return "data.json"
+
+
+def clinic(draw: random.Random) -> str:
+    """What a spreadsheet of Vienna exports: Latin-1, semicolons, decimal commas, the day first."""
+    lines = ["Patientnr;aufgenommen_date;birthdate;city;weight_kg"]
+    for n in range(ROWS):
+        born = dt.date(1930, 1, 1) + dt.timedelta(days=draw.randrange(30_000))
+        taken = START + dt.timedelta(minutes=10 * n)
+        city = draw.choice(["Wien", "Graz", "St. Pölten", "Mödling", "Köflach"])
+        weight = f"{draw.gauss(75, 12):.1f}".replace(".", ",")
+        lines.append(f"P{draw.randrange(400)};{taken:%d.%m.%Y %H:%M};{born:%d.%m.%Y};{city};{weight}")
+    Path("data.csv").write_text("\r\n".join(lines), encoding="latin-1")
+    return "data.csv --encoding latin-1"
+
+
+def panel(draw: random.Random) -> str:
+    """What R writes of a survey: row numbers without a name, NA, flags of 0 and 1, and no column for the person."""
+    return (
+        write_csv(
+            "age female educ married region hours",
+            (
+                [
+                    row + 1,
+                    draw.choice(["NA", *range(20, 70)]),
+                    draw.randrange(2),
+                    draw.choice([8, 10, 12, 16]),
+                    draw.choice(["yes", "no"]),
+                    draw.choice(["north", "south", "west"]),
+                    draw.randrange(60),
+                ]
+                for row in range(ROWS)
+            ),
+            first=",",
+        )
+        + " --each-row"
+    )
+
+
+def purchases(draw: random.Random) -> str:
+    """Nothing but who and when, as models of customers take it."""
+    return write_csv(
+        "date id",
+        ([(START + dt.timedelta(hours=row)).isoformat(sep=" ")[:19], draw.randrange(250)] for row in range(ROWS)),
+    )
+
+
 @pytest.mark.parametrize(
     ("make", "person"),
-    [(taxi, "rider_id"), (hospital, "nr"), (survey, "respondent"), (bikes, "user_id"), (shop, "customer")],
+    [
+        (taxi, "rider_id"),
+        (hospital, "nr"),
+        (survey, "respondent"),
+        (bikes, "user_id"),
+        (shop, "customer"),
+        (rides, "member_id"),
+        (orders, "customer.id"),
+        (clinic, "Patientnr"),
+        (panel, "(each row)"),
+        (purchases, "id"),
+    ],
 )
 def test_what_init_drafts_is_useful_as_it_is(
     make: Callable[[random.Random], str],
@@ -128,20 +221,23 @@ def test_what_init_drafts_is_useful_as_it_is(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    data = make(random.Random(5))
-    assert main(["init", data, "--output", "policy.yaml"]) == 0
+    data, *given = make(random.Random(5)).split()
+    assert main(["init", data, *given, "--output", "policy.yaml"]) == 0
+    options = capsys.readouterr().out.partition(f"--data {data}")[2].split()
     policy = Policy.from_yaml("policy.yaml")
     assert policy.person == person
     assert "rownames" not in policy.quasi_identifiers
-    assert main(["check", "policy.yaml", "--data", data]) == 0
-    assert main(["explore", "policy.yaml", "--data", data, "--k", str(policy.k), "--target", "suppressed<5%"]) == 0
+    assert main(["check", "policy.yaml", "--data", data, *options]) == 0
+    target = ["--k", str(policy.k), "--target", "suppressed<5%"]
+    assert main(["explore", "policy.yaml", "--data", data, *target, *options]) == 0
     capsys.readouterr()
-    assert main(["run", "policy.yaml", "--input", data, "--output", "out.csv", "--trace", "trace.csv", "--json"]) == 0
+    outputs = ["--output", "out.csv", "--trace", "trace.csv"]
+    assert main(["run", "policy.yaml", "--input", data, *outputs, "--json", *options]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["alone"] == 0
     assert told["rejected"] in ({}, [], 0)
     assert told["loss"] < 0.5
     assert told["suppressed"] < 0.05 * ROWS
     given = ["--published", "out.csv", "--input", data, "--trace", "trace.csv"]
-    assert main(["audit", "policy.yaml", *given, "--queries", "50"]) == 0
+    assert main(["audit", "policy.yaml", *given, "--queries", "50", *options]) == 0
     assert re.match("KEPT:", capsys.readouterr().out)

@@ -71,6 +71,7 @@ def make_losses_double(package: Path) -> None:
     os.utime(source, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
+@pytest.mark.slow
 def test_a_kernel_runs_the_new_code_of_a_shared_function(package: Path) -> None:
     first, second = run(package), run(package)
     assert [first[2], second[2]] == ["0.5", "0.5"]
@@ -80,6 +81,7 @@ def test_a_kernel_runs_the_new_code_of_a_shared_function(package: Path) -> None:
     assert changed[0] != first[0]
 
 
+@pytest.mark.slow
 def test_code_that_was_compiled_once_is_found_again(package: Path) -> None:
     folder, cached, _ = run(package)
     assert cached == "True"
@@ -88,6 +90,7 @@ def test_code_that_was_compiled_once_is_found_again(package: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in Path(folder).rglob("*.nbi")} == indexes
 
 
+@pytest.mark.slow
 def test_two_processes_may_start_at_once(package: Path) -> None:
     with ThreadPoolExecutor(2) as pool:
         found = list(pool.map(run, [package, package]))
