@@ -29,6 +29,9 @@ _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*( [A-Za-z0-9_.-]+)*", re.ASCII)
 _KS = (2, 3, 5, 10)
 #: How many times k persons come before the drafted deadline.
 _CROWD = 16
+#: A place is one of so many cells along each axis: about a hundred, as for steps.
+_LEVELS = 7
+_CELLS = 2**_LEVELS
 _DELAY_ROWS = (1000, 2000, 5000, 10_000, 20_000, 50_000)
 
 
@@ -170,6 +173,19 @@ def _quasi_identifier(column: Profile) -> Iterator[str]:
             )
         file = _scalar(hierarchy_file(column))
         yield f"{name} {{type: categorical, hierarchy: {file}, unknown: root{_gaps(column)}}}"
+
+
+def _place(called: str, north: Profile, east: Profile) -> Iterator[str]:
+    """Write a place: a grid over the part of the world that the data show, in cells of round sizes."""
+    for column in (north, east):
+        yield from _stretched(column)
+    south, north_end = sample_measures.grid(north.present, 90.0, _CELLS)
+    west, east_end = sample_measures.grid(east.present, 180.0, _CELLS)
+    bounds = ", ".join(_number(bound) for bound in (south, west, north_end, east_end))
+    named = ", ".join(_scalar(column.name) for column in (north, east))
+    gaps = _gaps(north) or _gaps(east)
+    yield f"  {_scalar(called)}:"
+    yield f"    {{type: coordinates, columns: [{named}], bounds: [{bounds}], levels: {_LEVELS}{gaps}}}"
 
 
 def _category(name: str, column: Profile) -> Iterator[str]:

@@ -91,6 +91,25 @@ def middle(values: Floats, width: float) -> float:
     return float(high - low) / width if width > 0 else 1.0
 
 
+def grid(degrees: Floats, most: float, cells: int) -> tuple[float, float]:
+    """Lay a grid of `cells` cells of a round size over angles; return where it begins and ends.
+
+    Args:
+        degrees: The angles, from -`most` to `most`.
+        most: The end of the world.
+        cells: How many cells there are.
+    """
+    lo, hi = float(degrees.min()), float(degrees.max())
+    least = max((hi - lo) / (cells - 1), 1e-5)
+    power = 10.0 ** math.floor(math.log10(least))
+    # A shift to a round begin costs up to one cell.
+    size = next(one * power for one in (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10) if one * power >= least)
+    if size * cells >= 2 * most:
+        return -most, most
+    start = min(max(round(math.floor(lo / size) * size, 9), -most), most - size * cells)
+    return round(start, 9), round(start + size * cells, 9)
+
+
 def is_stretched(share: float, distinct: int) -> bool:
     """Whether a few outliers stretch a domain.
 

@@ -30,9 +30,10 @@ import pyarrow.parquet
 from crenel.errors import Rejected
 from crenel.pipelines.console.sections import count
 from crenel.pipelines.files import unreadable_rows
-from crenel.pipelines.files.cells import avro_columns
-from crenel.pipelines.files.formats import FORMATS, USUAL, Dialect, TableError, format_names, kind_of, refuse_remote
-from crenel.pipelines.files.unreadable_rows import UnreadableRow
+from crenel.pipelines.files.cells import avro_columns, json_arrays
+from crenel.pipelines.files.formats import FORMATS, USUAL, Dialect, TableError, format_names, kind_of
+from crenel.pipelines.files.remote import object_files
+from crenel.pipelines.files.unreadable_rows import TOO_DEEP, IgnoredRows, UnreadableRow
 from crenel.policy import columns
 from crenel.transforms._pack.nested_fields import ODD, is_or_has_object, names_of
 

@@ -177,15 +177,18 @@ def _empty_box(tree: RowTree, node: int) -> None:
 
 
 @bare
-def _cover_row(tree: RowTree, node: int, row: int) -> None:
-    """Let the box of a node contain the row."""
-    lo, hi = tree.boxes[node, 0], tree.boxes[node, 1]
+def _cover_row(tree: RowTree, node: int, row: int) -> bool:
+    """Let the box of a node contain the row. Return whether it did not yet."""
+    lo, hi, grown = tree.boxes[node, 0], tree.boxes[node, 1], False
     for d in range(lo.size):
-        lo[d] = min(lo[d], tree.points[d, row])
-        hi[d] = max(hi[d], tree.points[d, row])
-    tree.marks[node, FIRST] = min(tree.marks[node, FIRST], np.float64(tree.order[row]))
-    if tree.credit.size > 0:
-        tree.marks[node, CREDIT] = max(tree.marks[node, CREDIT], np.float64(tree.credit[row]))
+        x = tree.points[d, row]
+        if x < lo[d] or x > hi[d]:
+            lo[d], hi[d], grown = min(lo[d], x), max(hi[d], x), True
+    if tree.order[row] < tree.marks[node, FIRST]:
+        tree.marks[node, FIRST], grown = np.float64(tree.order[row]), True
+    if tree.credit.size > 0 and tree.credit[row] > tree.marks[node, CREDIT]:
+        tree.marks[node, CREDIT], grown = np.float64(tree.credit[row]), True
+    return grown
 
 
 @bare
@@ -339,19 +342,21 @@ def insert_row(space: Space, tree: RowTree, top: int, row: int) -> int:
             if lopsided == NONE and rows > _LARGE and most > _LOPSIDED * rows:
                 lopsided = node
             _cover_again(tree, node)
-        _cover_row(tree, node, row)
         links[node, ROWS] += 1
         links[node, ADDED] += 1
         node = left + _is_above(tree, node, row)
     if links[node, ROWS] == LEAF:
         _split_leaf(space, tree, node, row)
-        return lopsided
-    _put(tree, node, row)
-    links[node, ADDED] += 1
-    if links[node, ADDED] > LEAF:
-        _cover_again(tree, node)
     else:
-        _cover_row(tree, node, row)
+        _put(tree, node, row)
+        links[node, ADDED] += 1
+        if links[node, ADDED] > LEAF:
+            _cover_again(tree, node)
+        else:
+            _cover_row(tree, node, row)
+    node = links[node, PARENT]
+    while node != NONE and _cover_row(tree, node, row):  # if a box contains the row, so do all boxes above it
+        node = links[node, PARENT]
     return lopsided
 
 

@@ -33,7 +33,8 @@ class BastionParameters(Parameters):
     search: int = parameter(
         8192,
         integer(at_least=2),
-        "The most rows that a group is chosen among, which bounds the time; if more are held, those that fit best.",
+        "The most rows that a group is chosen among, which bounds the time; if more are held, those that fit best. If "
+        "many more are held, half as many that are nearby, and at most 128 for each of k.",
         unit="rows",
     )
 

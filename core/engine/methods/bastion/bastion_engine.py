@@ -22,8 +22,17 @@ from crenel.engine.kernels.arrays import NONE
 from crenel.engine.kernels.closeness import Closeness
 from crenel.engine.kernels.deadlines import EARLIEST, LATEST
 from crenel.engine.kernels.output import Output
-from crenel.engine.kernels.row_tree import LEAF, RowTree, most_nodes, resized_tree
 from crenel.engine.methods.bastion import BastionParameters, bastion_kernel, bastion_plan, bastion_rows, bastion_state
+from crenel.engine.methods.bastion.bastion_cells import (
+    MOST_NODES,
+    STORED,
+    Cells,
+    empty_cells,
+    fill_cells,
+    most_nodes,
+    restore_cuts,
+    take_over,
+)
 from crenel.engine.methods.bastion.bastion_losses import in_lanes
 from crenel.engine.methods.mondrian import mondrian_engine
 from crenel.engine.output_buffer import empty_output, take_releases
@@ -38,8 +47,10 @@ _RELEASES = 128
 _PART = 4096
 #: Rows in the sample that the loneliness of a row is estimated with.
 _SAMPLE = 192
-#: Held rows per k, and per k * k, from which a tree finds candidates faster than a scan.
-_INDEXED, _INDEXED_SQUARE = 512, 100
+#: If more rows are held than this times the candidates that cells give, they are kept in cells.
+_CELLED = 4
+#: The most candidates for each member of a group, if they come from cells.
+_A_MEMBER = 128
 _SCHEMAS = Schemas("crenel.engine.methods.bastion", ("bastion.1.avsc",))
 #: Numbers that change from row to row, and that a snapshot has.
 _COUNTS = ("draws", "arrivals", "released", "clock", "sampled", "until_sample")
@@ -113,7 +124,7 @@ class Bastion(Compiled):
         and the one with the least loss is kept: with small parts more is decided by a view of all rows.
         """
         s.numbers["indexed"] = 0  # rows will change their places
-        bastion_rows.close_gaps(s.numbers, s.held, s.tree)
+        bastion_rows.close_gaps(s.numbers, s.held, s.cells)
         bastion_rows.estimate_again(s)
         best: _Division | None = None
         for least in _least_parts(self._policy.k, self.held):
@@ -161,6 +172,7 @@ class Bastion(Compiled):
             "domain_lo": packed(s.terrain.space.dimensions["domain_lo"]),
             "domain_hi": packed(s.terrain.space.dimensions["domain_hi"]),
             "held": held,
+            "cells": self._stored_cells(),
             "sample": packed(s.sample[:, : min(int(n["sampled"]), _SAMPLE)]),
             "reusable": stored_boxes(s.reusable, s.numbers),
             "histogram": packed(s.closeness.stream),
@@ -182,9 +194,11 @@ class Bastion(Compiled):
             draws=record["draws"],
             capacity=len(number) + self.chunk,
             closeness=self._codes.closeness(record["histogram"]),
+            nodes=len(unpacked(record["cells"]["cut"])),
         )
         restore_domains(s.terrain.space, record)
         self._restore_held(record["held"], number)
+        self._restore_cells(record["cells"])
         self._resume(record, (*_COUNTS, *_AVERAGES))
         known = min(record["sampled"], _SAMPLE)
         s.sample[:, :known] = unpacked(record["sample"], shape=(self._dimensions, known))
@@ -202,7 +216,20 @@ class Bastion(Compiled):
         if self._policy.delay is not None:
             s.held.deadline[:count] = unpacked(held["deadline"], "<i8", (count,))
         s.numbers["held"] = s.numbers["places"] = count
-        bastion_rows.close_gaps(s.numbers, s.held, s.tree)
+        bastion_rows.close_gaps(s.numbers, s.held, s.cells)
+
+    def _stored_cells(self) -> dict[str, Any]:
+        n, cells = self._state.numbers[0], self._state.cells
+        nodes = int(cells.counts[1]) if n["indexed"] else 0
+        links = cells.links[:nodes, STORED].T.astype(np.int64)
+        return {"links": packed(links), "cut": packed(cells.cut[:nodes]), "cut_at": int(n["cut_at"]) if nodes else 0}
+
+    def _restore_cells(self, stored: dict[str, Any]) -> None:
+        s, cut = self._state, unpacked(stored["cut"])
+        if len(cut):
+            restore_cuts(s.cells, unpacked(stored["links"], "<i8", (len(STORED), len(cut))), cut)
+            fill_cells(s.cells, s.held, 0, self.held)
+            s.numbers["indexed"], s.numbers["cut_at"] = 1, stored["cut_at"]
 
     # --- State ---
 
@@ -212,25 +239,36 @@ class Bastion(Compiled):
         rows = held + arriving
         if self._policy.delay_rows is not None:
             rows = max(held, min(rows, self._policy.delay_rows + 1))
-        capacity = len(s.held.number)
         # With space for gaps: rows are moved together when there is none left.
-        needed = rows + rows // 16
-        if needed <= capacity:
+        if rows + rows // 16 <= len(s.held.number):
             return
-        bastion_rows.close_gaps(s.numbers, s.held, s.tree)
-        grown = _held(self._policy, needed)
+        bastion_rows.close_gaps(s.numbers, s.held, s.cells)
+        grown = _held(self._policy, rows + rows // 8)
         for name in _HELD:
             getattr(grown, name)[:held] = getattr(s.held, name)[:held]
         grown.earliest[: len(s.held.earliest)] = s.held.earliest
         grown.columns[:, :held] = s.held.columns[:, :held]
-        self._state = s._replace(held=grown, tree=self._tree(grown, s.tree))
+        self._state = s._replace(held=grown, cells=self._cells(grown, s.cells))
 
-    def _tree(self, held: bastion_state.Held, before: RowTree | None = None) -> RowTree:
-        """Return a tree of held rows, with space for them if it may be used, and with the rows of the one before."""
+    def _cells(self, held: bastion_state.Held, before: Cells | None = None, nodes: int = 0) -> Cells:
+        """Return cells with space for the held rows if they may be used.
+
+        Args:
+            held: The space for held rows.
+            before: Cells whose rows they take over.
+            nodes: Nodes of the cuts that they will be given. Such cells may have few rows, if most left since the cut.
+        """
         rows = len(held.number)
-        if rows < int(_index_from(self._policy, self._parameters)):
+        if before is not None and len(before.where) > 0:
+            nodes = len(before.cut)
+        if rows <= int(_index_from(self._policy, self._parameters)) and nodes == 0:
             rows = 0
-        return resized_tree(before, held.columns, held.number, held.lonely, rows)
+        timed = self._policy.delay is not None
+        nodes = max(nodes, most_nodes(rows, _most_in_cells(self._policy, self._parameters)))
+        cells = empty_cells(self._dimensions, rows, timed, nodes)
+        if before is not None:
+            take_over(cells, before)
+        return cells
 
     def _reserve_boxes(self, wanted: int) -> None:
         """Reserve space for reusable boxes."""
@@ -239,7 +277,9 @@ class Bastion(Compiled):
         if grown is not boxes:
             self._state = self._state._replace(reusable=grown, index=_index(len(grown.table), self._dimensions))
 
-    def _empty_state(self, key: bytes, *, capacity: int, closeness: Closeness, draws: int = 0) -> bastion_state.Kept:
+    def _empty_state(
+        self, key: bytes, *, capacity: int, closeness: Closeness, draws: int = 0, nodes: int = 0
+    ) -> bastion_state.Kept:
         """Return a state without rows.
 
         Args:
@@ -247,6 +287,7 @@ class Bastion(Compiled):
             capacity: Rows that can be held.
             closeness: The histograms of the stream.
             draws: Words of the keystream that were used.
+            nodes: Nodes of the cuts that a snapshot has.
         """
         held = _held(self._policy, capacity)
         return bastion_state.Kept(
@@ -258,14 +299,13 @@ class Bastion(Compiled):
             scratch=bastion_state.Scratch(
                 row=np.empty(self._dimensions),
                 box=np.empty((3, self._dimensions)),
-                replay=np.empty((3, self._dimensions)),
                 values=np.empty(max(self._policy.l or 0, 1), dtype=np.int64),
             ),
             reusable=empty_boxes(0, self._dimensions, closeness.stream.shape),
             index=_index(0, self._dimensions),
             closeness=closeness,
             random=generator(key, draws),
-            tree=self._tree(held),
+            cells=self._cells(held, nodes=nodes),
         )
 
 
@@ -352,11 +392,8 @@ def _search(dimensions: int, places: int) -> bastion_state.Search:
         least=np.empty(bastion_state.LANES, dtype=np.float32),
         members=np.empty(places + 1, dtype=np.int64),
         company=np.empty(places, dtype=np.int64),
-        begun=np.empty(places, dtype=np.float32),
-        node=np.empty(most_nodes(places), dtype=np.int64),
-        key=np.empty(most_nodes(places)),
-        taken=np.empty(most_nodes(places), dtype=np.int64),
-        leaf=np.empty(LEAF, dtype=np.float32),
+        node=np.empty(MOST_NODES, dtype=np.int64),
+        key=np.empty(MOST_NODES),
     )
 
 
@@ -372,10 +409,11 @@ def _plan(dimensions: int, places: int, groups: int) -> bastion_state.Plan:
 
 def _numbers(policy: Policy, parameters: BastionParameters) -> NDArray[Any]:
     numbers = numbers_of(policy, bastion_state.NUMBERS)
-    numbers["max_reusable"] = parameters.max_reusable if parameters.reuse is not Reuse.OFF else 0
+    numbers["max_reusable"] = _most_reusable(parameters)
     numbers["eta"] = parameters.eta if parameters.reuse is Reuse.WEIGHTED else 0.0
     numbers["lonely"] = parameters.lonely
     numbers["search"] = parameters.search
+    numbers["search_cells"] = _most_in_cells(policy, parameters)
     # One of several shards has few groups at the end, and would suppress rows that one shard publishes.
     numbers["at_end"] = bastion_plan.SUPPRESSED_LOSS if policy.most_shards == 1 else np.inf
     numbers["index_from"] = _index_from(policy, parameters)
@@ -387,11 +425,17 @@ def _numbers(policy: Policy, parameters: BastionParameters) -> NDArray[Any]:
 
 
 def _index_from(policy: Policy, parameters: BastionParameters) -> int:
-    """Return how many rows must be held for the tree to be used. With reuse, all rows are looked at anyway."""
-    k = policy.k
-    if parameters.reuse is not Reuse.OFF or parameters.search < k:
-        return LATEST
-    return max(_INDEXED * k, _INDEXED_SQUARE * k * k)
+    """Return how many rows are held at most without cells. With reuse, all rows are looked at anyway."""
+    return LATEST if _most_reusable(parameters) > 0 else _CELLED * _most_in_cells(policy, parameters)
+
+
+def _most_reusable(parameters: BastionParameters) -> int:
+    return parameters.max_reusable if parameters.reuse is not Reuse.OFF else 0
+
+
+def _most_in_cells(policy: Policy, parameters: BastionParameters) -> int:
+    """Return how many rows of cells are candidates. They are the nearest, so fewer do than of all rows."""
+    return min(parameters.search // 2, _A_MEMBER * policy.k)
 
 
 def _most_leaves(policy: Policy) -> int:

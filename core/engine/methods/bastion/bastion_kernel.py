@@ -181,9 +181,9 @@ def _arrive(s: State, qi: Array, person: int, sensitive: Array, time: int) -> No
     lonely = loneliness(s.numbers, s.terrain, s.sample, qi, s.search.cost)
     take_sample(s.numbers, s.sample, qi)
     if has_many_gaps(s.numbers, s.held):
-        close_gaps(s.numbers, s.held, s.tree)
+        close_gaps(s.numbers, s.held, s.cells)
     hold(s.numbers, s.held, qi, person, sensitive, deadline, lonely)
-    if n.indexed != 0 or n.held >= n.index_from:
+    if n.indexed != 0 or n.held > n.index_from:
         index_last(s)
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from crenel.engine.kernels.arrays import NONE, Array, copy_into
 from crenel.engine.kernels.compiler import bare, kernel
 from crenel.engine.kernels.deadlines import EARLIEST, LATEST
-from crenel.engine.kernels.row_tree import RowTree, add_row, clear_tree, insert_all, move_row, remove_row
 from crenel.engine.methods.bastion.bastion_box import copy_row
+from crenel.engine.methods.bastion.bastion_cells import Cells, cut_cells, move_in_cell, put_in_cell, take_from_cell
 from crenel.engine.methods.bastion.bastion_losses import least_of, pair_losses
 from crenel.engine.methods.bastion.bastion_state import SPAN, Held, State, Terrain
 
@@ -17,19 +19,21 @@ from crenel.engine.methods.bastion.bastion_state import SPAN, Held, State, Terra
 def loneliness(numbers: Array, terrain: Terrain, sample: Array, row: Array, cost: Array) -> float:
     """Estimate the loss of a group around the row: the mean distance to the nearest row in each part of the sample.
 
-    There are as many parts as members of the group are to be expected in the sample.
+    There are as many parts as members of the group are to be expected in the sample. If less than one is expected, the
+    group is smaller than that distance: by the power 1/4, as if rows lay evenly in four dimensions.
     """
     n = numbers[0]
     known = min(n.sampled, sample.shape[1])
     if known == 0:
         return 0.0
-    parts = min(max(np.int64(np.rint(n.k * known / max(n.held, 1))), 1), known)
+    expected = n.k * known / max(n.held, 1)
+    parts = min(max(np.int64(np.rint(expected)), 1), known)
     size = known // parts
     pair_losses(terrain, sample, row, cost[: parts * size])
     total = 0.0
     for start in range(0, parts * size, size):
         total += least_of(cost[start : start + size])
-    return total / parts
+    return total / parts * math.sqrt(math.sqrt(min(expected, 1.0)))
 
 
 @bare
@@ -63,20 +67,6 @@ def _sample_held(s: State) -> None:
     n.sampled, n.until_sample = known, n.held // size
 
 
-@bare
-def _index_rows(s: State) -> None:
-    """Put all held rows into the tree."""
-    n, rows, count = s.numbers[0], s.plan.order, 0
-    for i in range(n.first, n.places):
-        if s.held.number[i] != NONE:
-            rows[count] = i
-            count += 1
-    clear_tree(s.tree)
-    copy_row(s.held.columns, rows[0], s.tree.origin)
-    insert_all(s.terrain.space, s.tree, 0, rows[:count])
-    n.indexed = 1
-
-
 @kernel
 def estimate_again(s: State) -> None:
     """Estimate the loneliness of all held rows again: on arrival, a row of a burst is compared with too few rows."""
@@ -85,12 +75,12 @@ def estimate_again(s: State) -> None:
         if s.held.number[i] != NONE:
             copy_row(s.held.columns, i, s.scratch.row)
             s.held.lonely[i] = loneliness(s.numbers, s.terrain, s.sample, s.scratch.row, s.search.cost)
-    if s.numbers[0].indexed != 0:
-        _index_rows(s)
+            if s.numbers[0].indexed != 0:
+                s.cells.lonely[s.cells.where[i]] = s.held.lonely[i]
 
 
 @kernel
-def close_gaps(numbers: Array, held: Held, tree: RowTree) -> None:
+def close_gaps(numbers: Array, held: Held, cells: Cells) -> None:
     """Move the rows together, in their order."""
     n = numbers[0]
     at = 0
@@ -107,7 +97,7 @@ def close_gaps(numbers: Array, held: Held, tree: RowTree) -> None:
                 held.columns[d, at] = held.columns[d, i]
             copy_into(held.sensitive[i], held.sensitive[at])
             if n.indexed != 0:
-                move_row(tree, i, at)
+                move_in_cell(cells, i, at)
         at += 1
     n.places = at
     n.first = 0
@@ -158,14 +148,15 @@ def hold(numbers: Array, held: Held, qi: Array, person: int, sensitive: Array, d
 
 @bare
 def index_last(s: State) -> None:
-    """Put the row that was added last into the tree; begin to use the tree, or end it if few rows are held now."""
+    """Put the row that was added last into its cell. Cut cells, or do without them, if it is time."""
     n = s.numbers[0]
-    if n.indexed == 0:
-        _index_rows(s)
-    elif 2 * n.held < n.index_from:
-        n.indexed = 0
-    else:
-        add_row(s.terrain.space, s.tree, n.places - 1, s.plan.order)
+    if n.indexed != 0 and n.arrivals < n.cut_at:
+        put_in_cell(s.cells, s.held, n.places - 1)
+        return
+    n.indexed = np.int64(n.held > n.index_from)
+    if n.indexed != 0:
+        n.cut_at = n.arrivals + n.held
+        cut_cells(s.terrain.space, s.cells, s.held, n.first, n.places, n.held, n.search_cells)
 
 
 @bare
@@ -174,7 +165,7 @@ def let_go(s: State, place: int) -> None:
     s.held.number[place] = NONE
     s.numbers[0].held -= 1
     if s.numbers[0].indexed != 0:
-        remove_row(s.tree, place)
+        take_from_cell(s.cells, place)
 
 
 @bare

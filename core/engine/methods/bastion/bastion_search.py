@@ -9,13 +9,11 @@ from crenel.engine.kernels.closeness import clear_scratch, count_values, within_
 from crenel.engine.kernels.compiler import bare
 from crenel.engine.methods.bastion.bastion_box import box_loss, copy_row, start_box
 from crenel.engine.methods.bastion.bastion_candidates import (
-    all_allowed,
-    begin_nearby,
     best_candidate,
     choose,
+    choose_nearby,
     exclude,
     is_among,
-    look_further,
     widen_span,
 )
 from crenel.engine.methods.bastion.bastion_losses import in_lanes, pair_losses, value_of_rank, write_lane_minima
@@ -81,7 +79,7 @@ def _join(s: State, size: int, place: int) -> None:
     for d in range(box.shape[1]):
         x = columns[d, place]
         if x < box[0, d] or x > box[1, d]:
-            widen_span(s.terrain, box, d, x, columns, search, 0, count, s.numbers[0].nearby != 0)
+            widen_span(s, d, x)
             grown = True
     if grown:
         write_lane_minima(search.score[: in_lanes(count)], search.least)
@@ -94,16 +92,12 @@ def _gather(s: State, size: int, wanted: int, most: float) -> int:
     while size < wanted:
         score = search.score[: in_lanes(n.candidates)]
         chosen = best_candidate(score, search.least, search.place, n.nearby == 0)
-        if n.waiting > 0 and look_further(s, size, np.inf if chosen == NONE else np.float64(score[chosen])):
-            continue
         if chosen == NONE:
             break
         exclude(chosen, score, search.least)
         place = search.place[chosen]
         if is_among(search.company, size, s.held.person[place]):
             continue
-        if n.nearby != 0:
-            n.farthest = max(n.farthest, search.begun[chosen])
         _join(s, size, place)
         size += 1
         if size <= n.k and most < np.inf and box_loss(s.terrain.space, s.box) > most:
@@ -119,10 +113,12 @@ def _grow(s: State, first: int, last: int, size: int, wanted: int, most: float) 
     """
     n = s.numbers[0]
     while size < wanted:
-        if n.nearby != 0 or n.candidates > 0:
+        if n.candidates > 0:
             size = _gather(s, size, wanted, most)
-            if size < 0 or size == wanted or n.nearby != 0 or n.candidates < n.search:  # all rows were candidates
+            if size < 0 or size == wanted or (n.nearby == 0 and n.candidates < n.search):  # all rows were candidates
                 break
+        elif n.indexed != 0 and choose_nearby(s):
+            continue
         if not choose(s, first, last, size, most):
             break
     return size
@@ -182,17 +178,21 @@ def _with_values(s: State, first: int, last: int, size: int, most: float) -> int
 
 
 @bare
-def _form(s: State, anchor: int, first: int, last: int, most: float, nearby: bool) -> int:
-    """Do what `form_group` does, with candidates from the tree if `nearby`, else from a scan of all rows."""
+def form_group(s: State, anchor: int, first: int, last: int, most: float) -> int:
+    """Form a group of the anchor and rows from `first` to `last`; return its size, or 0 if there is none.
+
+    The group is in `search.members` and `box`. Which rows join depends on their quasi-identifiers and their age, never
+    on their sensitive values.
+    """
     n, search, row = s.numbers[0], s.search, s.scratch.row
+    if n.held < n.k:
+        return 0
     copy_row(s.held.columns, anchor, row)
     start_box(s.terrain.space, s.box, row)
     search.members[0], search.company[0] = anchor, s.held.person[anchor]
-    n.nearby, n.candidates, n.waiting = nearby, 0, 0
+    n.candidates = 0
     nearest = 0.0
-    if nearby:
-        begin_nearby(s)
-    elif n.max_reusable > 0:
+    if n.max_reusable > 0:
         nearest = _pair_costs(s, row, most)
         if nearest == np.inf:
             return 0
@@ -206,20 +206,3 @@ def _form(s: State, anchor: int, first: int, last: int, most: float, nearby: boo
     if size > 0 and n.max_reusable > 0:
         _note_ratios(s, anchor, nearest)
     return size
-
-
-@bare
-def form_group(s: State, anchor: int, first: int, last: int, most: float) -> int:
-    """Form a group of the anchor and rows from `first` to `last`; return its size, or 0 if there is none.
-
-    The group is in `search.members` and `box`. Which rows join depends on their quasi-identifiers and their age, never
-    on their sensitive values.
-    """
-    n = s.numbers[0]
-    if n.held < n.k:
-        return 0
-    if n.indexed != 0:
-        size = _form(s, anchor, first, last, most, True)
-        if all_allowed(s):
-            return size
-    return _form(s, anchor, first, last, most, False)

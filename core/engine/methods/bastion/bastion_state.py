@@ -15,7 +15,7 @@ from crenel.engine.kernels.closeness import Closeness
 from crenel.engine.kernels.generator import Random
 from crenel.engine.kernels.output import Output
 from crenel.engine.kernels.reusable_boxes import ReusableBoxes
-from crenel.engine.kernels.row_tree import RowTree
+from crenel.engine.methods.bastion.bastion_cells import Cells
 
 #: Candidates are striped over LANES; caching each lane's minimum avoids a full scan.
 LANES = 128
@@ -38,9 +38,10 @@ NUMBERS = np.dtype(
         ("max_reusable", "i8"),
         ("eta", "f8"),
         ("lonely", "f8"),
-        ("search", "i8"),
+        ("search", "i8"),  # the most candidates
+        ("search_cells", "i8"),  # the most candidates, if they come from cells
         ("at_end", "f8"),  # what a row may add to the loss of a group at the end of the stream, not to be suppressed
-        ("index_from", "i8"),  # rows that must be held for the tree to be used
+        ("index_from", "i8"),  # if more rows are held than this, they are kept in cells
         ("arrivals", "i8"),
         ("clock", "i8"),
         ("held", "i8"),
@@ -51,11 +52,10 @@ NUMBERS = np.dtype(
         ("over", "i8"),  # whether the stream is over and all rows are due
         ("writing", "i8"),  # whether there is a plan that is not completely written
         ("dividing", "i8"),  # whether all held rows are due, and Python must divide them
-        ("indexed", "i8"),  # whether all held rows are in the tree
-        ("nearby", "i8"),  # whether candidates come from the tree
+        ("indexed", "i8"),  # whether all held rows are in cells
+        ("cut_at", "i8"),  # the number of arrivals at which cells are cut anew
+        ("nearby", "i8"),  # whether candidates come from cells
         ("candidates", "i8"),
-        ("waiting", "i8"),  # nodes of the tree with rows that are no candidates yet
-        ("farthest", "f8"),  # the greatest score that a member had when the group began
         ("planned", "i8"),  # groups of the plan
         ("planned_rows", "i8"),
         ("written", "i8"),  # groups of the plan that are written
@@ -94,16 +94,13 @@ class Search(NamedTuple):
     cost: Any  # by place: the loss of a box of this row and the anchor
     order: Any  # numbers to select from
     place: Any  # of each candidate
-    offset: Any  # [quasi-identifier, candidate]: distance from the anchor, in single precision as the score
+    offset: Any  # [quasi-identifier, candidate]: distance from the anchor, in single precision; of a category: the leaf
     score: Any  # of each candidate; infinite if it cannot join
     least: Any  # minimum of the scores in each lane
     members: Any  # places of the group's rows
     company: Any  # their persons
-    begun: Any  # of each candidate from the tree: its score when the group began
-    node: Any  # nodes of the tree that wait, as a heap by key
-    key: Any  # of each: the least score that its rows could have when it was looked at, plus what the box had grown
-    taken: Any  # of each: a bit for each row of a leaf that is a candidate already
-    leaf: Any  # the least scores that the rows of a leaf can have
+    node: Any  # nodes of the cuts that are still to be looked at, as a heap by key
+    key: Any  # of each: how much the anchor's box must grow to reach it
 
 
 class Plan(NamedTuple):
@@ -123,7 +120,6 @@ class Scratch(NamedTuple):
 
     row: Any  # the quasi-identifiers of a row
     box: Any  # as `State.box`
-    replay: Any  # a box that grows once more as that of the group did
     values: Any  # l values of a sensitive column
 
 
@@ -155,7 +151,7 @@ class Kept(NamedTuple):
     index: BoxIndex
     closeness: Closeness
     random: Random
-    tree: RowTree  # of the held rows, by place; used if many rows are held for one group
+    cells: Cells  # the held rows once more, if there are many
 
 
 class State(NamedTuple):
@@ -171,7 +167,7 @@ class State(NamedTuple):
     index: BoxIndex
     closeness: Closeness
     random: Random
-    tree: RowTree
+    cells: Cells
     search: Search
     plan: Plan
     out: Output

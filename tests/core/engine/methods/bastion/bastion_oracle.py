@@ -29,6 +29,9 @@ from tests.core.engine.methods.mondrian.mondrian_oracle import Oracle as Mondria
 
 SAMPLE = 192
 PART = 4096
+CUT_SAMPLE, LOOK, FEW = 16384, 65, 8
+#: If more rows are held than this times the candidates that cells give, they are kept in cells.
+CELLED = 4
 
 
 @dataclass(eq=False)
@@ -51,11 +54,27 @@ class Box:
         return all(lo <= x <= hi for lo, x, hi in zip(self.lo, row.qi, self.hi, strict=True))
 
 
+@dataclass(eq=False)
+class Cell:
+    """What the cuts leave of the space: values from `lo` to below `hi`."""
+
+    lo: list[float]
+    hi: list[float]
+
+    def contains(self, row: Row) -> bool:
+        return all(lo <= x < hi for lo, x, hi in zip(self.lo, row.qi, self.hi, strict=True))
+
+    def nearest(self, i: int, x: float) -> float:
+        return min(max(x, self.lo[i]), self.hi[i])
+
+
 class Group:
     """A group around an anchor: its rows, and the rows that may still join it."""
 
     def __init__(self, oracle: BastionOracle, anchor: Held, pool: list[Held], most: float) -> None:
-        self.oracle, self.anchor, self.pool, self.most = oracle, anchor, pool, most
+        self.oracle, self.anchor, self.most = oracle, anchor, most
+        self.free, self.pool = pool, [row for row in pool if row.person != anchor.person]
+        self.nearby = bool(oracle.cells)
         self.rows = [anchor]
         self.lo, self.hi = list(anchor.qi), list(anchor.qi)
         self.candidates: list[Held] = []
@@ -76,12 +95,31 @@ class Group:
         while len(self.rows) < wanted:
             able = [row for row in self.candidates if not self.has(row.person)]
             if not able:
-                if not self.choose():
+                nearby, self.nearby = self.nearby, False
+                if not ((nearby and self.choose_nearby()) or self.choose()):
                     return
                 continue
             self.join(min(able, key=lambda row: (self.scores[row.number], row.number)))
             if len(self.rows) <= self.oracle.k and self.loss > self.most:
                 return
+
+    def choose_nearby(self) -> bool:
+        oracle, found = self.oracle, list[Held]()
+        for cell in sorted(oracle.cells, key=self.distance):  # of equally near ones, in their order
+            rows = [row for row in self.free if cell.contains(row)]
+            if found and len(found) + len(rows) > oracle.search_cells:
+                break
+            found += rows
+        self.candidates = [row for row in found if row.person != self.anchor.person]
+        self.scores = {row.number: self.score(row) for row in self.candidates}
+        return len(self.candidates) >= max(oracle.k - 1, 1)
+
+    def distance(self, cell: Cell) -> float:
+        total = 0.0
+        for i, x in enumerate(self.anchor.qi):
+            if cell.nearest(i, x) != x:
+                total += self.oracle.growth(i, x, x, cell.nearest(i, x))
+        return total
 
     def choose(self) -> bool:
         oracle = self.oracle
@@ -165,6 +203,10 @@ class BastionOracle(Oracle):
         self.geometries, self.weights = others["geometries"], others["weights"]
         self.reuse = self.reuse and self.max_reusable > 0
         self.eta, self.lonely, self.search = eta, lonely, search
+        self.search_cells = min(search // 2, 128 * self.k)
+        self.celled = math.inf if self.reuse else CELLED * self.search_cells
+        self.cells: list[Cell] = []
+        self.cut_at = 0
         self.rows: dict[int, Held] = {}  # in order of arrival
         self.over = False
         #: What a row may add to the loss of a group at the end, not to be suppressed.
@@ -194,18 +236,56 @@ class BastionOracle(Oracle):
         self.take_sample(qi)
         self.arrivals += 1
         self.rows[row.number] = row
+        self.keep_cells()
         self.move_clock(self.clock)
+
+    def keep_cells(self) -> None:
+        if self.cells and self.arrivals < self.cut_at:
+            return
+        self.cells, h = [], len(self.rows)
+        if h > self.celled:
+            self.cut_at = self.arrivals + h
+            rows, s = list(self.rows.values()), min(h, CUT_SAMPLE)
+            sample = [rows[i * h // s] for i in range(s)]
+            count = len(self.axes)
+            self.cut(Cell([-math.inf] * count, [math.inf] * count), sample, max(self.search_cells * s // (8 * h), FEW))
+
+    def cut(self, cell: Cell, sample: list[Held], most: int) -> None:
+        looked = [sample[i * len(sample) // min(len(sample), LOOK)] for i in range(min(len(sample), LOOK))]
+        ways = [self.way(i, sorted(row.qi[i] for row in looked)) for i in range(len(self.axes))]
+        spread, axis, at = max(ways, key=lambda way: way[0])
+        if len(sample) <= most or spread <= 0:
+            self.cells.append(cell)
+            return
+        below, above = Cell(cell.lo.copy(), cell.hi.copy()), Cell(cell.lo.copy(), cell.hi.copy())
+        below.hi[axis] = above.lo[axis] = at
+        self.cut(below, [row for row in sample if row.qi[axis] < at], most)
+        self.cut(above, [row for row in sample if row.qi[axis] >= at], most)
+
+    def way(self, i: int, values: list[float]) -> tuple[float, int, float]:
+        """Return how far values are spread, and where to cut them."""
+        middle, count = values[len(values) // 2], len(values)
+        at = values.index(middle)
+        if 4 * at < count:
+            at += values.count(middle)
+        if 4 * at < count or 4 * (count - at) < count:
+            return -1.0, i, 0.0
+        spread = 0.0
+        for x in values:
+            spread += abs(x - middle)
+        return spread * self.scale[i], i, values[at]
 
     def estimate(self, qi: tuple[float, ...]) -> float:
         known = len(self.sample)
         if known == 0:
             return 0.0
-        parts = min(max(round(self.k * known / max(len(self.rows), 1)), 1), known)
+        expected = self.k * known / max(len(self.rows), 1)
+        parts = min(max(round(expected), 1), known)
         size = known // parts
         total = 0.0
         for start in range(0, parts * size, size):
             total += min(self.pair_loss(qi, other) for other in self.sample[start : start + size])
-        return float(np.float32(total / parts))
+        return float(np.float32(total / parts * math.sqrt(math.sqrt(min(expected, 1.0)))))
 
     def take_sample(self, qi: tuple[float, ...]) -> None:
         if self.left_out > 0:
@@ -308,6 +388,7 @@ class BastionOracle(Oracle):
         return self.t is None or self.within_t(self.counted([*group.rows, row]))
 
     def divide(self) -> list[Group]:
+        self.cells = []
         self.estimate_again()
         count, best, least = len(self.rows), [], math.inf
         for m in sorted({self.k, min(3 * self.k, count), min(max(PART, self.k), count)}):
@@ -351,15 +432,14 @@ class BastionOracle(Oracle):
     # A group
 
     def group(self, anchor: Held, pool: list[Held], most: float = math.inf) -> Group | None:
-        others = [row for row in pool if row.person != anchor.person]
         nearest = 0.0
         if self.reuse:
-            costs = sorted(self.pair_loss(anchor.qi, row.qi) for row in others)
+            costs = sorted(self.pair_loss(anchor.qi, row.qi) for row in pool if row.person != anchor.person)
             costs = [cost for cost in costs if cost <= most]
             if len(costs) < self.k - 1 or costs[self.k - 2] > most / max(self.ratio, 1.0):
                 return None
             nearest = costs[self.k - 2]
-        group = Group(self, anchor, others, most)
+        group = Group(self, anchor, pool, most)
         group.grow(self.k)
         if len(group.rows) < self.k or group.loss > most:
             return None

@@ -25,6 +25,7 @@ from crenel.policy.quasi_identifiers import Categorical, Numeric
 from crenel.testing.engine_checks import check_crowd, check_groups, expect_same
 from crenel.testing.engine_streams import Case, apply, run
 from tests.core.engine.cases import RAGGED, bastion_cases, in_bursts, judged, promised
+from tests.core.engine.methods.bastion import bastion_oracle
 from tests.core.engine.methods.bastion.bastion_oracle import BastionOracle, Group
 from tests.core.engine.methods.castle.castle_oracle import OracleRelease
 from tests.core.engine.methods.castle.test_castle_oracle import as_oracle
@@ -39,7 +40,7 @@ REUSE = {"reuse": Reuse.WEIGHTED, "uniform reuse": Reuse.UNIFORM, "no reuse": Re
 #: Event times are rounded down to a multiple of one of these, so that rows of one time are due at one moment.
 BURSTS = st.sampled_from([1, 25, 100, 1_000])
 
-EASILY = settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+EASILY = settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
 #: One of several shards publishes more at its end.
@@ -103,20 +104,20 @@ def test_engine_publishes_what_the_oracle_does(reuse: str, promise: str, data: s
 
 
 @contextmanager
-def always_with_the_tree() -> Iterator[None]:
-    """Find candidates with the tree from the first row on. Without this it takes thousands of rows."""
+def always_in_cells() -> Iterator[None]:
+    """Keep rows in cells from the first row on. Without this it takes hundreds of rows."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bastion_engine, "_INDEXED", 0)
-        patch.setattr(bastion_engine, "_INDEXED_SQUARE", 0)
+        patch.setattr(bastion_engine, "_CELLED", 0)
+        patch.setattr(bastion_oracle, "CELLED", 0)
         yield
 
 
 @pytest.mark.parametrize("promise", PROMISES)
 @EASILY
 @given(data=st.data())
-def test_the_tree_finds_what_the_oracle_does(promise: str, data: st.DataObject):
+def test_cells_have_what_the_oracle_finds(promise: str, data: st.DataObject):
     strategy = bastion_cases(reuse=st.just(Reuse.OFF), **PROMISES[promise])
-    with always_with_the_tree():
+    with always_in_cells():
         case = in_bursts(data.draw(strategy, label="case"), data.draw(BURSTS, label="bursts"))
         compare(of_shards(case, data.draw(SHARDS)))
 
@@ -252,9 +253,9 @@ def test_engine_publishes_what_the_oracle_does_for_longer(seed: int):
 
 
 @pytest.mark.parametrize("seed", [4, 5, 6, 7, 12, 13, 14, 15])
-def test_the_tree_finds_what_the_oracle_does_for_longer(seed: int):
-    """Many rows come and go, so that nodes are split, joined and rebuilt."""
-    with always_with_the_tree():
+def test_cells_have_what_the_oracle_finds_for_longer(seed: int):
+    """Many rows come and go, so that cells are cut again and again."""
+    with always_in_cells():
         assert Kind.CLUSTER in {release.kind for release in compare(seeded_case(seed))}
 
 
@@ -278,7 +279,7 @@ def large(rows: int, k: int, time: np.ndarray, persons: int = 10**6, **changes: 
     )
 
 
-@pytest.mark.parametrize("reuse", REUSE)
+@pytest.mark.parametrize("reuse", ["no reuse", *(pytest.param(name, marks=pytest.mark.slow) for name in [*REUSE][:2])])
 def test_engine_publishes_what_the_oracle_does_with_many_rows(reuse: str):
     """There are enough rows to exceed the space that is first reserved, and the number of candidates."""
     time = np.arange(1_300) - np.random.default_rng(6).integers(0, 90, 1_300)
@@ -291,12 +292,12 @@ def test_engine_publishes_what_the_oracle_does_with_many_rows(reuse: str):
     assert Kind.CLUSTER in {release.kind for release in compare(case)}
 
 
-def test_the_tree_finds_what_the_oracle_does_with_many_rows():
-    """Some groups need more rows than a scan would have as candidates: the tree must not find others."""
+def test_cells_have_what_the_oracle_finds_with_many_rows():
+    """There are more rows than candidates, and more cells than one."""
     time = np.arange(1_300) - np.random.default_rng(6).integers(0, 90, 1_300)
     parameters = BastionParameters(reuse=Reuse.OFF, search=100)
     case = replace(large(1_300, 80, time, delay_rows=600, parameters=parameters), cuts=(700,))
-    with always_with_the_tree():
+    with always_in_cells():
         assert Kind.CLUSTER in {release.kind for release in compare(case)}
 
 
@@ -310,6 +311,23 @@ def test_a_set_is_divided_as_by_the_oracle(l: int | None):
     assert len(first) > 128
 
 
+def test_space_for_rows_grows_by_shares_of_them():
+    """To copy all held rows at every push would take longer the more rows are held."""
+    rows, push = 12_000, 100
+    case = large(rows, 3, np.zeros(rows), delay_rows=rows)
+    made: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        reserve = bastion_engine._held
+        patch.setattr(bastion_engine, "_held", lambda policy, rows: made.append(rows) or reserve(policy, rows))
+        engine = case.engine()
+        for start in range(0, rows, push):
+            engine.push(case.rows.slice(start, start + push))
+    assert engine.held == rows
+    assert len(made) < 50
+    assert made[-1] < 1.2 * rows
+
+
+@pytest.mark.slow
 def test_more_suppressed_rows_than_a_call_writes():
     """There are too few persons for any group."""
     published = compare(large(300, 4, np.zeros(300), persons=3))
@@ -317,7 +335,7 @@ def test_more_suppressed_rows_than_a_call_writes():
     assert [release.rows for release in published] == [[i] for i in range(300)]
 
 
-@pytest.mark.parametrize("l", [None, 2])
+@pytest.mark.parametrize("l", [None, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_very_large_set_leaves_in_crowds(l: int | None):
     """The set has several times as many rows as one part of a division."""
     case = large(13_000, 3, np.zeros(13_000), l=l, persons=11_000)
