@@ -240,7 +240,7 @@ class Endless:
             lags += [found for found in [lag()] if found is not None]
             self._check()
             time.sleep(0.05)
-        found = [at - sent[number - first] for number, at in self._published() if 0 <= number - first < measured]
+        found = [at - sent[number - first] for number, at, _ in self._published() if 0 <= number - first < measured]
         p50, p99 = np.percentile(found, [50, 99]).tolist()
         return {"latency_p50_s": rounded(p50, 3), "latency_p99_s": rounded(p99, 3), "lag": max(lags, default=None)}
 
@@ -367,6 +367,8 @@ def main(given: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--quick", action="store_true", help="small, as a smoke test")
     parser.add_argument("--rows", type=int, help="the number of rows of each topic")
+    parser.add_argument("--pace", type=int, help="rows a second of the steady pace")
+    parser.add_argument("--seconds", type=float, help="how long the steady pace is measured")
     parser.add_argument("--formats", help=f"some of {','.join(FORMATS)}")
     parser.add_argument("--partitions", help=f"numbers of partitions; by default {','.join(map(str, PARTITIONS))}")
     parser.add_argument("--slots", help=f"numbers of slots on Flink; by default {','.join(map(str, SLOTS))}")

@@ -176,7 +176,8 @@ class Anonymize(beam.PTransform):
         published = _published_type(self._policy, element_type, fields, self._placed, form)
         result.published.element_type = result.suppressed.element_type = published
         result.rejected.element_type = self._rejected_type(fields)
-        result.trace.element_type = _like_rows(element_type, fields, _DICT)
+        traced = _record_type([*TRACE_FIELDS, *self._placed], fields)
+        result.trace.element_type = _like_rows(element_type, fields, traced)
         result.releases.element_type = _like_rows(element_type, fields, _record_type(RELEASE_FIELDS, fields))
         result.counts.element_type = RECORD
 
@@ -243,10 +244,17 @@ def with_outputs(step: beam.DoFn, *tags: str, main: str) -> beam.PTransform:
 
 
 def _check_options(policy: Policy, options: RowOptions) -> None:
+    if policy.each_row and options.row_number is None:
+        message = (
+            "must name a column in a pipeline, where rows have no numbers. Name one that tells persons apart, or give "
+            "Anonymize row_number, the column that numbers the rows."
+        )
+        raise PolicyError([("person", message)])
     if options.trace and options.row_number is None:
         message = "Anonymize: trace needs row_number, the column that identifies the rows."
         raise ValueError(message)
-    named = {policy.person, policy.event_time, *policy.quasi_identifiers, *policy.sensitive, *policy.publish}
+    published = {*policy.quasi_identifiers, *policy.sensitive, *policy.publish}
+    named = {policy.person, policy.event_time, *policy.measured, *published}
     for option in ("row_number", "order_column"):
         name = getattr(options, option)
         if name is not None and (name in named or options.row_number == options.order_column):
@@ -262,8 +270,8 @@ def _check_schema(policy: Policy, element_type: Any) -> dict[str, Any] | None:
     if rows is None:
         return None
     fields = dict(_flat(rows))
-    published = [*policy.quasi_identifiers, *policy.sensitive, *policy.publish]
-    named = [policy.person, policy.event_time, *published]
+    published = [*policy.measured, *policy.sensitive, *policy.publish]
+    named = [None if policy.each_row else policy.person, policy.event_time, *published]
     absent = [name for name in named if name is not None and name not in fields]
     if absent:
         listed = ", ".join(fields)

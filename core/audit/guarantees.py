@@ -402,7 +402,7 @@ class _Audit:
         for pushed, now in calls:
             if pushed + 1 < len(clock):
                 clock[pushed + 1] = max(int(clock[pushed + 1]), now)
-        return np.maximum.accumulate(clock)
+        return np.asarray(np.maximum.accumulate(clock)[np.concatenate([[0], self.places + 1])])
 
 
 def _numbered(values: npt.NDArray[Any]) -> Ints:

@@ -142,6 +142,24 @@ def _persons(findings: Findings) -> Promise:
     return replace(promise, state=KEPT, groups=0, rows=0)
 
 
+def _common_values(findings: Findings) -> Promise:
+    k, window = findings.policy.k, format_duration(window_of(findings.policy))
+    promise = Promise(
+        name="k",
+        promised=f"at least {k} persons had each published value, by itself, within {window} before",
+        measured="unknown",
+        bound=0,
+        state=UNKNOWN,
+        note="Give --input and --trace to know when each row came. Combinations of values are not protected.",
+    )
+    if findings.exact is None:
+        return promise
+    wrong = sum(report.rare_values for report in findings.reports)
+    said = f"{wrong:,} values of fewer" if wrong else "all were"
+    note = "Combinations of values are not protected."
+    return replace(promise, measured=said, value=wrong, state=BROKEN if wrong else KEPT, note=note)
+
+
 def _within(findings: Findings) -> Promise:
     names = " and ".join(findings.policy.within)
     promise = Promise(

@@ -121,11 +121,13 @@ class Encoder:
     def _coordinates(self, work: _Work, name: str, kind: QuasiIdentifier) -> columns.Floats:
         """Encode a quasi-identifier. A missing value becomes what the policy says."""
         missing = self._missing[name]
-        if missing is Missing.HOLE and name not in work.batch:
+        names = kind.inputs(name)
+        absent = next((one for one in names if one not in work.batch), None)
+        if missing is Missing.HOLE and absent is not None:
             return np.full(work.count, np.nan)
 
-        def encode(values: Any) -> tuple[columns.Floats, Reasons]:
-            found, reasons = kind.coordinates(values)
+        def encode(values: list[Any]) -> tuple[columns.Floats, Reasons]:
+            found, reasons = kind.together(values)
             if reasons is None:
                 return found, None
             holes = columns.holes(values, np.flatnonzero(reasons != None))  # noqa: E711 - elementwise
@@ -291,7 +293,7 @@ def _arrow_integers(column: Any) -> Any:
 
 
 def _length(policy: Policy, batch: Mapping[str, Any], time: Any) -> int:
-    named = [policy.person, policy.event_time, *policy.quasi_identifiers, *policy.sensitive, *policy.within]
+    named = [policy.person, policy.event_time, *policy.measured, *policy.sensitive, *policy.within]
     lengths = {name: len(batch[name]) for name in named if name is not None and name in batch}
     if policy.event_time is None and time is not None:
         lengths["time"] = len(time)

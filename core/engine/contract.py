@@ -108,6 +108,15 @@ class Releases:
         """Repeat a release's value for each of its rows, in the order of `rows`."""
         return np.repeat(column, self.sizes, axis=0)
 
+    def take(self, order: NDArray[np.intp]) -> Releases:
+        """Return these releases, each with its rows, in this order."""
+        sizes = self.sizes[order]
+        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        places = np.arange(offsets[-1]) + np.repeat(self.offsets[:-1][order] - offsets[:-1], sizes)
+        own = ("rows", "offsets")
+        columns = {field.name: getattr(self, field.name)[order] for field in fields(self) if field.name not in own}
+        return Releases(rows=self.rows[places], offsets=offsets, **columns)
+
     @classmethod
     def empty(cls, dimensions: int) -> Releases:
         """Return no releases, for a policy with this number of quasi-identifiers."""

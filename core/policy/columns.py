@@ -41,6 +41,9 @@ WRONG_LENGTH = "wrong length"
 UNKNOWN_CHARACTER = "unknown character"
 WRONG_TYPE = "wrong type"
 
+#: Stands for the person's column where a policy says that each row is about another person: the number of the row.
+EACH_ROW = "(each row)"
+
 #: The allowed size of numbers other than 0. Within it, the difference of any two numbers and its inverse are finite.
 LARGEST, SMALLEST = 1e280, 1e-280
 

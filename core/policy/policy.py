@@ -21,12 +21,13 @@ from crenel.errors import PolicyError
 from crenel.policy import methods
 from crenel.policy import quasi_identifiers as qi_types
 from crenel.policy.checks import REFERENCE, Problems, a_number, an_integer, one_of, suggestion
+from crenel.policy.columns import EACH_ROW
 from crenel.policy.durations import A_DURATION, a_duration, format_duration, tick_of
 from crenel.policy.frozen import FrozenDict
 from crenel.policy.methods import Method
 from crenel.policy.parameters import Reuse
 from crenel.policy.quasi_identifiers import Missing, QuasiIdentifier
-from crenel.policy.reading.fields_together import check_together
+from crenel.policy.reading.fields_together import check_roles, check_together
 from crenel.policy.reading.named_files import PolicyFiles
 from crenel.policy.reading.policy_file import as_yaml, read_yaml
 from crenel.policy.sensitive import Sensitive
@@ -74,7 +75,7 @@ class Policy:
     #: The version of the policy format.
     version: int
 
-    #: The column that identifies persons. It is never published.
+    #: The column that identifies persons. It is never published. `{each: row}`: each row is about another person.
     person: str
 
     #: The column of the event time; None: the timestamp of the Beam element.
@@ -171,6 +172,16 @@ class Policy:
         problems.raise_if_any("policy")
         for name, value in clean.items():
             object.__setattr__(self, name, value)
+
+    @property
+    def each_row(self) -> bool:
+        """Whether each row is about another person, and the rows' numbers are the persons."""
+        return self.person == EACH_ROW
+
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """The columns of the input that quasi-identifiers are made of: a place may be made of two."""
+        return tuple(one for name, qi in self.quasi_identifiers.items() for one in qi.inputs(name))
 
     @property
     def tick(self) -> int:
@@ -291,7 +302,7 @@ class Policy:
         """
         full: dict[str, Any] = {
             "version": self.version,
-            "person": self.person,
+            "person": {"each": "row"} if self.each_row else self.person,
             "event_time": self.event_time,
             "quasi_identifiers": {
                 name: {"type": qi_types.name_of(type(qi)), **qi.to_spec()}
@@ -392,7 +403,11 @@ class _Check:
         return 1
 
     def person(self, value: Any) -> Any:
-        self._column("person", value)
+        if value in (EACH_ROW, {"each": "row"}):
+            return EACH_ROW
+        if not isinstance(value, str) or not value:
+            rule = "the column that tells persons apart, or {each: row} if each row is about another person"
+            self._must("person", rule, value)
         return value
 
     def event_time(self, value: Any) -> Any:

@@ -89,6 +89,14 @@ class QuasiIdentifier(ABC):
         object.__setattr__(self, "weight", weight)
         object.__setattr__(self, "missing", missing)
 
+    def inputs(self, name: str) -> tuple[str, ...]:
+        """Name the columns of the input that the column of this name is made of: itself, for most types."""
+        return (name,)
+
+    def together(self, given: list[Any]) -> tuple[NDArray[np.float64], Reasons]:
+        """As `coordinates`, for a type of several columns: those that `inputs` names, in that order."""
+        return self.coordinates(given[0])
+
     @property
     def missing_at(self) -> float | None:
         """The coordinate of missing values; None unless they are a category."""

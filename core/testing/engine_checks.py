@@ -162,7 +162,7 @@ def check_secret_order(case: Case) -> None:
     """If a crowd is promised, the order of the rows in a release depends on the secret."""
     if not case.policy.declaration.crowd(case.policy.parameters) or case.policy.reorders:
         return
-    one, other = run(case), run(replace(case, shard=case.shard + b"another"))
+    one, other = case.releases, run(replace(case, shard=case.shard + b"another"))
     orders = sum(math.log2(math.factorial(min(int(size), 100))) for size in one.sizes)
     if orders >= _NO_COINCIDENCE:
         same = np.array_equal(one.rows, other.rows)

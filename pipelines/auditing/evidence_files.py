@@ -33,6 +33,7 @@ from crenel.pipelines.files.unreadable_rows import UnreadableRow
 from crenel.pipelines.files.writable_values import WritableValues
 from crenel.policy import Policy, columns
 from crenel.policy.checks import suggestion
+from crenel.policy.columns import EACH_ROW
 from crenel.policy.treatments.treatment import Pseudonymize, Treatment
 from crenel.transforms._pack.nested_fields import flat, names_of, plain_name
 from crenel.transforms._pack.text_columns import TextColumns, named_columns
@@ -252,6 +253,8 @@ def _input(policy: Policy, found: Sequence[Source], tick: Tick) -> Input:
         misfits = {*writable.misfits(raw), *(one.index for one in wrong)}
         fit = np.delete(np.arange(raw.num_rows), list(misfits))
         table = text.arrays(rows.take(pa.array(fit)) if len(fit) < len(raw) else rows, named_columns(policy))
+        if policy.each_row:
+            table[EACH_ROW] = pa.array(fit + total)
         encoded = encoder.encode(table, np.zeros(len(fit), dtype=np.int64))
         for name in treatments.columns:
             treated = treatments.of(name, table[name], np.zeros(len(fit), dtype=np.int64))

@@ -117,7 +117,9 @@ def _ancestors(geometry: Tree, node: int) -> list[int]:
 
 def _published_columns(policy: Policy) -> Iterator[Line]:
     for name, qi in policy.quasi_identifiers.items():
-        yield name, f"quasi-identifier: {_how(qi)}" + _weight(qi) + _gaps(policy, name)
+        made_of = [one for one in qi.inputs(name) if one != name]
+        of = f" of {listed(made_of)}" if made_of else ""
+        yield name, f"quasi-identifier{of}: {_how(qi)}" + _weight(qi) + _gaps(policy, name)
     for name, column in policy.sensitive.items():
         how = "with noise" if name in policy.parameter("perturb_sensitive", {}) else "as it is"
         size = f", one of {column.size} values" if column.values is not None else ""
@@ -166,7 +168,10 @@ def _weight(qi: QuasiIdentifier) -> str:
 
 def _hidden_columns(policy: Policy) -> Iterator[Line]:
     pseudonym = ", and published as a pseudonym, see above" if policy.person in policy.treat else ""
-    yield policy.person, f"the person: used only to count persons{pseudonym}"
+    if policy.each_row:
+        yield "each row", "is about another person, says the policy: if a person has several rows, k persons are fewer"
+    else:
+        yield policy.person, f"the person: used only to count persons{pseudonym}"
     if policy.event_time is not None:
         if policy.event_time in policy.quasi_identifiers:
             yield policy.event_time, "the event time: only its generalization is published, see above"

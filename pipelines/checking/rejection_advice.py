@@ -53,8 +53,10 @@ def _sentences(policy: Policy, by_reason: dict[str, list[str]]) -> Iterator[str]
             ", or set unknown: root, which publishes the others as the root." if roots else "."
         )
     outside = by_reason.pop(columns.OUTSIDE, [])
-    if outside:
-        yield f"Widen the domain of {listed(outside)}."
+    for field in ("domain", "bounds"):
+        names = [name for name in outside if hasattr(qis.get(name), "bounds") == (field == "bounds")]
+        if names:
+            yield f"Widen the {field} of {listed(names)}."
     unreadable = {reason: by_reason.pop(reason) for reason in _UNREADABLE if reason in by_reason}
     if unreadable:
         names = list(dict.fromkeys(name for some in unreadable.values() for name in some))

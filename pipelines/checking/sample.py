@@ -29,7 +29,7 @@ from crenel.pipelines.console.sections import (
 from crenel.pipelines.drafting import sample_measures
 from crenel.policy import Policy, columns
 from crenel.policy.checks import suggestion
-from crenel.policy.columns import Floats, Ints
+from crenel.policy.columns import EACH_ROW, Floats, Ints
 from crenel.policy.durations import format_duration
 from crenel.policy.geometry import Interval, Tree
 from crenel.policy.quasi_identifiers import Categorical, Datetime, Numeric, QuasiIdentifier
@@ -109,6 +109,8 @@ class Sample:
     def encoded(self) -> Encoded:
         """The rows as an engine takes them, and those that do not fit the policy."""
         batch = {name: self.table[name] for name in self.table.column_names}
+        if self.policy.each_row:
+            batch[EACH_ROW] = np.arange(self.table.num_rows)
         time = None
         if self.policy.event_time is None:
             time = np.zeros(self.table.num_rows, dtype=np.int64)
@@ -132,9 +134,13 @@ class Sample:
     def _complete(self) -> bool:
         """Whether the sample has all columns that a row is encoded by."""
         policy = self.policy
-        needed = [policy.person, *policy.quasi_identifiers, *policy.sensitive, *policy.within]
+        needed = [*self._person_column, *policy.measured, *policy.sensitive, *policy.within]
         needed += [policy.event_time] if policy.event_time else []
         return set(needed) <= set(self.table.column_names)
+
+    @property
+    def _person_column(self) -> list[str]:
+        return [] if self.policy.each_row else [self.policy.person]
 
     def _problem(self, text: str) -> None:
         self.findings.append(Finding(Severity.PROBLEM, text))
@@ -151,7 +157,9 @@ class Sample:
                 "all of it; --sample 0 looks at all."
             )
         leaving = [*policy.quasi_identifiers, *policy.sensitive, *policy.publish]
-        named = [policy.person, *([policy.event_time] if policy.event_time else []), *leaving, *policy.within]
+        times = [policy.event_time] if policy.event_time else []
+        read = [*policy.measured, *policy.sensitive, *policy.publish]
+        named = [*self._person_column, *times, *read, *policy.within]
         staying = [name for name in there if name not in leaving]
         if staying:
             yield f"Not published: {listed(staying)}."

@@ -39,6 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", help="a sample of the rows")
     parser.add_argument("--output", metavar="FILE", help="the file to write; without it, the draft is printed")
     parser.add_argument("--force", action="store_true", help="overwrite an existing file")
+    who = parser.add_mutually_exclusive_group()
+    who.add_argument("--person", metavar="COLUMN", help="the column that tells persons apart, if you know it")
+    who.add_argument("--each-row", action="store_true", help="each row is about a person of its own")
     add_dialect(parser)
     add_sample(parser)
 
@@ -103,7 +106,13 @@ def _draft(path: str, dialect: Dialect, most: int | None, *, can_write: bool) ->
         from crenel.pipelines.files.file_rows import read
     rows = read(path, dialect, most)
     profiles = [profile(name, rows.table[name]) for name in rows.table.column_names]
-    roles = choose(profiles, can_write=can_write, ambiguous=rows.sniffed.ambiguous)
+    roles = choose(
+        profiles,
+        can_write=can_write,
+        ambiguous=rows.sniffed.ambiguous,
+        person=arguments.person,
+        each_row=arguments.each_row,
+    )
     options = _options(replace(dialect, values=rows.sniffed.written))
     text = draft(roles, Path(path).name, rows.table.num_rows, rows.total, options)
     return _Drafted(text, hierarchies(roles), options)

@@ -141,7 +141,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.dead_letters and not any(place.startswith("kafka://") for place in _places(arguments)):
         msg = "--dead-letters is for topics: files take every record."
         raise CommandError(msg)
-    if arguments.trace and any("://" in place for place in (*arguments.input, arguments.output)):
+    if arguments.trace and any(place.startswith(_STREAMS) for place in (*arguments.input, arguments.output)):
         msg = "--trace is for files: the rows of a stream have no numbers."
         raise CommandError(msg)
     if arguments.runner != "local":

@@ -55,7 +55,8 @@ _QUASI_WEAK = _set(
     "industry workclass language english height weight children family household relationship "
     "hispanic vehicle weekday admission admitted discharge hired joined distance"
 )
-_FIXED = _set("sex gender male female birth birthday birthdate dob born yob birthyear race ethnicity")
+_FIXED = _set("sex gender male female birth birthday birthdate dob born yob birthyear race ethnicity ethn")
+_LATITUDES, _LONGITUDES = _set("lat latitude"), _set("lon lng long longitude")
 _PLACE_CODES = _set("zip zipcode postal postcode postalcode plz")
 _SENSITIVE_STRONG = _set(
     "diagnosis diagnoses disease disorder illness condition icd medication drug treatment "
@@ -121,6 +122,17 @@ def is_label(name: str) -> bool:
 def is_fixed(name: str) -> bool:
     """Whether the column holds what a person keeps for life: a sex, a birthday."""
     return bool(_FIXED & set(words(name)))
+
+
+def coordinate(name: str) -> tuple[str, str] | None:
+    """Tell whether it is a latitude or a longitude, and of what: `pickup_lat` is a `latitude` of a `pickup`."""
+    field = name.rpartition(".")[2]
+    found = words(field)
+    for axis, known in (("latitude", _LATITUDES), ("longitude", _LONGITUDES)):
+        if known & set(found):
+            of = "_".join(word for word in found if word not in known)
+            return axis, name.removesuffix(field) + of
+    return None
 
 
 def place_code(name: str) -> bool:

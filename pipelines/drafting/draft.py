@@ -104,7 +104,10 @@ def _person(roles: Roles) -> Iterator[str]:
     yield from _comment("Tells persons apart. It is only counted, never published.")
     for choice in roles.persons:
         yield from _candidate(choice)
-    if roles.person is None:
+    if roles.each_row:
+        yield from _comment("You said that each row is about another person. If a person has several, name a column.")
+        yield "person: {each: row}"
+    elif roles.person is None:
         yield "person:  # <- the column's name"
     else:
         yield f"person: {_scalar(roles.person.name)}"
@@ -146,7 +149,11 @@ def _quasi_identifiers(roles: Roles) -> Iterator[str]:
         yield from (f"  # {line[2:]}" for line in _quasi_identifier(choice.column))
 
 
-def _quasi_identifier(column: Profile) -> Iterator[str]:
+def _quasi_identifier(choice: Choice) -> Iterator[str]:
+    column = choice.column
+    if choice.longitude is not None:
+        yield from _place(choice.called, column, choice.longitude)
+        return
     name = f"  {_scalar(column.name)}:"
     if column.kind is Kind.CODE:
         alphabet = "" if column.alphabet == "digits" else f", alphabet: {column.alphabet}"

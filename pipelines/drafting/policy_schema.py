@@ -32,6 +32,12 @@ ID = "urn:crenel:policy:1"
 
 _DURATION = {"type": "string", "pattern": rf"^\s*\d+(\.\d+)? ?({'|'.join(sorted(UNITS, key=len, reverse=True))})\s*$"}
 _COLUMN = {"type": "string", "minLength": 1}
+_EACH_ROW = {
+    "type": "object",
+    "properties": {"each": {"const": "row"}},
+    "required": ["each"],
+    "additionalProperties": False,
+}
 _COLUMNS = {"type": "array", "items": _COLUMN, "uniqueItems": True}
 _ANY_VALUE = {"type": ["string", "number", "boolean", "null"]}
 
@@ -78,6 +84,7 @@ def _field(name: str, hint: Any) -> dict[str, Any]:
         "shard_by": _shard_by,
         "treat": _treat,
         "version": lambda: {"const": 1},
+        "person": lambda: {"anyOf": [_COLUMN, _EACH_ROW]},
     }
     found = special[name]() if name in special else _of_hint(hint)
     if name not in special and "integer" in _types(found):

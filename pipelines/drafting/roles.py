@@ -41,6 +41,15 @@ class Choice:
     #: False for a candidate that is left to the user.
     taken: bool = True
 
+    #: Of a place: the column is its latitude, this one its longitude, and it is published under this name.
+    longitude: Profile | None = None
+    called: str = ""
+
+    @property
+    def columns(self) -> list[Profile]:
+        """The columns: of a place, there are two."""
+        return [self.column] if self.longitude is None else [self.column, self.longitude]
+
 
 @dataclass
 class Roles:
@@ -51,6 +60,8 @@ class Roles:
     quasi_identifiers: list[Choice] = field(default_factory=list)
     sensitive: list[Choice] = field(default_factory=list)
     rest: list[Choice] = field(default_factory=list)
+    #: Whether the user says that each row is about another person.
+    each_row: bool = False
 
     @property
     def person(self) -> Profile | None:
@@ -58,31 +69,58 @@ class Roles:
         return next((choice.column for choice in self.persons if choice.taken), None)
 
     @property
+    def lacking(self) -> list[str]:
+        """What keeps the draft from being a policy yet, and what to do about it: sentences."""
+        said = []
+        if self.person is None and not self.each_row:
+            said.append(
+                "No column seems to tell persons apart. Name the one that does under person. If each row is about "
+                "another person, draft it again with --each-row."
+            )
+        if not any(choice.taken for choice in self.quasi_identifiers):
+            said.append("No column can be generalized. Name one under quasi_identifiers.")
+        return said
+
+    @property
     def event_time(self) -> Profile | None:
         """The column of the event time, if there is one."""
         return next((choice.column for choice in self.times if choice.taken), None)
 
 
-def choose(profiles: Iterable[Profile], *, can_write: bool = False, ambiguous: Sequence[str] = ()) -> Roles:
+def choose(
+    profiles: Iterable[Profile],
+    *,
+    can_write: bool = False,
+    ambiguous: Sequence[str] = (),
+    person: str | None = None,
+    each_row: bool = False,
+) -> Roles:
     """Give each column a role; those of `rest` have none.
 
     Args:
         profiles: The columns.
         can_write: Whether a hierarchy of many values can be written to a file of its own.
         ambiguous: Columns of dates in which day and month cannot be told apart.
+        person: The column that tells persons apart, if the user names it.
+        each_row: Whether the user says that each row is about another person.
     """
     every = list(profiles)
-    left = [column for column in every if column.name not in ambiguous]
-    roles = Roles()
-    roles.persons = _persons(left)
-    if roles.person is None:
+    # A policy cannot name a column without a name: mostly, it numbers the rows.
+    left = [column for column in every if column.name and column.name not in ambiguous]
+    roles = Roles(each_row=each_row)
+    roles.persons = _named(left, person) if person is not None else _persons(left)
+    if roles.person is None and not each_row:
         roles.persons += _persons_by_values(_without(left, roles.persons), left)
+    if each_row:
+        roles.persons = [Choice(one.column, one.reason, taken=False) for one in roles.persons]
     left = _without(left, roles.persons)
     roles.times = _times(left)
     left = _without(left, [choice for choice in roles.times if choice.taken])
     roles.sensitive = _sensitive(left)
     left = _without(left, roles.sensitive)
-    roles.quasi_identifiers = _quasi_identifiers(left, can_write=can_write)
+    places = _places(left, {column.name for column in every})
+    others = _quasi_identifiers(_without(left, places), can_write=can_write, most=MANY - len(places))
+    roles.quasi_identifiers = others + places
     left = _without(left, roles.quasi_identifiers)
     if not any(choice.taken for choice in roles.quasi_identifiers):
         roles.quasi_identifiers += _any_quasi_identifier(left)
@@ -198,7 +236,36 @@ def _sensitive(columns: list[Profile]) -> list[Choice]:
     return found
 
 
-def _quasi_identifiers(columns: list[Profile], *, can_write: bool) -> list[Choice]:
+def _places(columns: list[Profile], known: set[str]) -> list[Choice]:
+    """Pair the latitudes and the longitudes of the same places."""
+    pairs: dict[str, dict[str, Profile]] = {}
+    for column in columns:
+        found = column_names.coordinate(column.name)
+        if found is None or column.kind is not Kind.NUMBER or column.numbers_rows:
+            continue
+        if np.abs(column.present).max() <= (90 if found[0] == "latitude" else 180):
+            pairs.setdefault(found[1], {}).setdefault(found[0], column)
+    chosen = []
+    for of, pair in pairs.items():
+        if len(pair) == 2:
+            called = _unused(f"{of}_place" if of and not of.endswith(".") else f"{of}place", known)
+            north, east = pair["latitude"], pair["longitude"]
+            missing = max((north, east), key=lambda one: one.missing)
+            number = len(np.unique(north.codes * (int(east.codes.max(initial=0)) + 1) + east.codes))
+            reason = f"a place: the latitude {north.name}, and the longitude {east.name}; {count(number, 'place')}"
+            taken = missing.missing < _MISSING * missing.rows
+            against = "" if taken else "; missing too often"
+            chosen.append(Choice(north, reason + _missing(missing) + against, taken, east, called))
+    return chosen
+
+
+def _unused(name: str, known: set[str]) -> str:
+    while name in known:
+        name += "_"
+    return name
+
+
+def _quasi_identifiers(columns: list[Profile], *, can_write: bool, most: int = MANY) -> list[Choice]:
     graded = []
     for column in columns:
         known = column_names.quasi_identifier(column.name)

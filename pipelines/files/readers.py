@@ -97,8 +97,8 @@ class Source:
         """
         return (part for part in self.parts() if isinstance(part, pa.RecordBatch))
 
-    def parts(self) -> Iterator[pa.RecordBatch | UnreadableRow]:
-        """Read the rows, in the file's order: batches, and between them each row that cannot be read.
+    def parts(self) -> Iterator[_Part]:
+        """Read the rows, in the file's order: batches, between them each row that cannot be read, and what is none.
 
         Raises:
             TableError: the file cannot be read, or is broken somewhere.
@@ -157,10 +157,10 @@ def open_file(path: str | os.PathLike[str], dialect: Dialect = USUAL) -> Source:
     """
     refuse_remote(path)
     place = Path(path)
-    extension, compression = kind_of(place, None)
     if place.is_dir():
         msg = f"{place}: must be a file, not a folder."
         raise TableError(msg)
+    extension, compression = kind_of(place, None)
     if not place.exists():
         msg = f"{place}: there is no such file."
         raise TableError(msg)

@@ -10,6 +10,7 @@ from crenel.encoding.encoder import Encoder
 from crenel.encoding.row_sample import RowSample
 from crenel.pipelines.files.readers import Source
 from crenel.policy import Policy
+from crenel.policy.columns import EACH_ROW
 from crenel.transforms._pack.nested_fields import flat
 from crenel.transforms._pack.text_columns import TextColumns, named_columns
 
@@ -29,5 +30,9 @@ def sample_of(policy: Policy, sources: Sequence[Source]) -> RowSample:
         for batch in source.batches():
             time = np.zeros(batch.num_rows, dtype=np.int64) if policy.event_time is None else None
             rows, wrong = flat(batch, named)
-            sample.add(encoder.encode(text.arrays(rows, named), time).without(wrong).rows)
+            table = text.arrays(rows, named)
+            if policy.each_row:
+                table[EACH_ROW] = pa.array(np.arange(count, count + batch.num_rows))
+            count += batch.num_rows
+            sample.add(encoder.encode(table, time).without(wrong).rows)
     return sample

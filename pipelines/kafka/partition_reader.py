@@ -53,6 +53,28 @@ class Read:
 
     rows: RowBatch
     refused: list[Refused]
+    #: Messages that have no row, and that nobody asked for.
+    ignored: int = 0
+
+
+@dataclass(slots=True, repr=False)
+class _Opened:
+    """Messages that were opened: rows with the bytes they were read from and their times, and what is none."""
+
+    rows: list[dict[str, Any]]
+    sizes: list[int]
+    times: list[int]
+    #: The places of rows that have no event time, but the message's.
+    timeless: set[int]
+    refused: list[Refused]
+    ignored: int
+
+    @property
+    def known_times(self) -> list[int]:
+        """The event times of rows that have one."""
+        if not self.timeless:
+            return self.times
+        return [time for place, time in enumerate(self.times) if place not in self.timeless]
 
 
 class PartitionReader:

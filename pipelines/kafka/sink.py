@@ -1,8 +1,8 @@
 """ENCODE and WRITE: rows to topics, and on this machine to files of JSON lines.
 
-The record of a row in a topic has a random name, drawn before anything is sent: its key, and the
-header `crenel-row`. A reader of the topic recognizes by it a record that was sent twice. It tells
-nothing else, not even which rows were released together. It also chooses the partition.
+The record of a row in a topic has a random name, drawn before anything is sent: its key. A reader of
+the topic recognizes by it a record that was sent twice. It tells nothing else, not even which rows
+were released together. It also chooses the partition.
 
 A row that does not fit the schema of its topic is rejected. A record that a topic does not take goes
 to a file of dead letters.

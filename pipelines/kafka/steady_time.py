@@ -15,6 +15,44 @@ __all__ = ["SteadyTime"]
 _ENOUGH = 10
 
 
+#: The share of rows, in percent, that count for how much time a read spans: a few may be late, or have a wrong date.
+_FIRST, _LAST = 5, 95
+
+
+class Pace:
+    """Keeps the partitions of a topic together in event time, while there is much to read.
+
+    The clock of an engine follows the latest rows. If one partition is read far ahead, the rows of all others come too
+    late. So one read takes no more messages than span a fraction of the time for which rows are held, and the runner
+    then turns to the partition that is furthest behind.
+
+    Args:
+        most: The most messages of a read.
+        span: The most microseconds that its rows span; None for any number.
+    """
+
+    def __init__(self, most: int, span: int | None) -> None:
+        self._most = most
+        self._span = span
+        #: How many messages the next read takes.
+        self.count = most
+
+    def allows(self, count: int, times: Sequence[int]) -> bool:
+        """Tell whether so many messages, whose rows have these times, are not too many for one read."""
+        if self._span is None or not times:
+            return True
+        spread = max(times) - min(times)
+        if spread > self._span:
+            first, last = np.percentile(times, (_FIRST, _LAST))
+            spread = last - first
+        if spread > self._span and count > 1:
+            self.count = count // 2
+            return False
+        if 2 * spread <= self._span and count == self.count:
+            self.count = min(2 * count, self._most)
+        return True
+
+
 class SteadyTime:
     """Follows the event times of rows.
 

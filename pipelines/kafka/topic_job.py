@@ -128,9 +128,6 @@ def _check_registries(source: Topic, outputs: Mapping[str, Topic | Path], ranges
     for name, place in outputs.items():
         if not isinstance(place, Topic) or place.registry is None:
             continue
-        if ranges is not Ranges.STRUCT:
-            msg = f"{place!r}: --ranges {ranges.value} is for topics without registry=, whose schemas have structs."
-            raise CommandError(msg)
         if name != PUBLISHED:
             msg = f"{place!r}: registry is for --input and --output; the owner's records are JSON, without a schema."
             raise CommandError(msg)
@@ -344,7 +341,7 @@ def range_form(request: Request, name: str) -> RangeForm | None:
     if request.ranges is Ranges.STRUCT or name not in (PUBLISHED, SUPPRESSED):
         return None
     place = request.outputs[name]
-    is_avro = isinstance(place, Topic) and place.format == "avro"
+    is_typed = isinstance(place, Topic) and place.format in ("avro", "protobuf")
     whole = whole_numbers(request.source)
     return RangeForm(without_secret(request.policy), request.ranges, whole, untyped=not is_avro)
 

@@ -54,7 +54,9 @@ class _Part:
 
     def release(self, numbers: NDArray[np.int64]) -> _Part:
         """Release the rows of these numbers; return them in this order."""
-        places = np.searchsorted(self.number, numbers)
+        places = numbers - self.number[0]
+        if self.number[-1] - self.number[0] >= len(self.number):  # rows between the first and the last have left
+            places = np.searchsorted(self.number, numbers)
         self.held[places] = False
         self.count -= len(places)
         return self.take(places)

@@ -21,7 +21,7 @@ from crenel.encoding.rows import Rows
 from crenel.encoding.text_format import TextFormat
 from crenel.encoding.treated_values import Treated, TreatedValues
 from crenel.policy import Policy
-from crenel.policy.columns import MISSING, MISSING_QUASI_IDENTIFIER, NO_COLUMN
+from crenel.policy.columns import EACH_ROW, MISSING, MISSING_QUASI_IDENTIFIER, NO_COLUMN
 from crenel.policy.quasi_identifiers import Datetime
 from crenel.policy.secret import Secret, as_secret, pseudonym_keys
 from crenel.seal import Seal
@@ -195,11 +195,13 @@ class Packer:
         written = options.parse_text if isinstance(options.parse_text, TextFormat) else TextFormat()
         self._text = TextColumns(policy, written) if options.parse_text else None
         self._clock = options.row_number if options.by_number else None
+        #: The column of row numbers, if they are the persons.
+        self._each_row = options.row_number if policy.each_row else None
         #: The columns that are published unchanged, in the order of a payload's tuples.
         self._published = (*policy.sensitive, *policy.publish)
         #: The columns that held rows keep.
         self._kept = tuple(dict.fromkeys((*self._published, *policy.within, *options.carried)))
-        numbered = (self._clock,) if self._clock else ()
+        numbered = tuple(name for name in (self._clock, self._each_row) if name)
         self._columns = tuple(dict.fromkeys((*named_columns(policy), *options.carried, *numbered)))
         #: Those that may lie within objects.
         self._paths = tuple(filter(nested_fields.is_path, self._columns))
@@ -299,15 +301,13 @@ class Packer:
         kept = tuple(shared(given[name], kinds[name]) for name in self._kept)
         return self._deal(encoded, columns, form, Objects(kept, self._kept, count))
 
-    def _time(self, columns: Mapping[str, Any], time: NDArray[np.int64] | None) -> NDArray[np.int64] | None:
-        """The rows' times, or their numbers where these are the clock."""
-        if self._clock is None:
-            return time
-        numbers = np.asarray(columns.get(self._clock))
-        if numbers.dtype.kind not in "iu":
-            message = "Anonymize: row_number must name a column of integers, of which every row has one."
-            raise ValueError(message)
-        return numbers.astype(np.int64)
+    def _encoded(self, columns: Mapping[str, Any], time: NDArray[np.int64] | None) -> Encoded:
+        """Encode rows. Their numbers may be the clock, the persons, or both."""
+        if self._clock is not None:
+            time = _numbers(columns, self._clock)
+        if self._each_row is not None:
+            columns = {**columns, EACH_ROW: _numbers(columns, self._each_row)}
+        return self._encoder.encode(columns, time)
 
     def _plain(self, name: str, column: Sequence[Any]) -> Any:
         """Parse text if it is to be, and make numpy's moments of Beam's, which rows with a schema have."""

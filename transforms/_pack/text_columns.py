@@ -48,6 +48,7 @@ class TextColumns:
         self._written = written
         qis = policy.quasi_identifiers
         self._numbers = {name for name, qi in qis.items() if isinstance(qi, Numeric)}
+        self._numbers |= {one for name, qi in qis.items() for one in qi.inputs(name) if one != name}
         self._numbers |= {name for name, column in policy.sensitive.items() if column.domain is not None}
         self._numbers |= {name for name, one in policy.treat.items() if isinstance(one, (Round, Bin))}
         self._moments = {name for name, qi in qis.items() if isinstance(qi, Datetime)} | cut_moments(policy)
@@ -93,7 +94,8 @@ def cut_moments(policy: Policy) -> set[str]:
 
 def named_columns(policy: Policy) -> list[str]:
     """List the columns of the input that a policy names."""
-    roles = [policy.person, policy.event_time, *policy.quasi_identifiers, *policy.sensitive, *policy.publish]
+    person = None if policy.each_row else policy.person
+    roles = [person, policy.event_time, *policy.measured, *policy.sensitive, *policy.publish]
     by = policy.shard_by if isinstance(policy.shard_by, tuple) else ()
     return [name for name in dict.fromkeys([*roles, *by, *policy.within]) if name is not None]
 

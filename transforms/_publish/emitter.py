@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from hashlib import blake2b
 from itertools import chain, repeat
 from typing import Any
@@ -295,15 +295,6 @@ def _as_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def _as_table(batch: pa.RecordBatch) -> pa.Table:
     return pa.Table.from_batches([batch])
-
-
-def _taken(releases: Releases, order: NDArray[np.intp]) -> Releases:
-    """Put releases, each with its rows, in this order."""
-    sizes = releases.sizes[order]
-    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    places = np.arange(offsets[-1]) + np.repeat(releases.offsets[:-1][order] - offsets[:-1], sizes)
-    columns = {field.name: getattr(releases, field.name)[order] for field in fields(Releases) if field.name not in _OWN}
-    return Releases(rows=releases.rows[places], offsets=offsets, **columns)
 
 
 def counted(counts: Counts, windows: Any) -> TaggedOutput:

@@ -49,18 +49,16 @@ class Publisher:
         leave = self.leaves[releases.kind]
         rows = _objects(departure).take(_rows_of(releases, leave)).under(kept).rows()
         lo, hi = releases.lo[leave], releases.hi[leave]
-        boxes = zip(*(column.values(lo[:, d], hi[:, d]) for d, column in enumerate(self._columns)), strict=True)
-        for values, size in zip(boxes, releases.sizes[leave].tolist(), strict=True):
-            # With all its columns, so that no copy of it must grow.
-            # Its ranges are its own: a user who changes a row must not change the cache.
-            own = [dict(value) if isinstance(value, dict) else value for value in values]
-            box = dict(zip(self._names, own, strict=True)) | dict.fromkeys(kept)
-            yield self._filled(box, kept, islice(rows, size))
+        spans = zip(*(column.values(lo[:, d], hi[:, d]) for d, column in enumerate(self._columns)), strict=True)
+        boxes = [dict(zip(self._names, values, strict=True)) for values in spans]
+        return GroupedRows(boxes, releases.sizes[leave].tolist(), dict(zip(self._kept, rows.columns, strict=True)))
 
-    def suppressed(self, departure: Departure) -> list[dict[str, Any]]:
-        """Make the rows that no group was found for, with their exact values: for the owner alone."""
-        hidden = _rows_of(departure.releases, departure.releases.kind == Kind.SUPPRESSED)
-        return list(self.exact(departure.qi[hidden], _objects(departure).take(hidden).under(self._kept).rows()))
+    def suppressed(self, departure: Departure) -> LazyRows:
+        """Make the rows that are suppressed, with their exact values: for the owner alone."""
+        hidden, objects = self.suppressed_places(departure), _objects(departure)
+        return LazyRows(
+            len(hidden), lambda: self.exact(departure.qi[hidden], objects.take(hidden).under(self._kept).rows())
+        )
 
     def exact(self, qi: NDArray[np.float64], kept: Iterable[Sequence[Any]]) -> Iterator[dict[str, Any]]:
         """Make rows with their exact values: for the owner alone.
@@ -80,7 +78,7 @@ class Publisher:
         leave = self.leaves[releases.kind]
         release_of = np.repeat(np.flatnonzero(leave), releases.sizes[leave])
         places = self.published_places(departure)
-        return self._batch(departure, releases.lo[release_of], releases.hi[release_of], places)
+        return self._batch(departure, releases.lo[leave], releases.hi[leave], sizes, places)
 
     def published_places(self, departure: Departure) -> NDArray[np.int64]:
         """Find the places of published rows in the departure."""
@@ -89,7 +87,8 @@ class Publisher:
     def suppressed_batch(self, departure: Departure) -> pa.RecordBatch:
         """Make the rows that no group was found for, with their exact values: for the owner alone."""
         places = self.suppressed_places(departure)
-        return self._batch(departure, departure.qi[places], departure.qi[places], places)
+        exact = departure.qi[places]
+        return self._batch(departure, exact, exact, np.ones(len(places), dtype=np.int64), places)
 
     def suppressed_places(self, departure: Departure) -> NDArray[np.int64]:
         """Find the places of suppressed rows in the departure."""
@@ -110,9 +109,13 @@ class Publisher:
             name: column.array(lo[:, d], hi[:, d])
             for d, (name, column) in enumerate(zip(self._names, self._columns, strict=True))
         }
-        table = payload.table.take(pa.array(places)).combine_chunks()
-        for name in self._kept:
-            if name in table.schema.names:
+        if len(sizes) < len(places):  # to make the values of boxes once, and repeat them, takes a third of the time
+            box_of = pa.array(np.repeat(np.arange(len(sizes)), sizes))
+            arrays = {name: boxes.take(box_of) for name, boxes in arrays.items()}
+        kept = [name for name in self._kept if name in payload.table.schema.names]
+        if kept:
+            table = payload.table.select(kept).take(pa.array(places)).combine_chunks()
+            for name in kept:
                 column = table.column(name)
                 arrays[name] = own(column.chunk(0)) if column.num_chunks else pa.array([], column.type)
         return pa.RecordBatch.from_pydict(arrays)

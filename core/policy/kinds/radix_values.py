@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from crenel.errors import Rejected
 from crenel.policy import columns
 from crenel.policy.checks import Problems
@@ -14,7 +17,7 @@ from crenel.policy.geometry import Radix
 from crenel.policy.kinds.gap_rules import Missing, radix_and_missing
 from crenel.policy.quasi_identifiers import QuasiIdentifier
 
-__all__ = ["RadixValues"]
+__all__ = ["RadixValues", "rewritten"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +81,15 @@ class RadixValues(QuasiIdentifier):
         size = self.geometry.base ** (self.geometry.length - digits)
         first = _rewritten(code, self.codes.base, self.geometry.base) // size * size
         return float(first), float(first + size - 1)
+
+
+def rewritten(numbers: NDArray[np.int64], codes: Radix, other: int) -> NDArray[np.int64]:
+    """Read the digits that codes have in their base as digits in another."""
+    found, place = np.zeros_like(numbers), 1
+    for _ in range(codes.length):
+        numbers, digit = np.divmod(numbers, codes.base)
+        found, place = found + digit * place, place * other
+    return found
 
 
 def _rewritten(number: int, base: int, other: int) -> int:

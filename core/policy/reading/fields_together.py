@@ -12,7 +12,7 @@ from crenel.policy.quasi_identifiers import Missing, QuasiIdentifier
 from crenel.policy.sharding.shard_rule import ShardBy
 from crenel.policy.treatments.treatment import Pseudonymize
 
-__all__ = ["check_together"]
+__all__ = ["check_roles", "check_together"]
 
 
 def check_together(clean: dict[str, Any], wrong: set[str], method: Method | None, problems: Problems) -> None:
@@ -88,3 +88,50 @@ def _deadlines(clean: dict[str, Any], wrong: set[str], method: Method | None, pr
     if both and reorders and clean["parameters"].reorder:
         rule = "must not be true with both delay and delay_rows; keep one."
         problems.add("parameters.reorder", rule)
+
+
+def check_roles(given: Mapping[str, Any], problems: Problems) -> None:
+    """Require one role for each column; only the event time may also be a quasi-identifier."""
+    roles: dict[str, list[str]] = {}
+    for role in ("person", "event_time"):
+        if isinstance(given[role], str):
+            roles.setdefault(given[role], []).append(role)
+    treated = given["treat"] if isinstance(given["treat"], Mapping) else {}
+    for role in ("quasi_identifiers", "sensitive", "publish", "treat"):
+        for name in _columns_of(given[role]):
+            if role != "publish" or name not in treated:
+                roles.setdefault(name, []).append(role)
+    for name in given["within"] if isinstance(given["within"], (list, tuple)) else ():
+        held = [role for role in roles.get(name, []) if role != "publish"] if isinstance(name, str) else []
+        if held:
+            rule = f"must name columns that are published as they are, or not at all; {name!r} is under {held[0]}."
+            problems.add("within", rule)
+    for name, held in roles.items():
+        if held == ["person", "treat"] and "pseudonymize" in _said(treated[name]):
+            continue
+        if len(held) > 1 and held != ["event_time", "quasi_identifiers"]:
+            problems.add("", f": the column {name!r} must have one role, not {' and '.join(held)}.")
+
+
+def _columns_of(named: Any) -> list[str]:
+    """List the columns of a role, each once for each place where it is named."""
+    if not isinstance(named, Iterable) or isinstance(named, str):
+        return []
+    names = dict.fromkeys(name for name in named if isinstance(name, str))
+    return [one for name in names for one in dict.fromkeys((name, *_made_of(named, name)))]
+
+
+def _made_of(named: Any, name: str) -> list[str]:
+    """Name the columns that a quasi-identifier is made of, if they are others."""
+    kind = named[name] if isinstance(named, Mapping) else None
+    if isinstance(kind, QuasiIdentifier):
+        return list(kind.inputs(name))
+    parts = kind.get("columns") if isinstance(kind, Mapping) else None
+    return [one for one in parts if isinstance(one, str)] if isinstance(parts, (list, tuple)) else []
+
+
+def _said(treatment: Any) -> Any:
+    """Return what a treatment is called, as the user gave it."""
+    if isinstance(treatment, Treatment):
+        return treatment.to_spec()
+    return treatment if isinstance(treatment, Mapping) else ()

@@ -57,6 +57,9 @@ seed: 7
 SMALL = {"person": "id", "quasi_identifiers": {"age": {"type": "numeric"}}, "k": 5, "delay": "10m"}
 
 
+WHO = "the column that tells persons apart, or {each: row} if each row is about another person"
+
+
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "education.csv").write_text("9th;School;*\n10th;School;*\nBSc;Higher;*\n")

@@ -20,9 +20,11 @@ from crenel.pipelines.drafting import column_names
 from crenel.pipelines.drafting.draft import draft
 from crenel.pipelines.drafting.profiles import Kind, profile
 from crenel.pipelines.drafting.roles import choose
-from crenel.policy.quasi_identifiers import Categorical, Datetime, Numeric, Prefix
+from crenel.policy.kinds.coordinates import Coordinates
+from crenel.policy.quasi_identifiers import Categorical, Datetime, Missing, Numeric, Prefix
 
 NUMBER_OF_ROWS = 300
+WHO = "the column that tells persons apart, or {each: row} if each row is about another person"
 
 
 def columns(seed: int = 1) -> dict[str, list[Any]]:
@@ -429,3 +431,86 @@ def test_real_data(
     else:
         assert code == 0
         assert Policy.from_yaml(policy).person == person
+
+
+WITHOUT_PERSONS = ",age,city\n" + "".join(f"{n},{n % 60 + 18},{'UB'[n % 2]}\n" for n in range(1, 301))
+
+
+def test_rows_without_persons_need_a_word_of_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("people.csv").write_text(WITHOUT_PERSONS)
+    assert main(["init", "people.csv", "--output", "policy.yaml"]) == 0
+    told = capsys.readouterr().out
+    assert "It does not load yet: No column seems to tell persons apart." in told
+    assert "draft it again with --each-row" in told
+    with pytest.raises(PolicyError, match=r"policy\.person"):
+        Policy.from_yaml("policy.yaml")
+    assert main(["init", "people.csv", "--output", "policy.yaml", "--each-row", "--force"]) == 0
+    assert "crenel check policy.yaml --data people.csv" in capsys.readouterr().out
+    policy = Policy.from_yaml("policy.yaml")
+    assert policy.each_row
+    assert set(policy.quasi_identifiers) == {"age", "city"}
+    assert "it has no name" in Path("policy.yaml").read_text()
+
+
+def test_the_user_names_the_person(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("people.csv").write_text(WITHOUT_PERSONS.replace(",age", "badge,age", 1))
+    assert main(["init", "people.csv", "--output", "policy.yaml", "--person", "badge"]) == 0
+    assert Policy.from_yaml("policy.yaml").person == "badge"
+    capsys.readouterr()
+    assert main(["init", "people.csv", "--person", "bagde"]) == 2
+    assert "--person: the data have no column 'bagde'. Did you mean 'badge'?" in capsys.readouterr().err
+
+
+def test_a_time_is_generalized_where_there_is_nothing_else(tmp_path: Path) -> None:
+    start = dt.datetime(2024, 3, 1)  # noqa: DTZ001 - as a file without zones has it
+    who = [f"c{n % 40}" for n in range(NUMBER_OF_ROWS)]
+    policy = loaded(
+        drafted({"customer": who, "at": [start + dt.timedelta(hours=n) for n in range(len(who))]}), tmp_path
+    )
+    assert policy.event_time == "at"
+    assert list(policy.quasi_identifiers) == ["at"]
+
+
+def test_a_latitude_and_a_longitude_are_one_place(tmp_path: Path) -> None:
+    data, draw = columns(), random.Random(6)
+    for end in ("pickup", "dropoff"):
+        data[f"{end}_latitude"] = [round(draw.gauss(40.75, 0.03), 5) for _ in range(NUMBER_OF_ROWS)]
+        data[f"{end}_longitude"] = [round(draw.gauss(-73.98, 0.03), 5) for _ in range(NUMBER_OF_ROWS)]
+    data["pickup_latitude"][7] = None
+    data["lat"] = [draw.randrange(5) for _ in range(NUMBER_OF_ROWS)]
+    policy = loaded(drafted(data), tmp_path)
+    places = {name: qi for name, qi in policy.quasi_identifiers.items() if isinstance(qi, Coordinates)}
+    assert {name: qi.columns for name, qi in places.items()} == {
+        f"{end}_place": (f"{end}_latitude", f"{end}_longitude") for end in ("pickup", "dropoff")
+    }
+    assert places["pickup_place"].missing is Missing.CATEGORY
+    for name, qi in places.items():
+        south, west, north, east = qi.bounds
+        at = [data[one] for one in qi.columns]
+        assert south <= min(filter(None, at[0])) <= max(filter(None, at[0])) <= north
+        assert west <= min(at[1]) <= max(at[1]) <= east
+        assert (north - south) < 3 * (max(filter(None, at[0])) - min(filter(None, at[0]))), name
+    assert "lat" in policy.quasi_identifiers, "alone, it is a number"
+    assert "pickup_latitude" not in policy.quasi_identifiers
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("lat", ("latitude", "")),
+        ("Longitude", ("longitude", "")),
+        ("pickupLat", ("latitude", "pickup")),
+        ("dropoff_lng", ("longitude", "dropoff")),
+        ("home.lat", ("latitude", "home.")),
+        ("platform", None),
+        ("flat", None),
+    ],
+)
+def test_names_of_coordinates(name: str, found: tuple[str, str] | None) -> None:
+    assert column_names.coordinate(name) == found

@@ -81,6 +81,33 @@ def test_the_watermark_is_the_latest_row_less_the_disorder(mock: Any) -> None:
     at.close()
 
 
+def test_a_partition_beside_others_is_read_in_pieces_of_time(mock: Any) -> None:
+    """Each record is read once, with what is no row at its place, and the watermark is never ahead of what was read."""
+    given = rows(*range(1000, 1400))
+    given[300] = b"{"
+    producer, address = mock
+    for value in given:
+        producer.produce("pieces", value, partition=0)
+    producer.flush()
+    topic = Topic(servers=address, name="pieces", idle=IDLE)
+    at = PartitionReader(topic, policy(), 0, 0, clock=Clock(), span=20_000_000)
+    times: list[int] = []
+    refused, most = 0, 0
+    until = time.monotonic() + 60
+    while not at.is_at_end and time.monotonic() < until:
+        read = at.read(wait=1.0)
+        times += read.rows.times
+        refused += len(read.refused)
+        assert at.position == len(times) + refused
+        assert refused == (at.position > 300)
+        if read.rows:
+            most = max(most, read.rows.times[-1] - read.rows.times[0])
+            assert at.watermark() == times[-1] - 5_000_000
+    assert times == [(1000 + i) * 1_000_000 for i in range(400) if i != 300]
+    assert 0 < most <= 23_000_000
+    at.close()
+
+
 def test_rows_that_cannot_be_read_for_now_wait(mock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is skipped, also when the end of the partition came with them, and they hold event time back."""
     clock = Clock()
