@@ -273,6 +273,7 @@ WRITERS: dict[str, Callable[[], dict[str, Any]]] = {
     "castleguard": lambda: write_engine(
         method="castleguard", t=None, parameters={"beta_sample": 0.75, "perturb_sensitive": {"size": 2.0}}
     ),
+    "once_per": lambda: write_engine(once_per="40s"),
     "reordered": lambda: write_engine(delay_rows=None, parameters={"reorder": True}),
     "sdgs": lambda: write_engine(
         method="sdgs",

@@ -116,6 +116,7 @@ def _policy(findings: Findings) -> Document:
         "t": policy.t,
         "delay": None if policy.delay is None else format_duration(policy.delay),
         "delay_rows": policy.delay_rows,
+        "once_per": None if policy.once_per is None else format_duration(policy.once_per),
         "on_suppress": policy.on_suppress.value,
         "person": policy.person,
         "quasi_identifiers": list(policy.quasi_identifiers),
@@ -132,6 +133,7 @@ def _rows(findings: Findings) -> Document:
         "published": int(findings.grouped.sum()),
         "suppressed": findings.suppressed,
         "sampled_out": findings.sampled_out,
+        "left_out": findings.left_out,
         "lost": findings.accounts.lost,
         "groups": len(findings.groups),
     }

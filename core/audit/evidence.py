@@ -12,6 +12,7 @@ from crenel.encoding.rows import Rows
 
 __all__ = [
     "CLUSTER",
+    "LEFT_OUT",
     "REUSE",
     "SAMPLED_OUT",
     "SUPPRESSED",
@@ -28,7 +29,7 @@ Floats = npt.NDArray[np.float64]
 
 #: The kinds of release. The engine uses the same numbers; they are written again here so that the audit shares no code
 #: with it.
-CLUSTER, REUSE, SUPPRESSED, SAMPLED_OUT = range(4)
+CLUSTER, REUSE, SUPPRESSED, SAMPLED_OUT, LEFT_OUT = range(5)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -79,7 +80,7 @@ class Trace:
     #: The shard of each row, and the number of its release in that shard.
     shard: Ints = field(repr=False)
     release: Ints = field(repr=False)
-    #: The kind of the release: `CLUSTER`, `REUSE`, `SUPPRESSED` or `SAMPLED_OUT`.
+    #: The kind of the release: `CLUSTER`, `REUSE`, `SUPPRESSED`, `SAMPLED_OUT` or `LEFT_OUT`.
     kind: Ints = field(repr=False)
     #: The position of the row in the input, and among the arrivals of its shard.
     row: Ints = field(repr=False)
@@ -137,7 +138,7 @@ class Published:
     #: Where each release begins in `rows`, and the end. Without it, every row is a release of its own, and the order
     #: of the releases is unknown.
     offsets: Ints | None = field(default=None, repr=False)
-    #: `CLUSTER`, `REUSE`, `SUPPRESSED` or `SAMPLED_OUT`. Without it, a release with the widest box in every
+    #: `CLUSTER`, `REUSE`, `SUPPRESSED`, `SAMPLED_OUT` or `LEFT_OUT`. Without it, a release with the widest box in every
     #: quasi-identifier counts as suppressed, and any other as published.
     kind: Ints | None = field(default=None, repr=False)
     #: The figures that the engine reported; the persons are those of the group when it was decided.

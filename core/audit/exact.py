@@ -12,9 +12,21 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from crenel.audit.evidence import REUSE, SAMPLED_OUT, SUPPRESSED, Evidence, Input, Output, Published, Reported, Trace
+from crenel.audit.evidence import (
+    LEFT_OUT,
+    REUSE,
+    SAMPLED_OUT,
+    SUPPRESSED,
+    Evidence,
+    Input,
+    Output,
+    Published,
+    Reported,
+    Trace,
+)
 from crenel.audit.guarantees import audit
 from crenel.audit.measures import widest
+from crenel.audit.over_time.spacing import without_left_out
 from crenel.audit.report import Report
 from crenel.encoding.rows import Rows
 from crenel.policy import OnSuppress, Policy
@@ -32,7 +44,7 @@ class TraceError(ValueError):
 
 def leaving(policy: Policy, trace: Trace) -> Bools:
     """Tell which rows of the trace are in the published file."""
-    leaves = trace.kind != SAMPLED_OUT
+    leaves = (trace.kind != SAMPLED_OUT) & (trace.kind != LEFT_OUT)
     if policy.on_suppress is OnSuppress.DROP:
         leaves &= trace.kind != SUPPRESSED
     return np.asarray(leaves)
@@ -96,7 +108,7 @@ class Exact:
 
     def wrongly_suppressed(self, suppressed: Output) -> int:
         """Count the suppressed rows that differ from the owner's file, which lists them in the order of the output."""
-        rows = self.place[self.trace.kind == SUPPRESSED]
+        rows = self.place[np.isin(self.trace.kind, (SUPPRESSED, LEFT_OUT))]
         most = min(len(rows), len(suppressed))
         qi, box = self.input.rows.qi[rows[:most]], suppressed.box[:most]
         lo, hi = suppressed.lo[box], suppressed.hi[box]
@@ -112,6 +124,13 @@ class Exact:
         Raises:
             TraceError: The arrivals of a shard do not count from 0.
         """
+        for rows, out in self._all(reported):
+            seen, left, _ = without_left_out(rows, out)
+            if len(seen):
+                yield seen, left
+
+    def _all(self, reported: Reported | None) -> Iterator[tuple[Rows, Published]]:
+        """Yield all rows of each shard, and how they left."""
         box = np.full(len(self.trace), -1, np.int64)
         box[self.leaves] = self.published.box
         for shard in np.unique(self.trace.shard):
@@ -205,7 +224,8 @@ class Exact:
         order = np.argsort(reported.shard, kind="stable")
         shard = reported.shard[order]
         number = np.arange(len(order)) - np.searchsorted(shard, shard)
-        keys = [(shard << 40) + number, *np.unique((self.trace.shard << 40) + self.trace.release, return_counts=True)]
+        of = self.trace.take(np.flatnonzero(self.trace.kind != LEFT_OUT))  # these are in no release
+        keys = [(shard << 40) + number, *np.unique((of.shard << 40) + of.release, return_counts=True)]
         theirs, ours, rows = keys
         _, at, other = np.intersect1d(theirs, ours, assume_unique=True, return_indices=True)
         same = np.count_nonzero(reported.rows[order][at] == rows[other])

@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from crenel.audit import matching, measures
-from crenel.audit.evidence import SAMPLED_OUT, SUPPRESSED, Evidence, Input
+from crenel.audit.evidence import LEFT_OUT, SAMPLED_OUT, SUPPRESSED, Evidence, Input
 from crenel.audit.exact import Exact, leaving
 from crenel.audit.measures import rounded
+from crenel.audit.over_time.spacing import too_soon
 from crenel.audit.report import Report
 from crenel.policy import OnSuppress, Policy
 
@@ -88,6 +89,22 @@ class Findings:
         if self.exact is not None:
             return int(np.count_nonzero(self.exact.trace.kind == SAMPLED_OUT))
         return None if self.samples else 0
+
+    @property
+    def left_out(self) -> int | None:
+        """The number of rows that were left out because of `once_per`; None if unknown."""
+        if self.exact is not None:
+            return int(np.count_nonzero(self.exact.trace.kind == LEFT_OUT))
+        return 0 if self.policy.once_per is None else None
+
+    @cached_property
+    def too_soon(self) -> int | None:
+        """The number of published rows too near in time to another of their person; None if that is not promised."""
+        if self.exact is None or self.policy.once_per is None:
+            return None
+        shown = self.exact.rows[self.exact.rows >= 0]
+        rows = self.exact.input.rows
+        return too_soon(self.policy.once_per, rows.person[shown], rows.time[shown])
 
     @cached_property
     def reports(self) -> list[Report]:
@@ -211,6 +228,7 @@ class Findings:
         lost = int(np.count_nonzero(times == 0))
         if not self.samples:
             lost += int(np.count_nonzero(exact.trace.kind == SAMPLED_OUT))
+        lost += sum(report.left_out_wrongly for report in self.reports)
         more = int(np.maximum(times - 1, 0).sum()) + exact.unknown()
         if self.given.suppressed is not None:
             more += exact.wrongly_suppressed(self.given.suppressed)

@@ -26,6 +26,8 @@ import numpy.typing as npt
 from crenel.audit.boxes import legal
 from crenel.audit.differential_privacy import stated
 from crenel.audit.evidence import REUSE, SAMPLED_OUT, SUPPRESSED, Published
+from crenel.audit.over_time.common_values import rare_values
+from crenel.audit.over_time.spacing import left_out_wrongly, too_soon, without_left_out
 from crenel.audit.report import Report
 from crenel.encoding.rows import Rows
 from crenel.policy import OnSuppress, Policy
@@ -94,6 +96,9 @@ class _Audit:
 
     def __init__(self, policy: Policy, rows: Rows, out: Published, in_order: bool) -> None:
         self.policy = policy
+        #: All rows, and all releases. Below are those that the method saw, since by them it formed groups.
+        self.given, self.all = rows, out
+        rows, out, self.places = without_left_out(rows, out)
         self.rows = rows
         self.out = out
         self.in_order = in_order
@@ -132,11 +137,16 @@ class _Audit:
         times = np.bincount(self.row, minlength=len(self.rows))
         missing = int(np.count_nonzero(times == 0))
         losses = self._losses()
+        by_value = self.policy.declaration.value_by_value
+        left_out = len(self.given) - len(self.rows)
         return Report(
             rows=len(self.rows),
             published=self._members_of(self.published),
             suppressed=self._members_of(self.suppressed),
             sampled_out=self._members_of(self.sampled),
+            left_out=left_out,
+            left_out_wrongly=left_out_wrongly(self.policy, self.given, self.all),
+            too_soon=self._too_soon(),
             held=0 if ended else missing,
             lost=missing if ended else 0,
             twice=int(np.count_nonzero(times > 1)),
@@ -163,6 +173,14 @@ class _Audit:
 
     def _members_of(self, releases: Bools) -> int:
         return int(np.count_nonzero(releases[self.release]))
+
+    def _too_soon(self) -> int:
+        """Count the published rows that are too near in time to an earlier one of their person."""
+        shown = ~self.sampled
+        if self.policy.on_suppress is OnSuppress.DROP:
+            shown &= ~self.suppressed
+        row = self.row[shown[self.release]]
+        return too_soon(self.policy.once_per or 0, self.rows.person[row], self.rows.time[row])
 
     # -- crowds ----------------------------------------------------------------------------------
 
@@ -397,8 +415,11 @@ class _Audit:
         return int(np.count_nonzero(late))
 
     def _clock(self, calls: Sequence[tuple[int, int]]) -> Ints:
-        """Compute the clock after the first `i` rows, with the watermarks told before the last of them."""
-        clock = np.concatenate([np.array([_FIRST], np.int64), _plus(self.rows.time, -self.policy.disorder)])
+        """Compute the clock after the first `i` rows, with the watermarks told before the last of them.
+
+        Rows that were left out move it, too.
+        """
+        clock = np.concatenate([np.array([_FIRST], np.int64), _plus(self.given.time, -self.policy.disorder)])
         for pushed, now in calls:
             if pushed + 1 < len(clock):
                 clock[pushed + 1] = max(int(clock[pushed + 1]), now)

@@ -13,6 +13,7 @@ from crenel.audit.boxes import legal
 from crenel.audit.differential_privacy import stated
 from crenel.audit.findings import Findings
 from crenel.audit.measures import rounded
+from crenel.audit.over_time.common_values import window_of
 from crenel.policy.durations import format_duration, span_of_seconds
 
 __all__ = ["BROKEN", "KEPT", "NOT_PROMISED", "UNKNOWN", "Promise", "describe_crowd", "promises", "seed_warning"]
@@ -43,6 +44,8 @@ def promises(findings: Findings) -> Iterator[Promise]:
     yield _persons(findings)
     if findings.policy.within:
         yield _within(findings)
+    if findings.policy.once_per is not None:
+        yield _once_per(findings)
     for j, name in enumerate(findings.policy.sensitive):
         if findings.policy.l is not None:
             yield _diversity(findings, j, name)
@@ -177,6 +180,24 @@ def _within(findings: Findings) -> Promise:
     said = f"{mixed:,} rows in mixed groups; {values:,} different values"
     state = BROKEN if mixed else KEPT
     return replace(promise, measured=said, value=mixed, state=state, rows=mixed, note="")
+
+
+def _once_per(findings: Findings) -> Promise:
+    period = findings.policy.once_per or 0
+    promise = Promise(
+        name="once per",
+        promised=f"any two published rows of a person are at least {format_duration(period)} of event time apart",
+        measured="unknown",
+        bound=0,
+        state=UNKNOWN,
+        note="Give --input and --trace to know whose rows were published.",
+    )
+    wrong = findings.too_soon
+    if wrong is None:
+        return promise
+    said = f"{wrong:,} rows follow another of their person too soon" if wrong else "no row follows another too soon"
+    note = f"{findings.left_out or 0:,} rows were left out for it."
+    return replace(promise, measured=said, value=wrong, state=BROKEN if wrong else KEPT, rows=wrong, note=note)
 
 
 def _persons_by_trace(findings: Findings, promise: Promise) -> Promise:

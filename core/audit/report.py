@@ -29,6 +29,13 @@ class Report:
     published: int
     suppressed: int
     sampled_out: int
+    #: Rows that were left out because of `once_per`; and those among them for which there was no reason.
+    left_out: int = 0
+    left_out_wrongly: int = 0
+    #: Published values that fewer than k persons had in the window before; only for methods that count value by value.
+    rare_values: int = 0
+    #: Published rows that follow another published row of their person within `once_per`.
+    too_soon: int = 0
     #: Rows that have not left yet, while the stream goes on.
     held: int
     #: Rows that never left.
@@ -108,6 +115,8 @@ class Report:
         ]
         promises = [
             *(crowd if self.crowd else []),
+            ("rows published within once_per of another row of their person", self.too_soon),
+            ("rows left out without a reason", self.left_out_wrongly),
             ("rows lost", self.lost),
             ("rows that left more than once", self.twice),
             ("row numbers that were never pushed", self.unknown),
@@ -127,7 +136,8 @@ class Report:
 
     def __str__(self) -> str:
         alone = "unknown" if self.alone is None else self.alone
-        names = ("rows", "published", "suppressed", "sampled_out", "held")
+        names = ["rows", "published", "suppressed", "sampled_out", "held"]
+        names += ["left_out"] if self.left_out else []
         lines = [f"{alone} rows left with {_FEWER}."]
         lines += [f"{name.replace('_', ' '):<12}{getattr(self, name):>12}" for name in names]
         average = "unknown" if self.loss is None else f"{self.loss:.6f}"

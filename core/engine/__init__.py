@@ -66,6 +66,10 @@ def create_engine(policy: Policy, *, secret: bytes | Secret | None = None, shard
         from crenel.engine.reorder import Reordered
 
         engine = Reordered(engine, policy)
+    if policy.once_per is not None:
+        from crenel.engine.once_per import OncePer
+
+        engine = OncePer(engine, policy)
     engine.is_drawn = secret.is_drawn
     return engine
 

@@ -32,6 +32,9 @@ class Kind(IntEnum):
     SUPPRESSED = 2
     #: One row was left out at random, by a method that samples.
     SAMPLED_OUT = 3
+    #: One row is left out because `once_per` allows no other row of its person. It belongs to no group (-1), and is no
+    #: release to the method.
+    LEFT_OUT = 4
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,7 +24,7 @@ def as_roots(policy: Policy, releases: Releases) -> Releases:
         return releases
     lo, hi, loss = releases.lo.copy(), releases.hi.copy(), releases.loss.copy()
     weights = sum(qi.weight for qi in kinds)
-    boxed = releases.kind != Kind.SAMPLED_OUT
+    boxed = (releases.kind != Kind.SAMPLED_OUT) & (releases.kind != Kind.LEFT_OUT)
     for d, place in enumerate(places):
         if place is not None:
             alone = np.flatnonzero(boxed & (lo[:, d] == place) & (hi[:, d] == place))

@@ -111,8 +111,12 @@ class Policy:
     #: Microseconds by which the clock stays behind the latest event time, because rows may be out of order.
     disorder: int
 
-    #: Microseconds by which a row may be ahead of the latest event time; None: as many as `delay`.
+    #: Microseconds by which a row may be ahead of the latest event time; None: as many as `delay`, or as `once_per` if
+    #: there is no delay.
     max_ahead: int | None
+
+    #: Microseconds of event time in which at most one row of a person is published; None: no limit.
+    once_per: int | None
 
     #: The name of the method.
     method: str
@@ -157,6 +161,7 @@ class Policy:
         delay_rows: int | None = None,
         disorder: int | str | dt.timedelta = 0,
         max_ahead: int | str | dt.timedelta | None = None,
+        once_per: int | str | dt.timedelta | None = None,
         method: str = "bastion",
         parameters: Any = None,
         on_suppress: OnSuppress | str = OnSuppress.DROP,
@@ -191,7 +196,8 @@ class Policy:
     @property
     def most_ahead(self) -> int | None:
         """Microseconds by which a row may be ahead of the latest event time; None if the clock decides nothing."""
-        return self.delay if self.delay is None or self.max_ahead is None else self.max_ahead
+        usual = self.once_per if self.delay is None else self.delay
+        return usual if usual is None or self.max_ahead is None else self.max_ahead
 
     @property
     def most_shards(self) -> int:
@@ -277,7 +283,7 @@ class Policy:
         for key in given:
             if key not in known:
                 problems.unknown("", key, [f.name for f in dataclasses.fields(cls)])
-        for name in ("delay", "disorder", "max_ahead"):
+        for name in ("delay", "disorder", "max_ahead", "once_per"):
             if isinstance(given.get(name), int) and given.get(name) != 0:
                 # Python objects count microseconds, which nobody who reads a file would guess.
                 problems.must(name, A_DURATION, given[name])
@@ -318,6 +324,7 @@ class Policy:
             "delay_rows": self.delay_rows,
             "disorder": format_duration(self.disorder),
             "max_ahead": None if self.max_ahead is None else format_duration(self.max_ahead),
+            "once_per": None if self.once_per is None else format_duration(self.once_per),
             "method": self.method,
             "parameters": _parameters_spec(self.parameters),
             "on_suppress": self.on_suppress.value,
@@ -358,6 +365,7 @@ _DEFAULTS: dict[str, Any] = {
     "delay_rows": None,
     "disorder": 0,
     "max_ahead": None,
+    "once_per": None,
     "method": "bastion",
     "parameters": None,
     "on_suppress": OnSuppress.DROP,
@@ -525,6 +533,9 @@ class _Check:
 
     def max_ahead(self, value: Any) -> int | None:
         return None if value is None else a_duration(self.problems, "max_ahead", value, at_least=1)
+
+    def once_per(self, value: Any) -> int | None:
+        return None if value is None else a_duration(self.problems, "once_per", value, at_least=1)
 
     def method(self, value: Any) -> str:
         try:

@@ -75,12 +75,19 @@ class Step:
     pushed: int
     clock: int
     held: set[int]
+    #: Rows that were left out so far.
+    left_out: frozenset[int]
+
+    def left_out_since(self, row: int) -> int:
+        """Count the rows that were left out since a row arrived."""
+        return sum(other > row for other in self.left_out)
 
 
 def steps(case: Case, engine: Engine) -> Iterator[Step]:
     """Run a stream call by call; the last step is the flush."""
     held: set[int] = set()
     clock, pushed = FIRST_MOMENT, 0
+    left_out: frozenset[int] = frozenset()
     calls: list[Call | None] = [*case.calls(), None]
     for call in calls:
         before = pushed
@@ -93,7 +100,8 @@ def steps(case: Case, engine: Engine) -> Iterator[Step]:
             held |= set(range(call.start, call.stop))
         releases = engine.flush() if call is None else apply(engine, case.rows, call)
         held -= set(releases.rows.tolist())
-        yield Step(call, releases, before, pushed, clock, set(held))
+        left_out |= set(releases.rows[releases.per_row(releases.kind) == Kind.LEFT_OUT].tolist())
+        yield Step(call, releases, before, pushed, clock, set(held), left_out)
 
 
 # --- 1. Nothing lost ---
@@ -106,8 +114,10 @@ def check_nothing_lost(case: Case) -> None:
     expect(report.twice == 0, f"Every row must leave once; {report.twice} left again.")
     expect(report.unknown == 0, f"Only rows that were pushed may leave; {report.unknown} others did.")
     expect(report.early == 0, f"A row must not leave before it arrives; {report.early} did.")
-    left = report.published + report.suppressed + report.sampled_out
+    left = report.published + report.suppressed + report.sampled_out + report.left_out
     expect(left == len(case.rows), f"{len(case.rows)} rows must be published, suppressed or sampled out, not {left}.")
+    wrong = report.left_out_wrongly
+    expect(wrong == 0, f"Only another row of the same person is a reason to leave a row out; {wrong} had none.")
     if not case.policy.declaration.samples:
         what = f"{report.sampled_out} rows were sampled out, and the method does not declare that it samples."
         expect(report.sampled_out == 0, what)
@@ -145,7 +155,7 @@ def check_crowd(case: Case) -> None:
     k = case.policy.k
     for release in run(case):
         persons = case.rows.person[release.rows]
-        if Kind(release.kind) is Kind.SUPPRESSED:
+        if Kind(release.kind) in (Kind.SUPPRESSED, Kind.LEFT_OUT):
             expect(len(persons) == 1, f"A suppressed row must leave alone, not among {len(persons)}.")
             continue
         expect(Kind(release.kind) is Kind.CLUSTER, f"Rows must leave in groups of their own, not by {release.kind!r}.")
@@ -156,6 +166,12 @@ def check_crowd(case: Case) -> None:
     if case.policy.crowd:
         alone = audited(case, run(case)).no_crowd
         expect(alone == 0, f"Every published row must leave in a crowd; {alone} did not.")
+
+
+def check_once_per(case: Case) -> None:
+    """Any two published rows of a person are at least `once_per` apart in event time."""
+    report = case.report
+    expect(report.too_soon == 0, f"Rows of a person must be once_per apart; {report.too_soon} are nearer.")
 
 
 def check_secret_order(case: Case) -> None:
@@ -478,7 +494,8 @@ def check_bounded(case: Case) -> None:
     for step in steps(case, engine):
         if delay_rows is not None:
             expect(engine.held <= delay_rows, f"At most delay_rows ({delay_rows}) rows may be held, not {engine.held}.")
-            oldest = max((step.pushed - row for row in step.held), default=0)
+            # Rows that are left out do not count: the method does not see them.
+            oldest = max((step.pushed - row - step.left_out_since(row) for row in step.held), default=0)
             expect(oldest <= delay_rows, f"A row may be held for delay_rows ({delay_rows}) arrivals, not {oldest}.")
         found = engine.next_deadline()
         if deadlines is None or not step.held:
@@ -517,6 +534,9 @@ def check_columns(case: Case) -> None:
         if not case.policy.declaration.takes_holes:
             expect(not np.isnan(step.releases.lo).any(), "Every quasi-identifier must be published; a box has NaN.")
         for release in step.releases:
+            if release.kind is Kind.LEFT_OUT:
+                expect(release.group == -1, f"The group of a row that is left out must be -1, not {release.group}.")
+                continue
             kind, box = Kind(release.kind), (release.lo.tobytes(), release.hi.tobytes())
             if kind is Kind.REUSE and not case.policy.reorders:
                 expect(release.group < number, f"Release {number} must reuse an earlier one, not {release.group}.")
@@ -577,7 +597,9 @@ def check_iteration(case: Case) -> None:
 
 def check_order(case: Case) -> None:
     """Rows leave in order of arrival; by `delay`, in order of event time among those held."""
-    releases = run(case)
+    every = case.releases
+    # Rows that are left out leave when they arrive, and are not published.
+    releases = every.take(np.flatnonzero(every.kind != Kind.LEFT_OUT))
     rows = releases.rows.tolist()
     if case.policy.delay is None:
         expect(rows == sorted(rows), "With reorder, rows must leave in the order of arrival.")
@@ -611,7 +633,7 @@ def _decisions(releases: Releases) -> dict[int, Any]:
 #: The checks of each promise, in the order of the design.
 PROMISES: dict[str, tuple[Check, ...]] = {
     "1. nothing lost": (check_nothing_lost, check_held),
-    "2. a crowd": (check_groups, check_crowd, check_secret_order),
+    "2. a crowd": (check_groups, check_crowd, check_once_per, check_secret_order),
     "3. true": (check_true, check_boxes),
     "4. on time": (check_on_time, check_clock),
     "5. silent": (check_silent, check_no_person_in_releases),

@@ -44,7 +44,7 @@ __all__ = ["read"]
 Ints = NDArray[np.int64]
 Tick = Callable[[int], None]
 
-_KINDS = {"cluster": 0, "reuse": 1, "suppressed": 2, "sampled_out": 3, "ahead": 4}
+_KINDS = {"cluster": 0, "reuse": 1, "suppressed": 2, "sampled_out": 3, "left_out": 4, "ahead": 5}
 _KEY = np.array([0x6372656E656C, 0x6175646974], dtype=np.uint64)
 #: Stands for a missing moment: no moment is this far away.
 _NEVER = np.iinfo(np.int64).min
@@ -140,7 +140,7 @@ def _as_released(policy: Policy, evidence: Evidence, trace: Trace) -> Evidence:
     """
     order = np.lexsort([trace.release, trace.shard])
     moved = trace.take(order)
-    leave, hidden = leaving(policy, trace), trace.kind == _KINDS["suppressed"]
+    leave, hidden = leaving(policy, trace), np.isin(trace.kind, [_KINDS["suppressed"], _KINDS["left_out"]])
     return replace(
         evidence,
         trace=moved,

@@ -80,6 +80,8 @@ def _strict(policy: Policy) -> Policy | None:
         if policy.delay_rows is None:
             return None
         changes |= {"delay": None, "disorder": 0}
+    if policy.event_time is None:
+        changes["once_per"] = None
     return _changed(policy, **changes)
 
 

@@ -63,11 +63,16 @@ class Trial:
         return sum(int(left.sizes[left.kind == Kind.SUPPRESSED].sum()) for _, left in self.parts)
 
     @cached_property
+    def left_out(self) -> int:
+        """The rows that `once_per` left out."""
+        return sum(int(left.sizes[left.kind == Kind.LEFT_OUT].sum()) for _, left in self.parts)
+
+    @cached_property
     def loss(self) -> float:
-        """The average over all rows. A suppressed row counts 1."""
-        boxed = [left.kind != Kind.SAMPLED_OUT for _, left in self.parts]
+        """The average over all rows that were not left out. A suppressed row counts 1."""
+        boxed = [~np.isin(left.kind, (Kind.SAMPLED_OUT, Kind.LEFT_OUT)) for _, left in self.parts]
         lost = [(left.loss * left.sizes)[is_boxed] for (_, left), is_boxed in zip(self.parts, boxed, strict=True)]
-        return float(sum(part.sum() for part in lost)) / self.rows
+        return float(sum(part.sum() for part in lost)) / max(self.rows - self.left_out, 1)
 
     @cached_property
     def waited(self) -> Floats:
@@ -127,7 +132,7 @@ def tried(policy: Policy, shards: Shards, tick: Callable[[str], None]) -> Trial:
             some = part.slice(start, min(start + _ROWS, len(part)))
             releases.append(as_roots(policy, engine.push(some)))
             pushed += len(some)
-            ended &= not len(releases[-1])
+            ended &= bool((releases[-1].kind == Kind.LEFT_OUT).all())
         parts.append((part, Releases.concat([*releases, as_roots(policy, engine.flush())])))
     return Trial(policy, parts, ended)
 

@@ -200,6 +200,11 @@ def _promises(policy: Policy) -> Iterator[str]:
             "Rows may lack quasi-identifiers. All rows of a group are published with the same quasi-identifiers, and "
             "without the others."
         )
+    if policy.once_per is not None:
+        yield (
+            f"Any two published rows of a person are at least {spoken(policy.once_per)} of event time apart "
+            "(once_per). Rows between them are left out: the owner finds them among the suppressed ones."
+        )
     if policy.within:
         yield (
             f"Rows with different values of {listed(policy.within)} are kept apart (within): the persons of a group "
@@ -236,7 +241,7 @@ def _deadline(policy: Policy) -> Iterator[str]:
         limits.append(f"when {count(policy.delay_rows, 'later row')} of its shard have come (delay_rows)")
     earlier = ", whichever is earlier" if len(limits) == 2 else ""
     yield f"At the latest {', or '.join(limits)}{earlier}."
-    if policy.delay is None:
+    if policy.delay is None and policy.once_per is None:
         return
     source = policy.event_time or "Beam's timestamp of the element"
     yield f"The event time is {source}."

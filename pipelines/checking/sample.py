@@ -470,6 +470,12 @@ class Sample:
             mark = "  the policy's" if step is tried[0] else ""
             yield step.deadline, f"{exactly(step.share):>{len(head)}}  {step.loss:.3f}{mark}"
         self._now = tried[0]
+        if policy.once_per is not None and policy.event_time is not None:
+            share = self._now.trial.left_out / rows
+            yield (
+                f"once_per leaves out {exactly(share)} of the rows, since their person has another within "
+                f"{spoken(policy.once_per)}. They count neither as suppressed nor in the loss."
+            )
         self._judge(tried)
 
     def _costs(self) -> Iterator[Line]:

@@ -57,7 +57,7 @@ _KNOWN = {
 }
 #: The questions of the Article 29 Working Party's opinion 05/2014.
 _RISKS = "In regulators' words (evidence, not a legal opinion)"
-_ROWS = {"input": "in the input", "sampled_out": "sampled out"}
+_ROWS = {"input": "in the input", "sampled_out": "sampled out", "left_out": "left out"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -161,7 +161,9 @@ def _places(policy: Policy, folder: Path, rows: Sequence[int]) -> list[int]:
     """Find rows of the input in the published file. The file of the trace has the same order."""
     with open(_file(folder, "trace"), newline="", encoding="utf-8") as file:
         traced = [(record["kind"], int(record["row"])) for record in csv.DictReader(file)]
-    absent = {"sampled_out"} if policy.on_suppress.value == "star" else {"sampled_out", "suppressed"}
+    absent = (
+        {"sampled_out", "left_out"} if policy.on_suppress.value == "star" else {"sampled_out", "left_out", "suppressed"}
+    )
     place = {row: n for n, row in enumerate(row for kind, row in traced if kind not in absent)}
     return [place[row] for row in rows]
 

@@ -143,8 +143,9 @@ def _check(policy: Policy, axes: Axes) -> None:
     if axes.l and not policy.sensitive:
         msg = "--l needs a sensitive column, and the policy names none."
         raise CommandError(msg)
-    if policy.delay is not None and policy.event_time is None:
-        msg = "the policy has a delay but names no event_time, so a file cannot show the delay. Name one in the policy."
+    if (policy.delay is not None or policy.once_per is not None) and policy.event_time is None:
+        what = "once_per" if policy.delay is None else "a delay"
+        msg = f"the policy has {what} but names no event_time, so a file cannot show it. Name one in the policy."
         raise CommandError(msg)
 
 
@@ -182,6 +183,7 @@ def _as_dict(cost: Cost) -> dict[str, Any]:
         "own": cost.setting.is_own,
         "cut": cost.is_cut,
         "suppressed": round(cost.suppressed, 6),
+        "left_out": round(cost.left_out, 6),
         "loss": round(cost.loss, 6),
         "wait": None if cost.delay is None else round(cost.delay, 3),
         "wait_p99": None if cost.delay_p99 is None else round(cost.delay_p99, 3),
@@ -216,6 +218,9 @@ def _text(document: dict[str, Any], stopped: bool) -> str:
         cells.append((one["guarantee"].removeprefix("k = "), one["deadline"], *figures, " ".join(notes)))
     parts.append("\n".join(table(cells)))
     notes = ["Loss is the average over all rows; a suppressed row counts 1. Query error is the median error of counts."]
+    if any(one["left_out"] for one in done):
+        most = max(one["left_out"] for one in done)
+        notes.append(f"once_per left out up to {said(most)} of the rows: neither suppressed, nor in the loss.")
     if any(one["cut"] for one in done):
         notes.append("* The sample is shorter than this deadline: with a longer sample, rows would wait longer.")
     parts.append("\n".join(map(filled, notes)))

@@ -83,7 +83,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output", metavar="OUT", required=True, help="the published rows; - for standard output, or kafka://..."
     )
     parser.add_argument(
-        "--suppressed", metavar="F", help="for the owner: rows that no group was found for, with their exact values"
+        "--suppressed",
+        metavar="F",
+        help="for the owner: rows that no group was found for or that once_per left out, with their exact values",
     )
     parser.add_argument("--rejected", metavar="F", help="for the owner: rows that do not fit the policy, and why")
     parser.add_argument("--releases", metavar="F", help="for the owner: a record for each release, without values")

@@ -74,6 +74,7 @@ def as_dict(policy: Policy, outcome: Outcome) -> dict[str, Any]:
         "published": outcome.published,
         "suppressed": outcome.suppressed,
         "sampled_out": outcome.sampled_out,
+        "left_out": outcome.left_out,
         "rejected": outcome.rejected.total(),
         "rejected_by": [
             {"field": name, "reason": reason, "rows": rows} for (name, reason), rows in _rejections(outcome)
@@ -102,6 +103,9 @@ def as_text(policy: Policy, outcome: Outcome) -> str:
     lines.append(("suppressed", f"{outcome.suppressed:,}", fate if outcome.suppressed else ""))
     if outcome.sampled_out:
         lines.append(("sampled out", f"{outcome.sampled_out:,}", _share(outcome, outcome.sampled_out)))
+    if policy.once_per is not None:
+        why = f"another row of the person, within {format_duration(policy.once_per)} (once_per)"
+        lines.append(("left out", f"{outcome.left_out:,}", f"{_share(outcome, outcome.left_out)}; {why}"))
     rejected = outcome.rejected.total()
     lines.append(("rejected", f"{rejected:,}", _share(outcome, rejected) if rejected else ""))
     lines += [(f"  {name}", f"{rows:,}", reason) for (name, reason), rows in _rejections(outcome)]

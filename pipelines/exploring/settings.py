@@ -73,6 +73,8 @@ class Cost:
     rows: int
     #: The share of rows that find no group in time.
     suppressed: float
+    #: The share that `once_per` left out: neither suppressed, nor in the loss.
+    left_out: float
     #: The average over all rows, from 0 (exact) to 1 (nothing left). A suppressed row counts 1.
     loss: float
     #: How long published rows wait: on average, and 99 in 100 at most. In seconds, or in rows where there is no delay.
@@ -142,6 +144,7 @@ def _cost(setting: Setting, shards: Shards, tick: Callable[[str], None]) -> Cost
         setting=setting,
         rows=trial.rows,
         suppressed=trial.suppressed / trial.rows,
+        left_out=trial.left_out / trial.rows,
         loss=trial.loss,
         delay=float(waited.mean()) if len(waited) else None,
         delay_p99=float(np.percentile(waited, 99)) if len(waited) else None,

@@ -110,6 +110,8 @@ class Outcome:
     published: int = 0
     suppressed: int = 0
     sampled_out: int = 0
+    #: Rows that `once_per` left out.
+    left_out: int = 0
     #: By field and reason.
     rejected: Counter[tuple[str, str]] = field(default_factory=Counter)
     releases: int = 0
@@ -131,14 +133,14 @@ class Outcome:
 
     @property
     def accounted(self) -> int:
-        """The number of rows that are known to be published, suppressed, sampled out or rejected."""
-        return self.published + self.suppressed + self.sampled_out + self.rejected.total()
+        """The number of rows that are known to be published, suppressed, sampled out, left out or rejected."""
+        return self.published + self.suppressed + self.sampled_out + self.left_out + self.rejected.total()
 
     def take(self, counts: Counts, *, timed: bool) -> None:
         """Take over what was counted; `timed` is whether the rows have event times of their own."""
         self.rows, self.rejected = counts.rows, Counter(counts.rejected)
         self.published, self.suppressed = counts.published, counts.suppressed
-        self.sampled_out, self.releases = counts.sampled_out, counts.releases
+        self.sampled_out, self.left_out, self.releases = counts.sampled_out, counts.left_out, counts.releases
         self.loss = counts.mean_loss
         self.alone, self.sizes, self.held = counts.alone, counts.sizes, counts.held
         self.delay = counts.delay if timed else None

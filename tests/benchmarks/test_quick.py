@@ -22,6 +22,7 @@ from benchmarks import (
     first_use,
     formats,
     held,
+    linked_rows,
     methods,
     partition_paper,
     scale,
@@ -224,6 +225,16 @@ def test_attacks(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert all(told["highest chance"] <= 0.1 and told["posterior above 1/k"] == 0 for told in taxi.values())
     assert attacks.main(["--quick", "--reuse"]) == 0
     assert last_line(capsys)["k"] == 10
+
+
+def test_linked_rows(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert data_dir
+    assert linked_rows.main(["--quick"]) == 0
+    found = last_line(capsys)["figures"]
+    assert found["random, 2, bastion"]["persons"] > 250
+    assert found["random, 2, once_per: 1d"] | {"persons": 0.0, "chance": 0.0} == found["random, 2, once_per: 1d"]
+    assert found["random, 2, once_per: 1d"]["left out"] == 0.5
+    assert found["random, 2, k = 15"]["chance"] < found["random, 2, bastion"]["chance"]
 
 
 def test_all_methods_and_what_attackers_get(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -231,6 +231,12 @@ class HoldRows(_Hold):
                 f"{self._policy.method!r}, which cannot go on from it. Drain the pipeline before you change the method."
             )
             raise SnapshotError(message)
+        if policy.once_per != self._policy.once_per:
+            message = (
+                "The state was written under another once_per, so it does not say enough of whose rows were published. "
+                "Drain the pipeline before you change once_per."
+            )
+            raise SnapshotError(message)
         return policy
 
     def _apply(self, shards: ShardSet, key: Key, op: bytes) -> Left:

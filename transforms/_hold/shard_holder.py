@@ -22,6 +22,11 @@ from crenel.transforms._pack.sharding import check_apart
 
 _SCHEMAS = avro.Schemas("crenel.transforms._hold", ("held.1.avsc",))
 
+_OTHER_PERSONS = (
+    "Persons were hashed under another secret, or another policy.person, so it is unknown whose rows were published "
+    "within once_per. Name a secret in the policy (secret), and keep it; or drain the pipeline before you change it."
+)
+
 #: More parts than this are joined: the cost of finding a row grows with their number.
 _MOST_PARTS = 32
 #: Released rows stay in memory until they outnumber the held ones by this many.
@@ -91,7 +96,7 @@ class Departure:
 
     #: The releases. `rows` holds places in the columns below, not the engine's row numbers.
     releases: Releases
-    #: The number of each release in its shard, from 0.
+    #: The number of each release in its shard, from 0; -1 for a row that is left out.
     release: NDArray[np.int64]
     #: The number of each row in its shard, in order of arrival, from 0.
     number: NDArray[np.int64]
@@ -159,7 +164,13 @@ class ShardHolder:
         return departures
 
     def _compare(self, persons: bytes) -> list[Departure | Refusal]:
-        """Release the held rows if their persons cannot be compared with the new ones: one would count twice."""
+        """Release the held rows if their persons cannot be compared with the new ones: one would count twice.
+
+        Raises:
+            SnapshotError: the policy has once_per, and whose rows were published can no longer be told.
+        """
+        if self._policy.once_per is not None and self._arrivals and persons != self._persons:
+            raise SnapshotError(_OTHER_PERSONS)
         left = self.flush() if self.held and persons != self._persons else []
         self._persons = persons
         return left
@@ -193,6 +204,13 @@ class ShardHolder:
                 departures += self._departures_by_form(releases, number, alone)
         self._tidy()
         return departures
+
+    def _numbers(self, releases: Releases) -> NDArray[np.int64]:
+        """Number the releases; -1 for rows that are left out, which belong to none."""
+        counted = releases.kind != Kind.LEFT_OUT
+        number = np.where(counted, self._releases + np.cumsum(counted) - 1, -1)
+        self._releases += int(np.count_nonzero(counted))
+        return number.astype(np.int64)
 
     def _tidy(self) -> None:
         """Drop released rows now and then, and keep the parts few."""

@@ -13,7 +13,19 @@ from numpy.typing import NDArray
 from crenel.engine import Kind
 from crenel.transforms._hold.shard_holder import Departure
 
-__all__ = ["Counts", "Spread"]
+__all__ = ["LONGER", "ROW_LOSS", "WAITED", "WAITS", "Counts", "Spread", "waited_up_to"]
+
+#: Seconds that rows wait are counted up to each of these, and beyond.
+WAITS = (1, 2, 5, 10, 30, 60, 300, 900, 3_600, 10_800, 43_200, 86_400, 604_800)
+#: Names of counters: milliseconds that rows waited in all, rows that waited longer than all of these, and the sum of
+#: the losses of rows, in millionths.
+WAITED, LONGER, ROW_LOSS = "waited ms", "waited longer", "row loss millionths"
+_BOUNDS = np.array(WAITS) * 1_000_000
+
+
+def waited_up_to(seconds: int) -> str:
+    """The name of the counter of rows that waited up to so many seconds, and longer than up to the next fewer."""
+    return f"waited up to {seconds} s"
 
 
 @dataclass
@@ -55,6 +67,8 @@ class Counts:
 
     #: Rows that arrived, rejected ones included. A row that lies in several windows counts once for each.
     rows: int = 0
+    #: Messages that have no row, such as the deletes of a change stream. They are no rows.
+    ignored: int = 0
     #: Rejected rows, by field and reason.
     rejected: Counter[tuple[str, str]] = field(default_factory=Counter)
     #: Released rows, by the kind of their release (`Kind`).
@@ -68,6 +82,8 @@ class Counts:
     sizes: Spread = field(default_factory=Spread)
     #: Microseconds that each published or suppressed row waited.
     delay: Spread = field(default_factory=Spread)
+    #: Published and suppressed rows by how long they waited: up to each of `WAITS`, and longer.
+    waits: list[int] = field(default_factory=lambda: [0] * (len(WAITS) + 1))
     #: The most rows that a shard held after a step.
     held: int = 0
 
@@ -87,6 +103,11 @@ class Counts:
         return self.kinds[Kind.SAMPLED_OUT]
 
     @property
+    def left_out(self) -> int:
+        """Rows that were left out because `once_per` allows no other row of their person."""
+        return self.kinds[Kind.LEFT_OUT]
+
+    @property
     def mean_loss(self) -> float | None:
         """The average loss of published and suppressed rows, from 0 to 1; None if there are none."""
         rows = self.published + self.suppressed
@@ -97,19 +118,26 @@ class Counts:
         self.rows += rows
         self.rejected.update(rejected)
 
+    def ignore(self, messages: int) -> None:
+        """Count messages that have no row."""
+        self.ignored += messages
+
     def add(self, departure: Departure) -> None:
         """Count rows that leave."""
         releases = departure.releases
         sizes = releases.sizes
         rows = np.bincount(releases.kind, sizes, minlength=len(Kind)).astype(np.int64)
         self.kinds = [before + more for before, more in zip(self.kinds, rows.tolist(), strict=True)]
-        self.releases += len(releases)
-        boxed = releases.kind != Kind.SAMPLED_OUT
+        self.releases += int(np.count_nonzero(releases.kind != Kind.LEFT_OUT))
+        boxed = (releases.kind != Kind.SAMPLED_OUT) & (releases.kind != Kind.LEFT_OUT)
         self.loss += float((releases.loss * sizes)[boxed].sum())
         self.alone += departure.rows_alone
         self.sizes.add(sizes[(releases.kind == Kind.CLUSTER) | departure.alone])
         waited = np.repeat(releases.moment, sizes) - departure.time[releases.rows]
-        self.delay.add(np.maximum(waited[np.repeat(boxed, sizes)], 0))
+        waited = np.maximum(waited[np.repeat(boxed, sizes)], 0)
+        self.delay.add(waited)
+        binned = np.bincount(np.searchsorted(_BOUNDS, waited), minlength=len(self.waits))
+        self.waits = [before + more for before, more in zip(self.waits, binned.tolist(), strict=True)]
 
     def hold(self, rows: int) -> None:
         """Note how many rows a shard holds."""
@@ -118,6 +146,7 @@ class Counts:
     def join(self, other: Counts) -> None:
         """Add other counts."""
         self.rows += other.rows
+        self.ignored += other.ignored
         self.rejected.update(other.rejected)
         self.kinds = [mine + its for mine, its in zip(self.kinds, other.kinds, strict=True)]
         self.releases += other.releases
@@ -125,13 +154,14 @@ class Counts:
         self.loss += other.loss
         self.sizes.join(other.sizes)
         self.delay.join(other.delay)
+        self.waits = [mine + its for mine, its in zip(self.waits, other.waits, strict=True)]
         self.hold(other.held)
 
     def as_dict(self) -> dict[str, Any]:
         """A record of plain values, fit for JSON."""
         rejected = [[name, reason, rows] for (name, reason), rows in self.rejected.items()]
         spreads = {"sizes": asdict(self.sizes), "delay": asdict(self.delay)}
-        return {**vars(self), **spreads, "kinds": list(self.kinds), "rejected": rejected}
+        return {**vars(self), **spreads, "kinds": list(self.kinds), "waits": list(self.waits), "rejected": rejected}
 
     @classmethod
     def of(cls, records: Iterable[Mapping[str, Any]]) -> Counts:

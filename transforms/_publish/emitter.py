@@ -81,6 +81,7 @@ class Emitter:
             Kind.REUSE: Metrics.counter(NAMESPACE, "published"),
             Kind.SUPPRESSED: Metrics.counter(NAMESPACE, "suppressed"),
             Kind.SAMPLED_OUT: Metrics.counter(NAMESPACE, "sampled_out"),
+            Kind.LEFT_OUT: Metrics.counter(NAMESPACE, "left_out"),
         }
         self._alone = Metrics.counter(NAMESPACE, "alone")
         self._releases = Metrics.counter(NAMESPACE, "releases")
@@ -176,7 +177,8 @@ class Emitter:
             suppressed = self._placed(suppressed, departure, publisher.suppressed_places(departure), shard, window)
             stamped = self._stamped(suppressed, np.where(kinds == Kind.SUPPRESSED, sizes, 0), at)
             yield [_tagged(SUPPRESSED, made(batch), stamp, windows) for batch, stamp in stamped]
-        yield [_tagged(RELEASES, made(self._owners.release_batch(departure, shard)), end, windows)]
+        if np.any(kinds != Kind.LEFT_OUT):
+            yield [_tagged(RELEASES, made(self._owners.release_batch(departure, shard)), end, windows)]
         if self._traces:
             traced = self._owners.trace_batch(departure, shard)
             traced = self._placed(traced, departure, departure.releases.rows, shard, window)
@@ -213,11 +215,18 @@ class Emitter:
         if departure.form is Form.ROW:
             published, suppressed = map(self._as_beam_row, published), map(self._as_beam_row, suppressed)
         yield PUBLISHED, published, stamp_of[publisher.leaves[kinds]].tolist()
-        yield SUPPRESSED, suppressed, stamp_of[kinds == Kind.SUPPRESSED].tolist()
-        yield RELEASES, map(self._as_record, self._owners.releases(departure, shard)), at
+        yield SUPPRESSED, suppressed, stamp_of[publisher.hidden[kinds]].tolist()
+        counted = departure.releases.kind != Kind.LEFT_OUT
+        told = np.array(at, dtype=np.int64)[counted].tolist()
+        yield RELEASES, self._released(departure, shard), told
         if self._traces:
             traced: Iterable[Any] = self._owners.trace(departure, shard)
-            yield TRACE, self._ordered(traced, departure, departure.releases.rows, shard, window), stamp_of.tolist()
+            traced = self._ordered(traced, departure, departure.releases.rows, shard, window)
+            yield TRACE, map(self.as_record, traced), stamp_of.tolist()
+
+    def _released(self, departure: Departure, shard: int) -> LazyRows:
+        count = int(np.count_nonzero(departure.releases.kind != Kind.LEFT_OUT))
+        return LazyRows(count, lambda: map(self.as_record, self._owners.releases(departure, shard)))
 
     def _placed(
         self, batch: pa.RecordBatch, departure: Departure, places: NDArray[np.int64], shard: int, window: Any
@@ -277,7 +286,7 @@ class Emitter:
                 self._rows_of_kind[Kind(kind)].inc(int(rows))
         # Also if it is 0, so that the metric exists.
         self._alone.inc(departure.rows_alone)
-        self._releases.inc(len(releases))
+        self._releases.inc(int(np.count_nonzero(releases.kind != Kind.LEFT_OUT)))
         late = np.repeat(releases.moment, sizes) - departure.time[releases.rows]
         clusters = releases.kind == Kind.CLUSTER
         for size, loss in zip(

@@ -17,7 +17,7 @@ from crenel.engine import Kind
 from crenel.transforms._hold.shard_holder import Departure
 from crenel.transforms._pack.payloads import Batch, Objects
 
-__all__ = ["REFUSED", "RELEASES_SCHEMA", "RELEASE_FIELDS", "TRACE_SCHEMA", "OwnerRecords"]
+__all__ = ["REFUSED", "RELEASES_SCHEMA", "RELEASE_FIELDS", "TRACE_FIELDS", "TRACE_SCHEMA", "OwnerRecords"]
 
 #: The record of a release.
 RELEASE_FIELDS = (
@@ -56,6 +56,16 @@ TRACE_SCHEMA = pa.schema(
         ("group", pa.int64()),
     ]
 )
+TRACE_FIELDS = (
+    ("shard", int),
+    ("release", int),
+    ("kind", str),
+    ("row", int),
+    ("arrival", int),
+    ("moment", Optional[Timestamp]),  # noqa: UP045 - as above
+    ("arrivals", int),
+    ("group", int),
+)
 #: The kinds by their numbers, as records call them.
 _KINDS = tuple(kind.name.lower() for kind in Kind)
 #: What the trace calls a row that was refused because it was too far ahead of the clock.
@@ -86,9 +96,12 @@ class OwnerRecords:
         columns = (releases.kind, releases.sizes, releases.persons, releases.loss)
         clock = (releases.moment, releases.arrivals, releases.group)
         last, timestamp = None, None
+        left_out = int(Kind.LEFT_OUT)
         for kind, rows, persons, loss, moment, arrivals, group in zip(
             *(column.tolist() for column in (*columns, *clock)), strict=True
         ):
+            if kind == left_out:
+                continue
             if moment != last:  # mostly many releases at one moment
                 last, timestamp = moment, self._timestamp(moment)
             yield {
@@ -103,7 +116,7 @@ class OwnerRecords:
             }
 
     def release_batch(self, departure: Departure, shard: int) -> pa.RecordBatch:
-        """Make one record per release, in Arrow."""
+        """Make one record per release, in Arrow. Rows that are left out belong to none."""
         releases = departure.releases
         columns = {
             **self._columns(departure, shard),
@@ -111,7 +124,7 @@ class OwnerRecords:
             "persons": pa.array(releases.persons),
             "loss": pa.array(releases.loss),
         }
-        return _batch(columns, RELEASES_SCHEMA)
+        return _batch(columns, RELEASES_SCHEMA).filter(pa.array(releases.kind != Kind.LEFT_OUT))
 
     def trace(self, departure: Departure, shard: int) -> Iterator[dict[str, Any]]:
         """Make one record per row, in the order in which the rows leave."""

@@ -38,6 +38,9 @@ class Publisher:
         #: By kind, whether the rows of such a release are published.
         self.leaves = np.zeros(len(Kind), dtype=bool)
         self.leaves[[Kind.CLUSTER, Kind.REUSE]] = True
+        #: By kind, whether the owner gets them as suppressed: no group was found for them, or `once_per` left them out.
+        self.hidden = np.zeros(len(Kind), dtype=bool)
+        self.hidden[[Kind.SUPPRESSED, Kind.LEFT_OUT]] = True
         self.leaves[Kind.SUPPRESSED] = policy.on_suppress is OnSuppress.STAR
 
     def published(self, departure: Departure) -> Iterator[dict[str, Any]]:

@@ -21,6 +21,8 @@ def check_together(clean: dict[str, Any], wrong: set[str], method: Method | None
     if method is not None:
         _missing(clean["quasi_identifiers"], method, problems)
     _deadlines(clean, wrong, method, problems)
+    if clean["once_per"] is not None:
+        _once_per(clean, wrong, problems)
     if clean["within"] and clean["shard_by"] is ShardBy.LOCALITY:
         problems.add("shard_by", "must not be 'locality' with within: a tree is learned from all rows together.")
     for name, treatment in clean["treat"].items():
@@ -28,6 +30,16 @@ def check_together(clean: dict[str, Any], wrong: set[str], method: Method | None
             problems.add("within", f"must name columns that are published as they are, or not at all, unlike {name!r}.")
         if isinstance(treatment, Pseudonymize) and treatment.rotate is not None and clean["event_time"] is None:
             problems.add(f"treat.{name}.rotate", "needs event_time: pseudonyms change by the event time of their rows.")
+
+
+def _once_per(clean: dict[str, Any], wrong: set[str], problems: Problems) -> None:
+    """Require that one shard sees all rows of a person."""
+    if clean["within"] and "within" not in wrong:
+        rule = "must not be given with within: rows of one person in different groups of rows would not be compared."
+        problems.add("once_per", rule)
+    elif not wrong & {"shards", "shard_by"} and clean["shards"] != 1 and clean["shard_by"] is not ShardBy.PERSON:
+        rule = "needs shard_by: person, or a single shard: by another rule, rows of one person reach different shards."
+        problems.add("once_per", rule)
 
 
 def _guarantees(clean: dict[str, Any], wrong: set[str], method: Method | None, problems: Problems) -> None:

@@ -103,6 +103,9 @@ COUNTS = {
     "wrong_loss",
     "wrong_persons",
     "star_not_widest",
+    "left_out_wrongly",
+    "too_soon",
+    "rare_values",
 }
 
 
@@ -137,7 +140,7 @@ def test_a_correct_stream_is_ok():
 
 
 def test_every_count_is_covered():
-    kept = {"rows", "published", "suppressed", "sampled_out", "held", "loss", "perturbed", "differential"}
+    kept = {"rows", "published", "suppressed", "sampled_out", "held", "left_out", "loss", "perturbed", "differential"}
     kept |= {"uncertainty_penalty", "information_loss", "mean_delay", "crowd", "alone", "repeated", "no_crowd"}
     assert {field.name for field in fields(Report)} == COUNTS | kept
 

@@ -20,7 +20,7 @@ from tests import golden
 
 FILES = sorted((golden.TESTS / "core" / "engine" / "golden").glob("*.json"))
 #: The schemas of engines that wrap another one.
-WRAPPED = {"castleguard.1": "castle", "reordered.1": "method"}
+WRAPPED = {"castleguard.1": "castle", "reordered.1": "method", "once_per.1": "method"}
 
 each_engine = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 
@@ -97,8 +97,8 @@ def changed(name: str, policy: Policy, body: bytes, drawn: random.Random) -> byt
 
 
 def _schemas(name: str, policy: Policy) -> avro.Schemas:
-    if name == "reordered.1":
-        return avro.Schemas("crenel.engine", ("reordered.1.avsc",))
+    if name in ("reordered.1", "once_per.1"):
+        return avro.Schemas("crenel.engine", (f"{name}.avsc",))
     declared = "crenel.engine.methods.castle:castle.1.avsc" if name == "castle.1" else find(policy.method).snapshot
     package, _, file = str(declared).partition(":")
     return avro.Schemas(package, (file,))

@@ -55,6 +55,12 @@ def crowded_case() -> Case:
     return replace(case, policy=replace(case.policy, **crowd))
 
 
+def spaced_case() -> Case:
+    """Make the same stream, with a policy under which rows of a person are published far apart."""
+    case = busy_case()
+    return replace(case, policy=replace(case.policy, once_per=100))
+
+
 class Broken:
     """An engine that passes all its releases through `change`."""
 
@@ -217,6 +223,7 @@ FAULTS: dict[str, tuple[Any, Check]] = {
     "a replay differs": (Forgets, engine_checks.check_replay),
     "damage is not noticed": (Forgets, engine_checks.check_damage),
     "all share one key": (one_key, engine_checks.check_key),
+    "a person's rows are too near": (under(once_per=None), engine_checks.check_once_per),
     "the order of a release is no secret": (SortsItsRows, engine_checks.check_secret_order),
     "arrays are kept": (KeepsTheArrays, engine_checks.check_no_aliasing),
     "releases change later": (ReusesItsArrays, engine_checks.check_releases_stay),
@@ -232,8 +239,12 @@ FAULTS: dict[str, tuple[Any, Check]] = {
 }
 
 
-#: These checks apply to policies that promise a crowd.
-CROWD_CHECKS = (engine_checks.check_crowd, engine_checks.check_secret_order)
+#: Checks that apply to some policies only, with streams under such policies; the others are tried on `busy_case`.
+STREAMS: dict[Check, Callable[[], Case]] = {
+    engine_checks.check_crowd: crowded_case,
+    engine_checks.check_secret_order: crowded_case,
+    engine_checks.check_once_per: spaced_case,
+}
 
 
 @pytest.mark.parametrize(("fault", "check"), FAULTS.values(), ids=FAULTS)

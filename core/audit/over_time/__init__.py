@@ -1,0 +1,1 @@
+"""Promises about several rows of one person over time."""
