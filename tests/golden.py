@@ -285,6 +285,13 @@ WRITERS: dict[str, Callable[[], dict[str, Any]]] = {
         parameters={"beta_sample": 0.75, "grid": {"age": 4, "zip": 0, "kind": 1}, "cover": "quasi_identifiers"},
     ),
     "partition": write_partition,
+    "z_anonymity": lambda: write_engine(
+        method="z-anonymity",
+        t=None,
+        l=None,
+        delay_rows=None,
+        quasi_identifiers=ENGINE_POLICY["quasi_identifiers"] | {"age": {"type": "numeric", "domain": [0, 100]}},
+    ),
     "buffered": lambda: write_engine(method="faanst-passive", t=None, parameters={"mu": 20}),
     "rtree": lambda: write_engine(
         k=12,

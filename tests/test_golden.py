@@ -24,7 +24,7 @@ _TRANSFORMS = golden.TESTS / "transforms" / "golden"
 SHARDS = sorted(_TRANSFORMS.glob("shards.*.json"))
 HELD = sorted(_TRANSFORMS.glob("held.*.json"))
 #: The kinds of releases of methods that do not reuse, or that sample.
-_EVERYTHING = {"castleguard": {0, 1, 2, 3}, "rtree": {0, 2}, "sdgs": {0, 2, 3}}
+_EVERYTHING = {"castleguard": {0, 1, 2, 3}, "rtree": {0, 2}, "sdgs": {0, 2, 3}, "z_anonymity": {0}}
 PACKS = sorted(_TRANSFORMS.glob("pack.*.json"))
 
 
@@ -70,7 +70,7 @@ def test_a_golden_snapshot_has_something_of_everything(path: Path) -> None:
     record = load(path)
     engine = create_engine(Policy.from_dict(record["policy"]))
     engine.restore(golden.as_bytes(record["snapshot"]))
-    assert engine.held > 10
+    assert engine.held > 10 or record["policy"]["method"] == "z-anonymity"  # which holds none
     kinds = {kind for releases in record["releases"] for kind in releases["kind"]}
     assert (_EVERYTHING.get(path.stem.split(".")[0]) or {0, 1, 2}) <= kinds
 

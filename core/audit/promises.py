@@ -41,7 +41,7 @@ class Promise:
 def promises(findings: Findings) -> Iterator[Promise]:
     """Judge each promise of the policy, in the document's order. The crowd is judged whether promised or not."""
     yield _crowd(findings)
-    yield _persons(findings)
+    yield _common_values(findings) if findings.policy.declaration.value_by_value else _persons(findings)
     if findings.policy.within:
         yield _within(findings)
     if findings.policy.once_per is not None:

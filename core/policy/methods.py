@@ -78,6 +78,10 @@ class Method:
     #: Whether it changes values, so that a published generalization need not contain the row's own.
     perturbs: bool = False
 
+    #: Whether `k` holds for each published value by itself, and not for their combination: at least k persons had the
+    #: value within the parameter `window` (else within `delay`) before. No release is a group then.
+    value_by_value: bool = False
+
     #: Whether a published range ends at values of rows, so that an attacker may read somebody's value off it.
     ends_at_values: bool = True
 
@@ -99,6 +103,9 @@ class Method:
         fields = declared(self.parameters)
         if self.samples and "beta_sample" not in fields:
             msg = f"Method {self.name!r}: a method that samples must have a parameter 'beta_sample'."
+            raise TypeError(msg)
+        if self.value_by_value and "window" not in fields:
+            msg = f"Method {self.name!r}: a method that counts persons value by value must have a parameter 'window'."
             raise TypeError(msg)
         if "reuse" in fields and not all(isinstance(value, Reuse) for value in fields["reuse"].choices or (None,)):
             msg = f"Method {self.name!r}: reuse must be declared by crenel.policy.parameters.reuse."

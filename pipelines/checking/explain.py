@@ -189,6 +189,12 @@ def _promises(policy: Policy) -> Iterator[str]:
             f"Each row is released together with others: a release has rows of at least {policy.k} persons (k), one "
             "row each, under one generalization, at one moment, in a secret random order."
         )
+    elif policy.declaration.value_by_value:
+        yield (
+            f"Each row is released at once. At least {policy.k} persons (k) had each of its published values within "
+            "the window before, counted value by value: nothing is promised about combinations of values."
+        )
+        yield f"A crowd at one moment is not promised: {'; '.join(why for why, _ in uncrowded(policy))}."
     else:
         yield (
             f"When a row is released, the rows published so far under the same generalization belong to at least "

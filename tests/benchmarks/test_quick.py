@@ -251,7 +251,8 @@ def test_all_methods_and_what_attackers_get(data_dir: Path, capsys: pytest.Captu
 
 
 def test_every_method_is_in_the_table() -> None:
-    assert {said["method"] for said in methods.METHODS.values()} == set(names())
+    # A method of single values, whose releases are of one row each, has no crowd that the table could compare.
+    assert {said["method"] for said in methods.METHODS.values()} == set(names()) - {"z-anonymity"}
 
 
 def test_the_audit(capsys: pytest.CaptureFixture[str]) -> None:

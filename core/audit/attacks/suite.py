@@ -148,9 +148,12 @@ def _run_linkage(policy: Policy, observation: Observation, rows: Rows, most: int
             f" {outcome.only_stars} persons are inside no group, so their rows are among the suppressed ones, "
             f"where the probability is {outcome.among_stars:.3g}."
         )
-    # With perturbed values the attacker cannot tell who is inside a box, so 1/k does not follow.
-    perturbs = policy.declaration.perturbs
-    return _of_chances(outcome, text, INFORMATION if perturbs else KEPT if outcome.kept else BROKEN)
+    # With perturbed values the attacker cannot tell who is inside a box, so 1/k does not follow; nor does it where each
+    # value is counted by itself.
+    method = policy.declaration
+    if method.perturbs or method.value_by_value:
+        return _of_chances(outcome, text, INFORMATION)
+    return _of_chances(outcome, text, KEPT if outcome.kept else BROKEN)
 
 
 def _run_homogeneity(

@@ -26,6 +26,7 @@ from crenel.engine.methods.mondrian import MondrianParameters
 from crenel.engine.methods.partition import PartitionParameters
 from crenel.engine.methods.rtree import MinDelayParameters, RTreeDensityParameters, RTreeParameters
 from crenel.engine.methods.sdgs import Cover, SdgsParameters
+from crenel.engine.methods.z_anonymity import ZAnonymityParameters
 from crenel.policy import OnSuppress, Policy, Sensitive
 from crenel.policy.hierarchy import Hierarchy
 from crenel.policy.methods import find
@@ -271,6 +272,11 @@ def sdgs_cases() -> st.SearchStrategy[Case]:
     given = {"method": "sdgs", "parameters": sdgs_parameters, "declared": True, "binned": False}
     drop = st.just(OnSuppress.DROP)
     return st.booleans().flatmap(lambda diverse: cases(diverse=diverse, on_suppress=drop, **given))
+
+
+@st.composite
+def z_anonymity_parameters(draw: st.DrawFn) -> ZAnonymityParameters:
+    return ZAnonymityParameters(window=draw(st.sampled_from(["30us", "1ms"])), bins=draw(st.sampled_from([1, 3, 64])))
 
 
 def _mostly(usual: Any, *others: Any) -> st.SearchStrategy[Any]:

@@ -80,6 +80,7 @@ STREAMS: dict[str, dict[str, Any]] = {
     "fads": {"method": "fads"},
     "fads, best, a buffer": {"method": "fads", **_BY_TIME, "parameters": {"reuse": "best", "buffer": 60}},
     "min-delay": {"method": "min-delay"},
+    "z-anonymity": {"method": "z-anonymity", **_DECLARED, "parameters": {"window": "300s"}},
     "rtree": {"method": "rtree", **_BOTH},
     "rtree-density": {"method": "rtree-density", "parameters": {"sample": 200, "window_rows": 800}},
     "rtree-full": {"method": "rtree-full", **_BOTH, "parameters": {"instant": "2s", "sample": 100}},

@@ -34,6 +34,7 @@ from tests.core.engine.cases import (
     mondrian_parameters,
     partition_parameters,
     sdgs_cases,
+    z_anonymity_parameters,
 )
 
 PARTITION: dict[str, Any] = {"method": "partition", "parameters": partition_parameters()}
@@ -58,6 +59,7 @@ METHODS = [
     Tried("bastion with l and t", bastion_cases(diverse=True, close=True)),
     Tried("castleguard", castleguard_cases()),
     Tried("sdgs", sdgs_cases()),
+    Tried("z-anonymity", cases(method="z-anonymity", parameters=z_anonymity_parameters(), declared=True)),
     Tried("partition", cases(**PARTITION)),
     Tried("partition with l", cases(diverse=True, **PARTITION)),
 ]
