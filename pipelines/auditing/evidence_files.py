@@ -29,7 +29,7 @@ from crenel.pipelines.files import readers
 from crenel.pipelines.files.cells import csv_formulas
 from crenel.pipelines.files.formats import FORMATS, USUAL, Dialect
 from crenel.pipelines.files.readers import Source
-from crenel.pipelines.files.unreadable_rows import UnreadableRow
+from crenel.pipelines.files.unreadable_rows import IgnoredRows, UnreadableRow
 from crenel.pipelines.files.writable_values import WritableValues
 from crenel.policy import Policy, columns
 from crenel.policy.checks import suggestion
@@ -246,6 +246,8 @@ def _input(policy: Policy, found: Sequence[Source], tick: Tick) -> Input:
     for raw in (part for source in found for part in source.parts()):
         if isinstance(raw, UnreadableRow):  # rejected, but numbered as all rows are
             total += 1
+            continue
+        if isinstance(raw, IgnoredRows):
             continue
         tick(raw.num_rows)
         seen.update(names_of(raw.schema))

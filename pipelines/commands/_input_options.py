@@ -6,10 +6,13 @@ import argparse
 import codecs
 from typing import TYPE_CHECKING
 
+from crenel.pipelines.command_errors import CommandError
+from crenel.pipelines.debezium import DEBEZIUM, Deletes, Envelopes
+
 if TYPE_CHECKING:
     from crenel.pipelines.files.formats import Dialect
 
-__all__ = ["add_dialect", "add_sample", "dialect_of"]
+__all__ = ["add_dialect", "add_sample", "check_no_envelope", "dialect_of", "integer", "number"]
 
 #: Rows that are looked at in a larger file.
 SAMPLED = 200_000
@@ -34,6 +37,7 @@ def add_dialect(parser: argparse.ArgumentParser) -> None:
         help="the encoding of text input, such as latin-1, cp1252 or utf-16; utf-8 by default",
     )
     _add_values(parser)
+    _add_envelope(parser)
 
 
 def _add_values(parser: argparse.ArgumentParser) -> None:
@@ -52,6 +56,31 @@ def _add_values(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_envelope(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--envelope",
+        metavar="NAME",
+        choices=(DEBEZIUM,),
+        help="JSON lines with an envelope around each row: debezium reads the row after each change",
+    )
+    parser.add_argument(
+        "--deletes",
+        choices=[one.value for one in Deletes],
+        help="with --envelope, changes without a row (deletes, truncates, tombstones): ignore (the default), or reject",
+    )
+
+
+def check_no_envelope(arguments: argparse.Namespace) -> None:
+    """Refuse the options of envelopes where the input is no file.
+
+    Raises:
+        CommandError: they are given.
+    """
+    if arguments.envelope or arguments.deletes:
+        msg = "--envelope and --deletes are for files; of a topic of Kafka, write ?envelope=debezium&deletes=reject."
+        raise CommandError(msg)
+
+
 def add_sample(parser: argparse.ArgumentParser) -> None:
     """Declare how much of a large file is looked at."""
     parser.add_argument(
@@ -68,7 +97,30 @@ def dialect_of(arguments: argparse.Namespace) -> Dialect:
     from crenel.encoding.text_format import TextFormat
     from crenel.pipelines.files.formats import Dialect
 
-    return Dialect(arguments.delimiter, arguments.encoding, TextFormat(arguments.decimal, arguments.date_format))
+    if arguments.deletes and not arguments.envelope:
+        msg = "--deletes needs --envelope debezium."
+        raise CommandError(msg)
+    envelopes = Envelopes(Deletes(arguments.deletes or Deletes.IGNORE)) if arguments.envelope else None
+    written = TextFormat(arguments.decimal, arguments.date_format)
+    return Dialect(arguments.delimiter, arguments.encoding, written, envelopes)
+
+
+def integer(text: str) -> int:
+    """Read an option that is a whole number."""
+    try:
+        return int(text)
+    except ValueError:
+        msg = f"must be a whole number such as 10, not {text!r}"
+        raise argparse.ArgumentTypeError(msg) from None
+
+
+def number(text: str) -> float:
+    """Read an option that is a number."""
+    try:
+        return float(text)
+    except ValueError:
+        msg = f"must be a number such as 0.1, not {text!r}"
+        raise argparse.ArgumentTypeError(msg) from None
 
 
 def _rows(text: str) -> int | None:

@@ -1,6 +1,6 @@
 """Draft a policy from data: types, domains, and a guess at each column's role.
 
-The data are CSV with a header, JSON lines (both may be .gz or .zst), Parquet or Avro. The draft
+The data are CSV with a header, JSON lines or one JSON array (all may be .gz, .bz2 or .zst), Parquet or Avro. The draft
 gives its reasons as comments. A column that it is not sure about is commented out, and so is never
 published. The draft holds the values of columns that have only a few, and rounded domains. With --output,
 a category of many values gets a hierarchy in a file beside the policy, which holds these values. Keep

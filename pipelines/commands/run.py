@@ -32,7 +32,7 @@ from crenel import runners
 from crenel.errors import PolicyError
 from crenel.pipelines import light_start
 from crenel.pipelines.command_errors import CommandError
-from crenel.pipelines.commands._input_options import add_dialect, dialect_of
+from crenel.pipelines.commands._input_options import add_dialect, check_no_envelope, dialect_of
 from crenel.pipelines.commands._policy_argument import add_policy, policy_of
 from crenel.pipelines.console import limits, status_line
 from crenel.pipelines.files import private_folder
@@ -228,6 +228,7 @@ def _stream(arguments: argparse.Namespace, policy: Policy, launch: Callable[...,
     """Anonymize messages of Pub/Sub."""
     from crenel.pipelines import pubsub
 
+    check_no_envelope(arguments)
     if arguments.ranges != "struct":
         msg = f"--ranges {arguments.ranges} is for files and topics of Kafka, not for pubsub://."
         raise CommandError(msg)
@@ -291,6 +292,7 @@ def _check_kafka(arguments: argparse.Namespace, *, local: bool) -> None:
     if arguments.runner not in ("local", "flink"):
         msg = f"kafka:// needs --runner local or flink, not {arguments.runner}."
         raise CommandError(msg)
+    check_no_envelope(arguments)
     if arguments.memory_limit is not None:
         msg = "--memory-limit is for files: the rows of a stream are not sorted."
         raise CommandError(msg)

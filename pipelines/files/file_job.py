@@ -37,7 +37,7 @@ from crenel.pipelines.files.readers import STANDARD, Source
 from crenel.pipelines.files.scratch import PartWriter, Scratch
 from crenel.pipelines.files.secret_order import ORDER
 from crenel.pipelines.files.tree_sample import sample_of
-from crenel.pipelines.files.unreadable_rows import UnreadableRow
+from crenel.pipelines.files.unreadable_rows import IgnoredRows, UnreadableRow
 from crenel.pipelines.files.writable_values import WritableValues
 from crenel.policy import Policy, ShardBy
 from crenel.transforms import AnonymizeBounded, Anonymized, Counts
@@ -309,6 +309,9 @@ class _ReadFile(beam.DoFn):
         refused = Counts()
         for part in self._parts(source):
             self._scratch.check()
+            if isinstance(part, IgnoredRows):
+                refused.ignore(part.count)
+                continue
             start = source.number * ROWS_PER_FILE + rows
             if isinstance(part, UnreadableRow):
                 rows += 1
@@ -331,7 +334,7 @@ class _ReadFile(beam.DoFn):
         counts.arrive(1, [(field, reason)])
         return beam.pvalue.TaggedOutput(REJECTED, {"row": text, "field": field, "reason": reason, ORDER: number})
 
-    def _parts(self, source: Source) -> Iterator[pa.RecordBatch | UnreadableRow]:
+    def _parts(self, source: Source) -> Iterator[pa.RecordBatch | UnreadableRow | IgnoredRows]:
         try:
             yield from source.parts()
         except TableError as error:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from crenel.encoding.text_format import TextFormat
 from crenel.pipelines.command_errors import CommandError
+from crenel.pipelines.debezium import Envelopes
 from crenel.policy.checks import suggestion
 
 __all__ = [
@@ -66,6 +67,9 @@ class Dialect:
 
     #: How its numbers and dates are written.
     values: TextFormat = field(default_factory=TextFormat)
+
+    #: What opens the lines of JSON, if each is an envelope of a change.
+    envelopes: Envelopes | None = None
 
 
 #: What is expected of a file of which nobody says more.

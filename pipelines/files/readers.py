@@ -29,6 +29,7 @@ import pyarrow.parquet
 
 from crenel.errors import Rejected
 from crenel.pipelines.console.sections import count
+from crenel.pipelines.debezium import Envelopes, Ignored, Refused, withheld
 from crenel.pipelines.files import unreadable_rows
 from crenel.pipelines.files.cells import avro_columns, json_arrays
 from crenel.pipelines.files.formats import FORMATS, USUAL, Dialect, TableError, format_names, kind_of
@@ -61,6 +62,9 @@ _DELIMITERS = ";\t|,"
 _START = 1 << 16
 
 
+_Part: TypeAlias = pa.RecordBatch | UnreadableRow | IgnoredRows
+
+
 @dataclass(frozen=True)
 class Source:
     """One input file."""
@@ -79,6 +83,15 @@ class Source:
 
     #: How it is written, if it is text.
     dialect: Dialect = USUAL
+
+    #: Where it was fetched from, if it is not a file of this machine.
+    address: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse envelopes in other formats than JSON lines."""
+        if self.dialect.envelopes is not None and FORMATS[self.extension].name != "JSON lines":
+            msg = f"{self.name} must have JSON lines for --envelope, not {FORMATS[self.extension].name}."
+            raise TableError(msg)
 
     def columns(self) -> list[str] | None:
         """Read the names of the columns; None for JSON lines, where each row has its own.
@@ -108,7 +121,7 @@ class Source:
             part = self._guarded(lambda: next(reading, None))
             if part is None:
                 return
-            if isinstance(part, UnreadableRow) or part.num_rows:
+            if isinstance(part, (UnreadableRow, IgnoredRows)) or part.num_rows:
                 yield part
 
     def _guarded(self, read: Callable[[], Any]) -> Any:
@@ -368,8 +381,12 @@ def _is_one_line(start: bytes) -> bool:
 def _read_json(source: Source) -> Iterator[pa.RecordBatch | UnreadableRow]:
     reading = _JsonLines()
     with _open(source) as stream:
-        rest = b""
-        while block := stream.read(_BLOCK):
+        start = stream.read(_BLOCK)
+        if json_arrays.is_array(start):
+            yield from _read_json_array(source, start, stream)
+            return
+        reading, block, rest = _reader_of_lines(source, "line"), start, b""
+        while block:
             end = block.rfind(b"\n") + 1
             if end:
                 yield from reading.batches(rest + block[:end])
@@ -379,6 +396,20 @@ def _read_json(source: Source) -> Iterator[pa.RecordBatch | UnreadableRow]:
             else:
                 rest += block
         yield from reading.batches(rest)
+
+
+def _read_json_array(source: Source, start: bytes, stream: IO[bytes]) -> Iterator[_Part]:
+    reading = _reader_of_lines(source, "element of the array")
+    try:
+        for lines in json_arrays.lines_of(start, stream, _BLOCK):
+            yield from reading.batches(lines)
+    except json_arrays.ArrayError as error:
+        raise _Broken(str(error)) from None
+
+
+def _reader_of_lines(source: Source, row: str) -> _JsonLines:
+    envelopes = source.dialect.envelopes
+    return _JsonLines(row) if envelopes is None else _Envelopes(row, envelopes)
 
 
 class _JsonLines:
@@ -453,7 +484,66 @@ class _JsonLines:
         """Say what is wrong, from Arrow's message, which may name the row of the block, from 0."""
         row = re.search(r"in row (\d+)$", message)
         at = f" at row {self._rows + int(row[1]) + 1}" if row else ""
-        return f"is broken{at}: each line must be one JSON object"
+        return f"is broken{at}: each {self._row} must be one JSON object"
+
+
+class _Envelopes(_JsonLines):
+    """Parses blocks of lines of which each has an envelope around its row."""
+
+    def __init__(self, row: str, envelopes: Envelopes) -> None:
+        super().__init__(row)
+        self._envelopes = envelopes
+
+    def batches(self, data: bytes) -> Iterator[_Part]:
+        waiting: list[bytes] = []
+        ignored = 0
+        for line in data.splitlines():
+            found = self._opened(line) if line.strip() else None
+            if isinstance(found, UnreadableRow):
+                yield from super().batches(b"\n".join(waiting))
+                self._rows += 1
+                waiting = []
+                yield found
+            elif found is not None:
+                waiting.append(found)
+            elif line.strip():
+                ignored += 1
+        yield from super().batches(b"\n".join(waiting))
+        if ignored:
+            yield IgnoredRows(ignored)
+
+    def _opened(self, line: bytes) -> bytes | UnreadableRow | None:
+        """The row of a line, as JSON again; None if it has none."""
+        if unreadable_rows.is_deep(line):
+            return UnreadableRow(withheld(line), "", TOO_DEEP)
+        try:
+            message = _message(line)
+        except ValueError:
+            msg = "is broken: each line must be one JSON object, or null for a tombstone"
+            raise _Broken(msg) from None
+        found = self._envelopes.opened(message)
+        if isinstance(found, Ignored):
+            return None
+        if isinstance(found, Refused):
+            return UnreadableRow(withheld(line) if found.text is None else found.text, "", found.reason)
+        return json.dumps(found, default=_as_json).encode()
+
+
+def _message(line: bytes) -> Any:
+    """Read a line.
+
+    Raises:
+        ValueError: it is not JSON.
+    """
+    try:
+        return json.loads(line)
+    except ValueError:  # also for an integer of thousands of digits, which is too large as a float as well
+        return json.loads(line, parse_int=float)
+
+
+def _as_json(value: Any) -> Any:
+    """What JSON lines have instead of a decimal, a date or a moment."""
+    return float(value) if isinstance(value, Decimal) else value.isoformat()
 
 
 def _moments(fields: Iterable[pa.Field], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

@@ -18,7 +18,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["NoObject", "UnreadableRow", "has_infinity", "is_of_one_row", "nests_deep", "unreadable"]
+__all__ = [
+    "TOO_DEEP",
+    "IgnoredRows",
+    "NoObject",
+    "UnreadableRow",
+    "has_infinity",
+    "is_deep",
+    "is_of_one_row",
+    "nests_deep",
+    "unreadable",
+]
 
 #: The deepest nesting that is read; rows of real streams nest a few times.
 MOST_DEEP = 64
@@ -49,6 +59,13 @@ class UnreadableRow:
     def __repr__(self) -> str:
         """Show the reason, never the row."""
         return f"UnreadableRow({self.field!r}, {self.reason!r})"
+
+
+@dataclass(frozen=True)
+class IgnoredRows:
+    """Lines that have no row, and that nobody asked for, such as the deletes of a change stream."""
+
+    count: int
 
 
 class NoObject(Exception):

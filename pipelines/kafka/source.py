@@ -25,7 +25,10 @@ from crenel.runners import JobFailed
 from crenel.transforms._publish.emitter import NAMESPACE, REJECTED
 from crenel.transforms._publish.timestamps import clamped
 
-__all__ = ["ReadPartition"]
+__all__ = ["IGNORED", "ReadPartition"]
+
+#: The output that has how many messages have no row, where there is an envelope around rows.
+IGNORED = "ignored"
 
 #: Seconds after which an idle partition is read again. Flink rounds fractions down, to a busy loop.
 _REST = 1
@@ -80,7 +83,8 @@ class ReadPartition(beam.DoFn):
     """Reads a partition: rows with their event times, many in one element.
 
     A message that is no row, and a row that could not be published, go to the output `rejected`. How far each partition
-    is read goes to the output `offsets`, if the topic has a group.
+    is read goes to the output `offsets`, if the topic has a group. If the topic has envelopes, the number of messages
+    without a row goes to `ignored`.
 
     Each call ends with a question to the broker: is it still the same topic, and are there more partitions? If the
     topic is another, the bundle fails, and nothing that was read of it goes on.

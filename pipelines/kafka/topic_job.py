@@ -297,7 +297,8 @@ def build(
         1.0 if scratch is None else 0.0,
         published if isinstance(published, Topic) else None,
     )
-    read = parts | "Read" >> with_outputs(source, REJECTED, OFFSETS, main="rows")
+    ignored = [IGNORED] if request.source.envelope else []
+    read = parts | "Read" >> with_outputs(source, REJECTED, OFFSETS, *ignored, main="rows")
     rows, unreadable = read["rows"], read[REJECTED]
     rows.element_type, unreadable.element_type = _ROWS, _ROW
     result = rows | "Anonymize" >> Anonymize(request.policy)

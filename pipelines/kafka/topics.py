@@ -22,6 +22,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from crenel.errors import INCURABLE, SecretError
 from crenel.pipelines.command_errors import CommandError
 from crenel.pipelines.console.sections import sentence
+from crenel.pipelines.debezium import DEBEZIUM, Deletes, Envelopes
 from crenel.policy.checks import suggestion
 from crenel.policy.durations import parse_duration
 from crenel.policy.secret import read_reference
@@ -52,8 +53,10 @@ _OF_REGISTRY = "schema.registry."
 HEADER_COLUMN = "header:"
 _BOTH = ("config", "encoding", "format", "registry", "schema", "subject")
 _WRITTEN = ("transactions",)
-_READ = ("group", "idle", "start", "until")
+_READ = ("deletes", "envelope", "group", "idle", "start", "until")
 _CHOICES = {
+    "deletes": tuple(one.value for one in Deletes),
+    "envelope": (DEBEZIUM,),
     "encoding": ("bare", "single"),
     "format": ("json", "avro", "protobuf"),
     "start": ("earliest", "latest"),
@@ -87,6 +90,9 @@ class Topic:
     columns: tuple[tuple[str, tuple[str, ...]], ...] = ()
     schema_id: int | None = None
     text_columns: tuple[str, ...] = ()
+    #: What is around the row of each value, and what becomes of changes that have none.
+    envelope: str | None = None
+    deletes: str | None = None
     #: Where reading begins, and where it ends: at the last record there is now, or never.
     start: str = "earliest"
     until: str | None = None
@@ -122,6 +128,11 @@ class Topic:
             for name, value in self.settings
             if name.startswith(_OF_REGISTRY)
         }
+
+    @property
+    def envelopes(self) -> Envelopes | None:
+        """What opens the values; None if they are rows themselves."""
+        return None if self.envelope is None else Envelopes(Deletes(self.deletes or Deletes.IGNORE))
 
     @property
     def values_subject(self) -> str:
@@ -177,6 +188,9 @@ class Topic:
         topic = cls(servers=parts.netloc, name=name, settings=settings, **given)
         topic._check_references()
         topic._check_formats()
+        if topic.deletes and not topic.envelope:
+            msg = f"{plain}: deletes needs envelope={DEBEZIUM}."
+            raise CommandError(msg)
         if topic.schema is not None:
             topic = replace(topic, schema_text=_text(plain, topic.schema, needed=read))
         return topic

@@ -6,6 +6,7 @@ import os
 import threading
 from typing import Any
 
+from crenel.pipelines.kafka.messages.envelope_values import EnvelopeValues
 from crenel.pipelines.kafka.messages.values import AvroValues, JsonValues, Values
 from crenel.pipelines.kafka.topics import Topic
 
@@ -22,12 +23,13 @@ def reading(topic: Topic) -> Values:
         CommandError: its schema is broken.
     """
     if topic.registry is None:
-        return _plain(topic)
+        return _plain(topic) if topic.envelopes is None else EnvelopeValues(_plain(topic), topic.envelopes)
     from crenel.pipelines.kafka.registry.framed_values import FramedReader
 
     # All partitions share the schemas that this process has fetched.
     with _LOCK:
-        return _READERS.setdefault((os.getpid(), topic), FramedReader(topic))
+        framed = _READERS.setdefault((os.getpid(), topic), FramedReader(topic))
+    return framed if topic.envelopes is None else EnvelopeValues(framed, topic.envelopes, opens=False)
 
 
 def writing(topic: Topic) -> Values:

@@ -329,8 +329,9 @@ def derived(policy: Policy, source: Topic, ranges: Ranges = Ranges.STRUCT) -> st
     fields = [{"name": plain_name(f.name), "type": ["null", writers._avro_type(f.name, f.type)]} for f in generalized]
     schema = _load(source)
     # The types of records within records are written out: what names one may be out of reach.
-    whole = expand_schema(schema) if any(map(is_path, named_columns(policy))) else schema
-    known = dict(_paths(whole["fields"]))
+    within = source.envelope is not None or any(map(is_path, named_columns(policy)))
+    whole = expand_schema(schema) if within else schema
+    known = dict(_paths(_row_fields(source, whole)))
     kept = [name for name in known if name in (*policy.sensitive, *policy.publish)]
     fields += [{"name": plain_name(name), "type": known[name]} for name in kept]
     schema = {"type": "record", "name": "Published", "namespace": "crenel", "fields": fields}
@@ -348,6 +349,22 @@ def _paths(fields: Iterable[Any], path: str = "", *, optional: bool = False) -> 
             yield from _paths(records[0]["fields"], f"{name}.", optional=optional or len(kinds) > 1)
         else:
             yield name, ["null", *others] if optional else kind
+
+
+def _row_fields(topic: Topic, whole: Any) -> Any:
+    """The fields of a topic's rows: of its records, or of the rows in their envelopes.
+
+    Raises:
+        CommandError: the records are no envelopes.
+    """
+    if topic.envelope is None:
+        return whole["fields"]
+    kinds = next((field["type"] for field in whole["fields"] if field["name"] == "after"), None)
+    for kind in kinds if isinstance(kinds, list) else [kinds]:
+        if isinstance(kind, dict) and kind.get("type") == "record":
+            return kind["fields"]
+    msg = f"{topic!r}: {topic.schema} must have a record `after` for envelope={topic.envelope}."
+    raise CommandError(msg)
 
 
 def whole_numbers(source: Topic) -> set[str]:

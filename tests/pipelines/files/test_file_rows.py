@@ -155,7 +155,7 @@ BROKEN = {
     "binary as CSV": ("a.csv", b"a,b\n\xff\xfe\x00,1\n", "is not UTF-8 text: see line 2"),
     "a NUL": ("a.csv", b"a,b\n1,2\n\0,1\n", "is not UTF-8 text: see line 3"),
     "broken JSON": ("a.jsonl", b'{"a": 1}\n{"a": SECRET\n', "row 2: each line must be one JSON"),
-    "a JSON array": ("a.json", b'[{"a": 1}]', "each line must be one JSON object"),
+    "a broken JSON array": ("a.json", b'[{"a": 1}, {"a": "SECRET"]', "each element of the array must be one JSON"),
     "a list as JSON": ("a.jsonl", b'{"a": 1}\n["SECRET"]\n', "each line must be one JSON object"),
     "binary as JSON": ("a.jsonl", b"\x80\x81", "is not UTF-8 text: see line 1"),
     "Latin-1 in JSON": ("a.jsonl", b'{"a": "b"}\n{"a": "\xe9"}\n', "is not UTF-8 text: see line 2"),
