@@ -154,10 +154,13 @@ def run(arguments: argparse.Namespace) -> int:
         with light_start.loading():
             from crenel.pipelines.console import run_summary
             from crenel.pipelines.files import file_job
+            from crenel.pipelines.files.remote import object_files
             from crenel.transforms._publish.range_form import Ranges
         launch = launcher(arguments.runner, workers=arguments.workers, flags=_flags(arguments))
         if arguments.input[0].startswith(_PUBSUB):
             return _stream(arguments, policy, launch)
+        object_files.configure(_flags(arguments))
+        _warn_of_elsewhere(arguments)
         request = file_job.Request(
             policy=policy,
             inputs=arguments.input,
@@ -325,6 +328,20 @@ def _flags(arguments: argparse.Namespace) -> list[str]:
     if arguments.flink_master is None:
         return list(arguments.flags)
     return [*arguments.flags, f"--flink_master={arguments.flink_master}"]
+
+
+def _warn_of_elsewhere(arguments: argparse.Namespace) -> None:
+    """Say of the owner's files that are not for this machine who can read them."""
+    from crenel.pipelines.files.remote import object_files
+
+    for name in ("suppressed", "rejected", "releases", "trace"):
+        path = getattr(arguments, name)
+        if path is not None and object_files.is_remote(path):
+            print(
+                f"crenel: warning: --{name} {path} is for the owner alone, but all who may read there can read it: "
+                "only on this machine crenel keeps files private.",
+                file=sys.stderr,
+            )
 
 
 def _owners(arguments: argparse.Namespace, name: str) -> Any:

@@ -162,7 +162,8 @@ def run(request: Request, launch: Launch, watch: Callable[[Scratch], Any] | None
     policy, outputs = request.policy, request.outputs()
     _check_outputs(policy, outputs)
     range_names.check(policy, request.ranges)
-    beside = None if request.published.path == STANDARD else Path(request.published.path)
+    is_here = request.published.path != STANDARD and not request.published.is_remote
+    beside = Path(request.published.path) if is_here else None
     with Scratch.begin(beside, watched=watch is not None) as scratch:
         anonymize = _anonymize(request, scratch)
         sources = readers.find(request.inputs, request.input_format, scratch.spool, request.dialect)

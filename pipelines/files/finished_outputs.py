@@ -16,9 +16,10 @@ import pyarrow.compute as pc
 
 from crenel.pipelines.command_errors import CommandError
 from crenel.pipelines.files import readers, secret_order, writers
-from crenel.pipelines.files.formats import COMPRESSIONS, FORMATS, detect, refuse_remote
+from crenel.pipelines.files.formats import COMPRESSIONS, FORMATS, detect
 from crenel.pipelines.files.private_folder import PrivateFolder
 from crenel.pipelines.files.readers import STANDARD
+from crenel.pipelines.files.remote import object_files
 from crenel.pipelines.files.scratch import Scratch
 from crenel.pipelines.files.write_errors import cannot_write
 from crenel.policy import Policy
@@ -49,6 +50,11 @@ class Output:
     #: Whether text that a spreadsheet would run as a formula is made harmless, in CSV.
     escape_formulas: bool = False
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether it is not a file of this machine."""
+        return object_files.is_remote(self.path)
+
     @classmethod
     def of(cls, path: str, named: str | None = None, *, escape_formulas: bool = False) -> Output:
         """Make the output of a path, in the format that its extension or `named` tells.
@@ -58,7 +64,6 @@ class Output:
         """
         if path == STANDARD:
             return cls(path, readers.format_names()[named or "csv"], None, escape_formulas)
-        refuse_remote(path)
         if named is None:
             kind = detect(path)
             extension = next(known for known, form in FORMATS.items() if form is kind.format)
@@ -66,6 +71,9 @@ class Output:
         else:
             extension = readers.format_names()[named]
             compression = COMPRESSIONS.get(Path(path).suffix.lower()) if FORMATS[extension].text else None
+        if object_files.is_remote(path):
+            object_files.require(path)
+            return cls(path, extension, compression, escape_formulas)
         place = Path(path)
         if place.is_dir():
             msg = f"{path}: must be a file to write, not a folder."
@@ -107,7 +115,7 @@ def finish(
         CommandError: a file cannot be written.
     """
     written: list[tuple[str, Output]] = []
-    with ExitStack() as folders:
+    with ExitStack() as folders, object_files.Uploads() as uploads:
         for name, output in outputs.items():
             try:
                 path = _unfinished(name, output, scratch, folders)
@@ -122,8 +130,14 @@ def finish(
             except OSError as error:
                 raise cannot_write(output.path, error.errno) from None
             written.append((path, output))
+        for path, output in written:
+            if output.is_remote:
+                uploads.send(path, output.path)
         for path, output in reversed(written):  # the published rows last
-            _rename(path, output)
+            if output.is_remote:
+                uploads.show(output.path)
+            else:
+                _rename(path, output)
 
 
 def _unfinished(name: str, output: Output, scratch: Scratch, folders: ExitStack) -> str:
@@ -132,7 +146,7 @@ def _unfinished(name: str, output: Output, scratch: Scratch, folders: ExitStack)
     The owner's outputs have exact values: nobody else may read them, then and now.
     """
     place = Path(output.path)
-    is_beside = output.path == STANDARD or place.parent == Path(scratch.folder).parent
+    is_beside = output.path == STANDARD or output.is_remote or place.parent == Path(scratch.folder).parent
     folder = scratch.folder if is_beside else folders.enter_context(PrivateFolder.begin(place)).path
     path = os.path.join(folder, f"{name}.unfinished")
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if name == PUBLISHED else 0o600))

@@ -24,7 +24,6 @@ __all__ = [
     "detect",
     "format_names",
     "kind_of",
-    "refuse_remote",
 ]
 
 
@@ -115,21 +114,6 @@ def detect(path: str | PathLike[str]) -> FileKind:
         msg = f"{Path(path).name}: only text may be compressed as a whole, and {found.name} is not text."
         raise TableError(msg)
     return FileKind(found, compression)
-
-
-def refuse_remote(path: str | PathLike[str]) -> None:
-    """Refuse the address of a file on another machine, and say what to do instead.
-
-    Raises:
-        TableError: it is one.
-    """
-    found = _ADDRESS.match(str(path))
-    if found:
-        msg = (
-            f"{path}: crenel reads and writes files of this machine, not {found[1]}://. Copy the file here, or use "
-            "Anonymize in a pipeline of your own, between Beam's readers and writers, which know such addresses."
-        )
-        raise TableError(msg)
 
 
 def format_names() -> dict[str, str]:

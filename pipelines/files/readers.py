@@ -168,7 +168,12 @@ def open_file(path: str | os.PathLike[str], dialect: Dialect = USUAL) -> Source:
     Raises:
         TableError: there is no such file, or no format has its extension.
     """
-    refuse_remote(path)
+    if object_files.is_remote(path):
+        found = object_files.matching(str(path))
+        if len(found) > 1:
+            msg = f"{path}: must be one file, not {len(found):,} that match a pattern."
+            raise TableError(msg)
+        return _remote(found[0], None, 0, dialect)
     place = Path(path)
     if place.is_dir():
         msg = f"{place}: must be a file, not a folder."
@@ -210,6 +215,10 @@ def find(
             kept = Source(str(spool(sys.stdin.buffer)), name, format_names()[named or "csv"], None, len(found), dialect)
             found.setdefault(name, kept)
             continue
+        if object_files.is_remote(pattern):
+            for address in (one for one in object_files.matching(pattern) if one not in found):
+                found[address] = _remote(address, named, len(found), dialect)
+            continue
         for path in _matching(pattern):
             extension, compression = kind_of(path, named)
             known = str(path.resolve())
@@ -219,13 +228,20 @@ def find(
     return list(found.values())
 
 
+def _remote(address: str, named: str | None, number: int, dialect: Dialect) -> Source:
+    """A file elsewhere, which is fetched first."""
+    extension, compression = kind_of(Path(address), named)
+    place = str(object_files.fetched(address))
+    name = object_files.name_of(address)
+    return Source(place, name, extension, compression, number, dialect, address)
+
+
 def _spooled(path: Path, spool: Callable[[IO[bytes]], Path]) -> Path:
     with open(path, "rb") as stream:
         return spool(stream)
 
 
 def _matching(pattern: str) -> list[Path]:
-    refuse_remote(pattern)
     path = Path(pattern)
     if path.is_dir():
         msg = f"{pattern}: must be a file, not a folder; its files are {os.path.join(pattern, '*')}."

@@ -1,0 +1,1 @@
+"""Files that are not on this machine."""
