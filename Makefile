@@ -60,6 +60,7 @@ fetch: $(VENV)/prism ## Fetch and build what tests on Prism, Flink and Kafka nee
 	$(BIN)/python -c 'from crenel.runners import prism; prism.check([])'
 	$(BIN)/python -c 'from crenel.runners.flink import flink_run; flink_run.check([])'
 	$(BIN)/python -c 'from tests.pipelines.kafka import broker, registry_server; broker.libraries(); registry_server.program()'
+	$(BIN)/python -c 'from tests.pipelines.metrics import prometheus_server as p; p.missing() or p.program()'
 
 prism-test: $(VENV)/prism ## Run the transform's tests on Prism, which is built if need be
 	$(BIN)/python -m pytest -n 2 --prism $(PRISM_TESTS) $(PYTEST_ARGS)

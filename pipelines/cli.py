@@ -40,6 +40,7 @@ COMMANDS: dict[str, Command] = {
     "explore": Command("crenel.pipelines.commands.explore", "show what k and the deadline cost, over a grid"),
     "run": Command("crenel.pipelines.commands.run", "anonymize files"),
     "audit": Command("crenel.pipelines.commands.audit", "check what was published, and measure what it cost"),
+    "watch": Command("crenel.pipelines.commands.watch", "judge a published topic as it goes, and raise alarms"),
     "plan": Command("crenel.pipelines.commands.plan", "say how many shards a rate needs, and what they cost"),
     "guarantee": Command("crenel.pipelines.commands.guarantee", "compute the differential privacy of sampling and k"),
     "schema": Command("crenel.pipelines.commands.schema", "print the JSON Schema of a policy, for an editor"),

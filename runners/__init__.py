@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
+from crenel.runners.job_figures import JobFigures
 from crenel.runners.runner_errors import JobFailed, RunnerError
 
-__all__ = ["RUNNERS", "Job", "JobFailed", "Runner", "RunnerError", "find"]
+__all__ = ["RUNNERS", "Job", "JobFailed", "JobFigures", "Runner", "RunnerError", "find"]
 
 #: The module that launches a pipeline, by the runner's name.
 RUNNERS: dict[str, str] = {
@@ -54,6 +55,10 @@ class Job:
     #: Says a line about the job, and shows a line of progress: on a cluster, what becomes of it.
     say: Callable[[str], None] = _silent
     show: Callable[[str], None] | None = None
+
+    #: Takes the figures of a job on a cluster, every few seconds, and the names of the counters that it shows.
+    report: Callable[[JobFigures], None] | None = None
+    counters: Sequence[str] = ()
 
     #: Set by the user's first Ctrl-C: a runner of endless input then stops reading and releases the held rows.
     stop: threading.Event | None = None

@@ -28,6 +28,8 @@ ALLOWED: dict[str, tuple[set[str], str]] = {
     "pipelines/checking/advice.py": ({"bastion"}, "advice to use the default method"),
     "pipelines/commands/guarantee.py": ({"castleguard", "sdgs"}, "the numbers are those of these two papers"),
     "pipelines/console/run_summary.py": ({"bastion"}, "advice to use the default method"),
+    "pipelines/metrics/live_figures.py": ({"partition"}, "the label of a partition of a topic"),
+    "pipelines/watching/verdicts.py": ({"partition"}, "the label of a partition of a topic"),
     "pipelines/drafting/draft.py": ({"bastion"}, "a draft chooses a method"),
 }
 

@@ -36,10 +36,12 @@ from crenel.pipelines.commands._input_options import add_dialect, check_no_envel
 from crenel.pipelines.commands._policy_argument import add_policy, policy_of
 from crenel.pipelines.console import limits, status_line
 from crenel.pipelines.files import private_folder
+from crenel.pipelines.metrics import endpoint
 from crenel.policy import Policy
 
 if TYPE_CHECKING:
     from crenel.pipelines.files.file_job import Outcome
+    from crenel.pipelines.metrics.live_figures import LiveFigures, Tap
 
 __all__ = ["EXAMPLE", "add_arguments", "launcher", "quiet", "run"]
 
@@ -146,6 +148,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.trace and any(place.startswith(_STREAMS) for place in (*arguments.input, arguments.output)):
         msg = "--trace is for files: the rows of a stream have no numbers."
         raise CommandError(msg)
+    _check_metrics(arguments)
     if arguments.runner != "local":
         light_start.find_everything()
     if any(place.startswith("kafka://") for place in _places(arguments)):
@@ -178,7 +181,8 @@ def run(arguments: argparse.Namespace) -> int:
         )
         watch = run_summary.watching if sys.stderr.isatty() else None
         try:
-            outcome = file_job.run(request, launch, watch)
+            with _measured(arguments, policy) as figures, _tapped(figures) as tap:
+                outcome = file_job.run(request, launch, watch, tap)
         except (CommandError, PolicyError, runners.RunnerError, BrokenPipeError):
             raise
         except Exception as error:
@@ -217,6 +221,38 @@ def _advice(policy: Policy, outcome: Outcome, passed: limits.Passed) -> str:
 
     found = [column for column, _ in outcome.rejected.most_common()]
     return f" {rejection_advice(policy, found)}" if passed.what == "rejected" else ""
+
+
+def _check_metrics(arguments: argparse.Namespace) -> None:
+    """Refuse --metrics where nobody could tell the figures."""
+    topics = all(place.startswith("kafka://") for place in arguments.input)
+    if arguments.metrics is not None and arguments.runner != "local" and not (topics and arguments.runner == "flink"):
+        msg = "--metrics is for the local runner, and for topics with --runner flink."
+        raise CommandError(msg)
+
+
+@contextlib.contextmanager
+def _measured(arguments: argparse.Namespace, policy: Policy) -> Iterator[LiveFigures | None]:
+    """Serve the figures of a run while it goes on, if that is asked for."""
+    if arguments.metrics is None:
+        yield None
+        return
+    from crenel.pipelines.metrics.live_figures import LiveFigures
+
+    timed = policy.event_time is not None or arguments.input[0].startswith("kafka://")
+    figures = LiveFigures(policy, arguments.runner, timed=timed)
+    with endpoint.serving(arguments.metrics, figures.families, status_line.say):
+        yield figures
+
+
+@contextlib.contextmanager
+def _tapped(figures: LiveFigures | None) -> Iterator[Tap | None]:
+    """Provide what steps report to."""
+    if figures is None:
+        yield None
+        return
+    with figures.tapped() as tap:
+        yield tap
 
 
 def _warn(arguments: argparse.Namespace, policy: Policy) -> None:
@@ -282,7 +318,16 @@ def _run_kafka(arguments: argparse.Namespace, policy: Policy) -> int:
         )
         watch = run_summary.watching if sys.stderr.isatty() else None
         try:
-            outcome = topic_job.run(request, launch, watch, local=local)
+            with _measured(arguments, policy) as figures, _tapped(figures) as tap:
+                launch = launcher(
+                    arguments.runner,
+                    workers=arguments.workers,
+                    flags=[*_flags(arguments), *([] if local else ["--streaming"])],
+                    endless=True,
+                    method=policy.method,
+                    figures=figures,
+                )
+                outcome = topic_job.run(request, launch, watch, tap, local=local)
         except (CommandError, PolicyError, runners.RunnerError):
             raise
         except Exception as error:
@@ -378,6 +423,7 @@ def launcher(
     flags: Sequence[str] = (),
     endless: bool = False,
     method: str | None = None,
+    figures: LiveFigures | None = None,
 ) -> Callable[[Callable[[Any], None], int], int]:
     """A function that launches a pipeline on the runner of this name, and leaves this thread free for Ctrl-C.
 
@@ -413,6 +459,14 @@ def launcher(
         return _interruptible(lambda: runner.launch(job), stop)
 
     return launch
+
+
+def _reported(figures: LiveFigures | None) -> dict[str, Any]:
+    if figures is None:
+        return {}
+    from crenel.pipelines.metrics.live_figures import COUNTERS
+
+    return {"report": figures.set_job, "counters": COUNTERS}
 
 
 def _check_flags(flags: Sequence[str], known: Collection[str] = ()) -> None:

@@ -39,6 +39,7 @@ from crenel.pipelines.files.secret_order import ORDER
 from crenel.pipelines.files.tree_sample import sample_of
 from crenel.pipelines.files.unreadable_rows import IgnoredRows, UnreadableRow
 from crenel.pipelines.files.writable_values import WritableValues
+from crenel.pipelines.metrics.live_figures import Tap
 from crenel.policy import Policy, ShardBy
 from crenel.transforms import AnonymizeBounded, Anonymized, Counts
 from crenel.transforms._pack.element_coders import RECORD, use_for_batches
@@ -146,7 +147,9 @@ class Outcome:
         self.delay = counts.delay if timed else None
 
 
-def run(request: Request, launch: Launch, watch: Callable[[Scratch], Any] | None = None) -> Outcome:
+def run(
+    request: Request, launch: Launch, watch: Callable[[Scratch], Any] | None = None, tap: Tap | None = None
+) -> Outcome:
     """Run the job. When it is done all outputs are there; if anything goes wrong, none is.
 
     Args:

@@ -30,6 +30,7 @@ from crenel.pipelines.kafka.messages.value_formats import writing
 from crenel.pipelines.kafka.messages.values import JsonValues, Unfit
 from crenel.pipelines.kafka.sender import HEADER, Record, Sender
 from crenel.pipelines.kafka.topics import Topic
+from crenel.pipelines.metrics.live_figures import Tap
 from crenel.transforms._pack.pack_step import Rejections, as_text
 from crenel.transforms._pack.row_batch import RowBatch
 from crenel.transforms._publish.emitter import NAMESPACE, PUBLISHED, REJECTED, RELEASES, SUPPRESSED

@@ -20,6 +20,7 @@ from crenel.pipelines.kafka.partition_ranges import FOREVER, Partition, Partitio
 from crenel.pipelines.kafka.partition_reader import PartitionReader, Read, Refused
 from crenel.pipelines.kafka.topic_watch import TopicWatch
 from crenel.pipelines.kafka.topics import Topic
+from crenel.pipelines.metrics.live_figures import Tap
 from crenel.policy import Policy
 from crenel.runners import JobFailed
 from crenel.transforms._publish.emitter import NAMESPACE, REJECTED

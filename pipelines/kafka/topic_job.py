@@ -35,6 +35,7 @@ from crenel.pipelines.kafka.sink import EncodeRows, WriteRecords
 from crenel.pipelines.kafka.source import ReadPartition
 from crenel.pipelines.kafka.topics import HEADER_COLUMN, Topic, is_topic
 from crenel.pipelines.kafka.transactions import WriteInTransactions
+from crenel.pipelines.metrics.live_figures import Tap
 from crenel.policy import Policy
 from crenel.policy.secret import without_secret
 from crenel.runners import JobFailed
@@ -204,7 +205,12 @@ def _check_names(policy: Policy, source: Topic, published: Topic | Path) -> None
 
 
 def run(
-    request: Request, launch: Launch, watch: Callable[[Scratch], Any] | None = None, *, local: bool = True
+    request: Request,
+    launch: Launch,
+    watch: Callable[[Scratch], Any] | None = None,
+    tap: Tap | None = None,
+    *,
+    local: bool = True,
 ) -> Outcome | None:
     """Anonymize the topic until its input ends or the user stops it.
 

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from crenel.runners.flink.cluster import Rest
 from crenel.runners.flink.failure_causes import Cause, cause
 from crenel.runners.flink.job_metrics import JobMetrics
+from crenel.runners.job_figures import JobFigures
 from crenel.runners.runner_errors import JobFailed
 
 __all__ = ["Checkpoint", "JobFollower", "newest"]
@@ -79,6 +80,8 @@ class JobFollower:
         say: Callable[[str], None],
         show: Callable[[str], None] | None = None,
         is_alive: Callable[[], bool] | None = None,
+        report: Callable[[JobFigures], None] | None = None,
+        counters: Iterable[str] = (),
         clock: Callable[[], float] = time.time,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -109,7 +112,8 @@ class JobFollower:
         self._is_overdue = False
         self._interval: float | None = None
         self._is_available: bool | None = None
-        self._metrics = JobMetrics(rest, job)
+        self._report = report
+        self._metrics = JobMetrics(rest, job, counters)
         self._measured = 0.0
         self._dead_letters = 0
 
@@ -317,6 +321,16 @@ class JobFollower:
             more = self._metrics.dead_letters - self._dead_letters
             self._say(f"{more:,} records were refused by their topics, and are dead letters on the workers' machines.")
         self._dead_letters = self._metrics.dead_letters
+        if self._report is not None:
+            self._report(
+                JobFigures(
+                    counters=self._metrics.counters,
+                    lags=self._metrics.lags,
+                    restarts=self.restarts,
+                    checkpoint_at=None if self.checkpoint is None else self.checkpoint.completed,
+                    checkpoint_bytes=0 if self.checkpoint is None else self.checkpoint.size,
+                )
+            )
 
     def _has_ended(self, failures: Mapping[str, Any]) -> bool:
         if self.state not in _ENDED:

@@ -11,6 +11,7 @@ import pytest
 from apache_beam.transforms.window import FixedWindows, SlidingWindows
 
 from crenel.transforms import Anonymize, AnonymizeBounded
+from crenel.transforms._publish.counts import LONGER, ROW_LOSS, WAITED, WAITS, Counts, waited_up_to
 from tests.transforms.streams import Stamped, anonymize, policy, rows, run, with_tree
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -129,11 +130,21 @@ def test_the_leaves_of_a_tree_are_counted(given: list[dict[str, Any]]) -> None:
     assert min(counts) > 60 and sum(counts) == out.counter("rows") - out.counter("rejected")
 
 
+def test_waits_and_losses_are_those_of_the_counts(given: list[dict[str, Any]]) -> None:
+    out = run(Stamped(given), anonymize())
+    counts = Counts.of(record.value for record in out.counts)
+    assert [out.counter(waited_up_to(bound)) for bound in WAITS] == counts.waits[:-1]
+    assert sum(counts.waits) == out.counter("published") + out.counter("suppressed")
+    assert counts.waits[WAITS.index(300)] > 0 == out.counter(LONGER) == counts.waits[-1]
+    assert out.counter(WAITED) == pytest.approx(counts.delay.total / 1000, abs=100)
+    assert out.counter(ROW_LOSS) == pytest.approx(counts.loss * 1_000_000, abs=100)
+
+
 def test_there_are_no_other_metrics(given: list[dict[str, Any]]) -> None:
     out = run(given, anonymize())
     found = out.result.metrics().query(beam.metrics.MetricsFilter().with_namespace("crenel"))
     names = {metric.key.metric.name for kind in found.values() for metric in kind}
-    assert names == {
+    assert {name for name in names if not name.startswith("waited up to ")} == {
         "rows",
         "published",
         "suppressed",
@@ -147,13 +158,20 @@ def test_there_are_no_other_metrics(given: list[dict[str, Any]]) -> None:
         "loss_millionths",
         "delay_ms",
         "held_rows",
+        WAITED,
+        ROW_LOSS,
     }
 
 
 def test_bounded_rows_are_counted_by_the_same_names(given: list[dict[str, Any]]) -> None:
     stateful, bounded = run(given, anonymize()), run(given, AnonymizeBounded(policy()))
     names = [
-        {metric.key.metric.name for kind in found.values() for metric in kind}
+        {
+            metric.key.metric.name
+            for kind in found.values()
+            for metric in kind
+            if not metric.key.metric.name.startswith("waited up to ")
+        }
         for found in (
             out.result.metrics().query(beam.metrics.MetricsFilter().with_namespace("crenel"))
             for out in (stateful, bounded)
@@ -166,7 +184,7 @@ def test_bounded_rows_are_counted_by_the_same_names(given: list[dict[str, Any]])
 
 def test_the_page_lists_what_the_code_counts() -> None:
     """Every name in the code is on the page, and every name on the page is in the code."""
-    named = set()
+    named = {WAITED, LONGER, ROW_LOSS, re.sub(r"\d+", "<changes>", waited_up_to(1))}
     for folder in ("transforms", "pipelines"):
         for path in (ROOT / folder).rglob("*.py"):
             for call in re.findall(

@@ -37,6 +37,8 @@ TRACE, COUNTS = "trace", "counts"
 
 #: Beam's distributions are of integers.
 _MILLIONTH = 1_000_000
+#: Rows after which counts are emitted while a bundle goes on, for those who watch.
+_OFTEN = 1 << 16
 _NEVER = np.iinfo(np.int64).max
 #: Columns of releases that have no value for each.
 _OWN = ("rows", "offsets")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from crenel.runners.flink.cluster import until
 from crenel.transforms.durable import CONFIRMATIONS
@@ -52,7 +53,7 @@ def test_no_row_is_published_under_two_generalizations(kafka: Broker, flink: Fli
     command += ["--input", kafka.url("visits", idle="3s"), "--output", kafka.url("anonymous", transactions="anonymous")]
     command += ["--rejected", kafka.url("mistakes"), "--runner", "flink", "--workers", "2"]
     command += ["--flink-master", flink.cluster.rest.master, "--checkpointing_interval=1500", "--job_name=anonymous"]
-    command += ["--dead-letters", str(tmp_path / "dead")]
+    command += ["--dead-letters", str(tmp_path / "dead"), "--metrics", ":0"]
     with (tmp_path / "log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
         try:
             until(lambda: _is_running(flink) or process.poll() is not None, PATIENCE)
@@ -102,6 +103,25 @@ def _lose_a_machine(job: Running, kafka: Broker, flink: Flink, rows: list[dict[s
     job.wait(lambda: job.restored() > 0, "the job goes on")
     feeding.join()
     job.wait(lambda: _numbers(kafka) == ROWS, "all rows are sent")
+
+
+def _scrape(said: str) -> None:
+    """Wait until the page has the figures of the job since its restart; it is renewed every ten seconds."""
+    (address,) = re.findall(r"metrics are at (\S+)", said)
+
+    def is_told() -> bool:
+        with urllib.request.urlopen(address, timeout=30) as answer:
+            page = answer.read().decode()
+        found = {
+            sample.name + "".join(sample.labels.values()): sample.value
+            for family in text_string_to_metric_families(page)
+            for sample in family.samples
+        }
+        names = ("crenel_rows_totalpublished", "crenel_delay_seconds_count", "crenel_restarts_total")
+        lags = [name for name in found if name.startswith("crenel_source_lag_records")]
+        return "crenel_checkpoint_age_seconds" in found and len(lags) == 4 and all(found[name] > 0 for name in names)
+
+    until(is_told, PATIENCE)
 
 
 def _feed(kafka: Broker, rows: list[dict[str, Any]]) -> None:
