@@ -65,8 +65,8 @@ fetch: $(VENV)/prism ## Fetch and build what tests on Prism, Flink and Kafka nee
 prism-test: $(VENV)/prism ## Run the transform's tests on Prism, which is built if need be
 	$(BIN)/python -m pytest -n 2 --prism $(PRISM_TESTS) $(PYTEST_ARGS)
 
-dataflow-test: $(VENV)/dataflow ## Build a job for Dataflow, without Dataflow
-	CRENEL_REQUIRE_DATAFLOW=1 $(BIN)/python -m pytest tests/runners/test_dataflow.py $(PYTEST_ARGS)
+dataflow-test: $(VENV)/dataflow ## Build a job for Dataflow, and load jobs for BigQuery, without either
+	CRENEL_REQUIRE_DATAFLOW=1 $(BIN)/python -m pytest tests/runners/test_dataflow.py tests/transforms/test_bigquery.py $(PYTEST_ARGS)
 
 # Type checks, layer checks and the API reference read an installed copy: in the tree, folders are not where imports say.
 copy: $(VENV)/dev

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from crenel.encoding.text_format import TextFormat
+    from crenel.transforms._publish.bigquery_schema import bigquery_schema
     from crenel.transforms._publish.counts import Counts
     from crenel.transforms._publish.range_form import published_schema
     from crenel.transforms.anonymize import Anonymize, Anonymized
@@ -31,6 +32,7 @@ __all__ = [
     "Counts",
     "Durable",
     "TextFormat",
+    "bigquery_schema",
     "published_schema",
 ]
 
@@ -43,6 +45,7 @@ _HOME = {
     "Counts": "crenel.transforms._publish.counts",
     "Durable": "crenel.transforms.durable",
     "TextFormat": "crenel.encoding.text_format",
+    "bigquery_schema": "crenel.transforms._publish.bigquery_schema",
     "published_schema": "crenel.transforms._publish.range_form",
 }
 

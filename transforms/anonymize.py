@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 import typing
 import uuid
+from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from os import PathLike
 from typing import Any, NamedTuple, Optional, Union
@@ -31,7 +32,7 @@ from crenel.transforms._pack.perturb import published_as_floats, published_as_te
 from crenel.transforms._pack.row_batch import RowBatch
 from crenel.transforms._pack.row_options import RowOptions
 from crenel.transforms._publish.emitter import COUNTS, PUBLISHED, REJECTED, RELEASES, SUPPRESSED, TRACE
-from crenel.transforms._publish.owner_records import RELEASE_FIELDS
+from crenel.transforms._publish.owner_records import RELEASE_FIELDS, TRACE_FIELDS
 from crenel.transforms._publish.publisher import Publisher
 from crenel.transforms._publish.range_form import InForm, RangeForm, Ranges
 
@@ -117,11 +118,40 @@ class Anonymize(beam.PTransform):
         self._policy = Policy.of(policy)
         self._ranges = Ranges.of(ranges)
         RangeForm(self._policy, self._ranges)  # refuses names that are there already
+        if not isinstance(overlapping_windows, bool):
+            message = f"Anonymize: overlapping_windows must be true or false, not {overlapping_windows!r}."
+            raise ValueError(message)
         self._overlapping = overlapping_windows
         self._options = self._row_options(
             parse_text=parse_text, row_number=row_number, trace=trace, order_column=order_column
         )
         _check_options(self._policy, self._options)
+        self._error_handler: Any = None
+
+    def with_error_handler(self, handler: Any) -> Anonymize:
+        """Send rejected rows to one of Beam's error handlers, as other transforms do.
+
+            with error_handling.ErrorHandler(WriteToJson("rejected")) as handler:
+                rows | Anonymize(policy).with_error_handler(handler)
+
+        Args:
+            handler: An `apache_beam.transforms.error_handling.ErrorHandler`, or None for none.
+        """
+        self._error_handler = handler
+        return self
+
+    def with_exception_handling(self, main_tag: str = "good", dead_letter_tag: str = "bad") -> beam.PTransform:
+        """Return published and rejected rows under the names that other transforms of Beam give them.
+
+            good, bad = rows | Anonymize(policy).with_exception_handling()
+
+        A row in `bad` is a record of `row`, `field` and `reason`. Suppressed rows fit the policy, and are in neither.
+
+        Args:
+            main_tag: The name of published rows.
+            dead_letter_tag: The name of rejected rows.
+        """
+        return _GoodAndBad(self, main_tag, dead_letter_tag)
 
     def expand(self, rows: pvalue.PCollection) -> Anonymized:
         """Pack, hold, publish."""
@@ -153,6 +183,8 @@ class Anonymize(beam.PTransform):
             counts=(packed[COUNTS], held[COUNTS]) | "Counts" >> beam.Flatten(),
         )
         self._set_types(result, rows.element_type, fields, form)
+        if self._error_handler is not None:
+            self._error_handler.add_error_pcollection(result.rejected)
         return result
 
     def _formed(
@@ -247,6 +279,30 @@ def with_outputs(step: beam.DoFn, *tags: str, main: str) -> beam.PTransform:
     transform = beam.ParDo(step)
     transform.label = "ParDo"
     return transform.with_outputs(*tags, main=main)
+
+
+class _GoodAndBad(beam.PTransform):
+    """Names the outputs of `Anonymize` as `ParDo.with_exception_handling` does."""
+
+    def __init__(self, anonymize: Anonymize, main_tag: str, dead_letter_tag: str) -> None:
+        super().__init__(anonymize.label)
+        if not main_tag.isidentifier() or not dead_letter_tag.isidentifier() or main_tag == dead_letter_tag:
+            message = (
+                "Anonymize: main_tag and dead_letter_tag must be two different names, not "
+                f"{main_tag!r} and {dead_letter_tag!r}."
+            )
+            raise ValueError(message)
+        self._anonymize = anonymize
+        self._tags = (main_tag, dead_letter_tag)
+
+    def expand(self, rows: pvalue.PCollection) -> Any:
+        """Return two of the outputs, which can be unpacked, or taken by name."""
+        result = rows | "Anonymize" >> self._anonymize
+        return _pair(self._tags)(result.published, result.rejected)
+
+
+def _pair(names: tuple[str, str]) -> Any:
+    return namedtuple("GoodAndBad", names)
 
 
 def _check_options(policy: Policy, options: RowOptions) -> None:

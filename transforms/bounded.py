@@ -74,6 +74,13 @@ class AnonymizeBounded(Anonymize):
         **options: Any,
     ) -> None:
         super().__init__(policy, **options)
+        if sort_folder is not None and not isinstance(sort_folder, (str, PathLike)):
+            message = f"AnonymizeBounded: sort_folder must be the path of a folder, not {sort_folder!r}."
+            raise ValueError(message)
+        if isinstance(sort_memory, bool) or not isinstance(sort_memory, int) or sort_memory < 1:
+            rule = f"a number of bytes, such as {SORT_MEMORY}"
+            message = f"AnonymizeBounded: sort_memory must be {rule}, not {sort_memory!r}."
+            raise ValueError(message)
         # Sorting copies rows, and so does Beam.
         self._space = None if sort_folder is None else SortSpace(os.fspath(sort_folder), sort_memory // _COPIES)
 

@@ -15,11 +15,11 @@ from apache_beam import pvalue
 from crenel import transforms
 from crenel.policy import Policy
 from crenel.policy.checks import suggestion
-from crenel.transforms._publish.emitter import PUBLISHED, REJECTED, RELEASES, SUPPRESSED
+from crenel.transforms._publish.emitter import PUBLISHED, REJECTED, RELEASES, SUPPRESSED, TRACE
 
 __all__ = ["Anonymize"]
 
-_RESULTS = (PUBLISHED, SUPPRESSED, REJECTED, RELEASES)
+_RESULTS = (PUBLISHED, SUPPRESSED, REJECTED, RELEASES, TRACE)
 
 
 class Anonymize(beam.PTransform):
@@ -31,22 +31,40 @@ class Anonymize(beam.PTransform):
     Args:
         policy: Which columns identify a person, which must stay hidden, and how long a row may wait: the path of a
             policy file, its text (of more than one line), or its content.
-        outputs: The outputs that are wanted, by name: published, suppressed, rejected, releases; a list, or text with
-            commas. The default is published alone. With several, each is the output of that name.
+        outputs: The outputs that are wanted, by name: published, suppressed, rejected, releases, trace; a list, or text
+            with commas. The default is published alone. With several, each is the output of that name.
         error_handling: As for other transforms of Beam YAML: `output` names an output for rows that do not fit.
         overlapping_windows: Whether to take rows that lie in several windows; they are published once for each.
+        ranges: What a published range is: struct (a row of `lo` and `hi`), columns (`age_lo`, `age_hi`) or text.
+        parse_text: Whether to parse text in columns that the policy declares as numbers or moments.
+        row_number: The name of a column that numbers the rows; it is never published. The output trace needs it.
     """
 
-    def __init__(self, policy, outputs=None, error_handling=None, overlapping_windows=False) -> None:  # type: ignore[no-untyped-def]
+    def __init__(  # type: ignore[no-untyped-def]
+        self,
+        policy,
+        outputs=None,
+        error_handling=None,
+        overlapping_windows=False,
+        ranges="struct",
+        parse_text=False,
+        row_number=None,
+    ) -> None:
         # Without annotations: Beam makes a schema of them, and has none for a union.
         super().__init__()
         self._policy: Policy = _policy(policy)
         self._outputs: dict[str, str] = _outputs(outputs, error_handling)
-        self._overlapping = bool(overlapping_windows)
+        self._options = {
+            "overlapping_windows": bool(overlapping_windows),
+            "ranges": ranges,
+            "parse_text": bool(parse_text),
+            "row_number": row_number,
+            "trace": TRACE in self._outputs.values(),
+        }
 
     def expand(self, rows: pvalue.PCollection) -> dict[str, pvalue.PCollection]:
         """Return the outputs that are wanted, by their names."""
-        results = rows | transforms.Anonymize(self._policy, overlapping_windows=self._overlapping)
+        results = rows | transforms.Anonymize(self._policy, **self._options)
         return {name: getattr(results, result) for name, result in self._outputs.items()}
 
 

@@ -34,6 +34,7 @@ from crenel.pipelines.metrics.live_figures import Tap
 from crenel.transforms._pack.pack_step import Rejections, as_text
 from crenel.transforms._pack.row_batch import RowBatch
 from crenel.transforms._publish.emitter import NAMESPACE, PUBLISHED, REJECTED, RELEASES, SUPPRESSED
+from crenel.transforms._publish.grouped_rows import GroupedRows
 from crenel.transforms._publish.random_order import shuffled
 from crenel.transforms._publish.range_form import RangeForm
 
@@ -88,7 +89,11 @@ class EncodeRows(beam.DoFn):
             return [{**row, "moment": _as_datetime(row["moment"])} for row in rows]
         if self._output == REJECTED:
             return [{**row, "row": shortened(row["row"])} for row in rows]
-        return rows if self._form is None else [self._form.row(row) for row in rows]
+        if self._form is None:
+            return rows
+        if isinstance(rows, GroupedRows):
+            return rows.with_boxes([self._form.row(box) for box in rows.boxes])
+        return [self._form.row(row) for row in rows]
 
     def _records(self, made: Sequence[bytes]) -> list[Record]:
         output = self._output

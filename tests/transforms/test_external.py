@@ -102,7 +102,7 @@ def test_a_mistake_comes_back_as_a_sentence() -> None:
     response = expanded(policy=text().replace("k: 4", "k: four"))
     assert "policy.k must be an integer of at least 2, not 'four'." in response.error
     response = expanded(policy=text(), outputs=["publishd"])
-    assert "outputs must be some of published, suppressed, rejected, releases, not 'publishd'" in response.error
+    assert "outputs must be some of published, suppressed, rejected, releases, trace, not 'publishd'" in response.error
     assert "did you mean 'published'?" in response.error
 
 
@@ -131,3 +131,15 @@ def test_windows_that_overlap_are_asked_for_by_name() -> None:
         _ = given | Anonymize(text())
     _ = given | "Asked for" >> Anonymize(text(), overlapping_windows=True)
     assert not expanded(policy=text(), overlapping_windows=True).error
+
+
+def test_ranges_may_be_columns() -> None:
+    response = expanded(policy=text(), ranges="columns")
+    (output,) = response.transform.outputs
+    names = [field.name for field in schema_of(response, output).fields]
+    assert {"age_lo", "age_hi"} <= set(names)
+    assert "age" not in names
+    with pytest.raises(ValueError, match=r"ranges must be 'columns', 'text' or 'struct', not 'column'"):
+        beam.Pipeline() | beam.Create(as_rows(rows(5))) | Anonymize(policy=text(), ranges="column")
+    with pytest.raises(ValueError, match=r"trace needs row_number"):
+        beam.Pipeline() | beam.Create(as_rows(rows(5))) | Anonymize(policy=text(), outputs="trace")

@@ -85,7 +85,8 @@ class RefusedRows:
             # As for released rows: schemas have no unsigned integers, and the order is the same.
             signed = (hashes ^ np.uint64(1 << 63)).view(np.int64).tolist()
             rows = [row if order is None else {**row, order: key} for row, key in zip(records, signed, strict=True)]
-            return [RowBatch(rows, [stamp] * len(rows))] if refusal.rows.form is Form.BATCH else rows
+            made = list(map(self._emitter.as_record, rows))
+            return [RowBatch(made, [stamp] * len(made))] if refusal.rows.form is Form.BATCH else made
         batch = self._owners.refused_batch(records)
         batch = batch if order is None else batch.append_column(order, pa.array(hashes))
         return [pa.Table.from_batches([batch]) if refusal.rows.form is Form.TABLE else batch]

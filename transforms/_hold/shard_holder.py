@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from crenel import avro, engine
 from crenel.engine import Kind, Releases
 from crenel.engine.unknown_roots import as_roots
+from crenel.errors import SnapshotError
 from crenel.policy import OnSuppress, Policy
 from crenel.policy.secret import Secret
 from crenel.transforms._hold.ahead import AheadRows, Refusal
@@ -196,8 +197,7 @@ class ShardHolder:
         if len(releases):
             forms = {part.form for part in self._parts}
             alone = self._alone(releases)
-            number = np.arange(self._releases, self._releases + len(releases), dtype=np.int64)
-            self._releases += len(releases)
+            number = self._numbers(releases)
             if len(forms) == 1:
                 departures = [self._departure(releases, number, alone, forms.pop())]
             else:

@@ -232,6 +232,8 @@ class PackRows(beam.DoFn):
             yield from self._rejected(packed, rows, since, buffer.windows)
         if sum(len(part.shard) for part in buffer.encoded) >= self._enough:
             yield from self._deal(buffer)
+            yield counted(buffer.counts, buffer.windows)  # a bundle may have all rows of a file
+            buffer.counts = Counts()
 
     def _packed(self, kind: type, rows: list[Any], times: NDArray[np.int64] | None) -> Packed:
         """Encode rows that came as elements of this type."""

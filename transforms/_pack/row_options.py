@@ -23,6 +23,20 @@ class RowOptions:
     #: Whether rows may be refused after they were packed, because they are too far ahead of the clock.
     refuses: bool = False
 
+    def __post_init__(self) -> None:
+        """Refuse options of other types: they come from users."""
+        for name in ("row_number", "order_column"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, str) or not value):
+                msg = f"Anonymize: {name} must be the name of a column, not {value!r}."
+                raise ValueError(msg)
+        if not isinstance(self.parse_text, (bool, TextFormat)):
+            msg = f"Anonymize: parse_text must be true, false or a TextFormat, not {self.parse_text!r}."
+            raise ValueError(msg)
+        if not isinstance(self.trace, bool):
+            msg = f"Anonymize: trace must be true or false, not {self.trace!r}."
+            raise ValueError(msg)
+
     @property
     def carried(self) -> tuple[str, ...]:
         """The columns that held rows keep and that are never published."""

@@ -253,7 +253,7 @@ class Packer:
         """Pack Arrow's columns; no row becomes a Python object."""
         flat, wrong = nested_fields.flat(batch, self._columns)
         columns = self._arrow_columns(flat)
-        encoded = self._encoder.encode(columns, self._time(columns, time))
+        encoded = self._encoded(columns, time)
         if wrong:
             encoded = encoded.without(reversed(wrong), first=True)
         kept = {name: columns[name] for name in self._kept if name in columns}
@@ -285,7 +285,7 @@ class Packer:
     def _pack(
         self, columns: dict[str, Any], time: NDArray[np.int64] | None, form: Form, wrong: Sequence[Rejection] = ()
     ) -> Packed:
-        encoded = self._encoder.encode(columns, self._time(columns, time))
+        encoded = self._encoded(columns, time)
         if wrong:
             encoded = encoded.without(reversed(wrong), first=True)
         count = len(encoded.kept) + len(encoded.rejected)
@@ -331,6 +331,14 @@ class Packer:
         whole = RowPack(rows, form, payload, self._persons, self._space, shard=0)
         shard = self._router.shards(encoded.rows, columns, encoded.kept)
         return Packed(whole, shard, encoded.rejected)
+
+
+def _numbers(columns: Mapping[str, Any], name: str) -> NDArray[np.int64]:
+    numbers = np.asarray(columns.get(name))
+    if numbers.dtype.kind not in "iu":
+        message = "Anonymize: row_number must name a column of integers, of which every row has one."
+        raise ValueError(message)
+    return numbers.astype(np.int64)
 
 
 def _as_misspelled(rejection: tuple[int, str, str], row: Mapping[str, Any]) -> tuple[int, str, str]:

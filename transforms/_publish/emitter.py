@@ -17,7 +17,7 @@ from apache_beam.pvalue import TaggedOutput
 from apache_beam.utils import windowed_value
 from numpy.typing import NDArray
 
-from crenel.engine import Kind, Releases
+from crenel.engine import Kind
 from crenel.policy import Policy
 from crenel.transforms._hold.shard_holder import Departure
 from crenel.transforms._pack.arrow_tables import alone
@@ -25,7 +25,8 @@ from crenel.transforms._pack.nested_fields import colliding, plain_name
 from crenel.transforms._pack.payloads import Form
 from crenel.transforms._pack.row_batch import RowBatch
 from crenel.transforms._pack.row_options import RowOptions
-from crenel.transforms._publish.counts import Counts
+from crenel.transforms._publish.counts import LONGER, ROW_LOSS, WAITED, WAITS, Counts, waited_up_to
+from crenel.transforms._publish.grouped_rows import LazyRows
 from crenel.transforms._publish.owner_records import OwnerRecords
 from crenel.transforms._publish.publisher import Publisher
 from crenel.transforms._publish.row_order import RowOrder
@@ -40,8 +41,6 @@ _MILLIONTH = 1_000_000
 #: Rows after which counts are emitted while a bundle goes on, for those who watch.
 _OFTEN = 1 << 16
 _NEVER = np.iinfo(np.int64).max
-#: Columns of releases that have no value for each.
-_OWN = ("rows", "offsets")
 
 
 class Emitter:
@@ -91,11 +90,15 @@ class Emitter:
         self._loss = Metrics.distribution(NAMESPACE, "loss_millionths")
         self._delay = Metrics.distribution(NAMESPACE, "delay_ms")
         self._held = Metrics.distribution(NAMESPACE, "held_rows")
+        self._waits = [Metrics.counter(NAMESPACE, name) for name in (*map(waited_up_to, WAITS), LONGER)]
+        self._waited = Metrics.counter(NAMESPACE, WAITED)
+        self._row_loss = Metrics.counter(NAMESPACE, ROW_LOSS)
         self.start_bundle()
 
     def start_bundle(self) -> None:
         """Forget the counts of a bundle that failed."""
         self._counts: defaultdict[Any, Counts] = defaultdict(Counts)
+        self._uncounted = 0
 
     def finish_bundle(self) -> Iterator[TaggedOutput]:
         """Emit the counts of the bundle, one record per window."""
@@ -136,6 +139,8 @@ class Emitter:
             if departure.form is Form.BATCH:
                 outputs = self._row_batches
             yield from outputs(*self._mixed(departure, at, shard), shard, window)
+            if self._uncounted >= _OFTEN:  # a bundle of bounded rows may have all of them
+                yield list(self.finish_bundle())
 
     def _timestamps(self, departure: Departure, earliest: int, latest: int) -> list[int]:
         """The timestamp of each release."""
@@ -160,7 +165,7 @@ class Emitter:
         order = np.lexsort([np.asarray(drawn.random_raw(len(at))), np.asarray(at)])
         mixed = replace(
             departure,
-            releases=_taken(releases, order),
+            releases=releases.take(order),
             release=departure.release[order],
             alone=departure.alone[order],
         )
@@ -174,10 +179,10 @@ class Emitter:
         published = self._placed(published, departure, publisher.published_places(departure), shard, window)
         stamped = self._stamped(published, np.where(publisher.leaves[kinds], sizes, 0), at)
         yield [windowed_value.create(made(batch), stamp, windows) for batch, stamp in stamped]
-        if np.any(kinds == Kind.SUPPRESSED):
+        if np.any(publisher.hidden[kinds]):
             suppressed = publisher.suppressed_batch(departure)
             suppressed = self._placed(suppressed, departure, publisher.suppressed_places(departure), shard, window)
-            stamped = self._stamped(suppressed, np.where(kinds == Kind.SUPPRESSED, sizes, 0), at)
+            stamped = self._stamped(suppressed, np.where(publisher.hidden[kinds], sizes, 0), at)
             yield [_tagged(SUPPRESSED, made(batch), stamp, windows) for batch, stamp in stamped]
         if np.any(kinds != Kind.LEFT_OUT):
             yield [_tagged(RELEASES, made(self._owners.release_batch(departure, shard)), end, windows)]
@@ -198,8 +203,8 @@ class Emitter:
     def _row_batches(self, departure: Departure, at: list[int], shard: int, window: Any) -> Iterator[Iterable[Any]]:
         for tag, rows, stamp_of in self._outputs(departure, at, shard, window):
             if stamp_of:
-                batch, first = RowBatch(list(rows), stamp_of), min(stamp_of)
-                made = _tagged(tag, batch, first, (window,))
+                batch = RowBatch(rows if isinstance(rows, LazyRows) else list(rows), stamp_of)
+                made = _tagged(tag, batch, min(stamp_of), (window,))
                 yield [made.value if tag == PUBLISHED else made]
 
     def _outputs(
@@ -276,11 +281,20 @@ class Emitter:
             raise ValueError(msg)
         return beam.Row(**fields)
 
-    def _as_record(self, record: dict[str, Any]) -> Any:
+    def as_record(self, record: dict[str, Any]) -> Any:
+        """Give a record the form of all others: with a schema, if the rows have one."""
         return record if self._record is dict else self._record(**record)
 
     def _count(self, departure: Departure, window: Any) -> None:
-        self._counts[window].add(departure)
+        counts = self._counts[window]
+        waits, waited, loss = counts.waits, counts.delay.total, counts.loss
+        counts.add(departure)
+        self._uncounted += len(departure.time)
+        for counter, before, after in zip(self._waits, waits, counts.waits, strict=True):
+            if after > before:
+                counter.inc(after - before)
+        self._waited.inc(round((counts.delay.total - waited) / 1000))
+        self._row_loss.inc(round((counts.loss - loss) * _MILLIONTH))
         releases = departure.releases
         sizes = releases.sizes
         for kind, rows in enumerate(np.bincount(releases.kind, sizes).tolist()):

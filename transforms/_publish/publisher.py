@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache
-from itertools import chain, islice
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +18,7 @@ from crenel.transforms._pack.arrow_tables import own
 from crenel.transforms._pack.nested_fields import flattened
 from crenel.transforms._pack.payloads import Batch, Objects
 from crenel.transforms._pack.perturb import published_as_floats, published_as_text
+from crenel.transforms._publish.grouped_rows import GroupedRows, LazyRows
 
 #: Published values that are cached, per quasi-identifier.
 _CACHE = 65_536
@@ -34,7 +33,6 @@ class Publisher:
         self._kept = (*policy.sensitive, *policy.publish)
         self._floats = published_as_floats(policy)
         self._texts = published_as_text(policy)
-        self._filled = _filler(len(self._kept))
         #: By kind, whether the rows of such a release are published.
         self.leaves = np.zeros(len(Kind), dtype=bool)
         self.leaves[[Kind.CLUSTER, Kind.REUSE]] = True
@@ -43,14 +41,11 @@ class Publisher:
         self.hidden[[Kind.SUPPRESSED, Kind.LEFT_OUT]] = True
         self.leaves[Kind.SUPPRESSED] = policy.on_suppress is OnSuppress.STAR
 
-    def published(self, departure: Departure) -> Iterator[dict[str, Any]]:
-        """Make the published rows, as dicts; one by one, since a list of them costs more than they do."""
-        return chain.from_iterable(self._published(departure))
-
-    def _published(self, departure: Departure) -> Iterator[Iterator[dict[str, Any]]]:
-        releases, kept = departure.releases, self._kept
+    def published(self, departure: Departure) -> GroupedRows:
+        """Make the published rows."""
+        releases = departure.releases
         leave = self.leaves[releases.kind]
-        rows = _objects(departure).take(_rows_of(releases, leave)).under(kept).rows()
+        rows = _objects(departure).take(_rows_of(releases, leave)).under(self._kept)
         lo, hi = releases.lo[leave], releases.hi[leave]
         spans = zip(*(column.values(lo[:, d], hi[:, d]) for d, column in enumerate(self._columns)), strict=True)
         boxes = [dict(zip(self._names, values, strict=True)) for values in spans]
@@ -79,7 +74,7 @@ class Publisher:
         """Make the published rows, as Arrow."""
         releases = departure.releases
         leave = self.leaves[releases.kind]
-        release_of = np.repeat(np.flatnonzero(leave), releases.sizes[leave])
+        sizes = releases.sizes[leave]
         places = self.published_places(departure)
         return self._batch(departure, releases.lo[leave], releases.hi[leave], sizes, places)
 
@@ -88,22 +83,24 @@ class Publisher:
         return _rows_of(departure.releases, self.leaves[departure.releases.kind])
 
     def suppressed_batch(self, departure: Departure) -> pa.RecordBatch:
-        """Make the rows that no group was found for, with their exact values: for the owner alone."""
+        """Make the rows that are suppressed, with their exact values: for the owner alone."""
         places = self.suppressed_places(departure)
         exact = departure.qi[places]
         return self._batch(departure, exact, exact, np.ones(len(places), dtype=np.int64), places)
 
     def suppressed_places(self, departure: Departure) -> NDArray[np.int64]:
         """Find the places of suppressed rows in the departure."""
-        return _rows_of(departure.releases, departure.releases.kind == Kind.SUPPRESSED)
+        return _rows_of(departure.releases, self.hidden[departure.releases.kind])
 
     def _batch(
         self,
         departure: Departure,
         lo: NDArray[np.float64],
         hi: NDArray[np.float64],
+        sizes: NDArray[np.int64],
         places: NDArray[np.int64],
     ) -> pa.RecordBatch:
+        """Make rows of boxes, each of which is that of the next few rows."""
         payload = departure.payload
         if not isinstance(payload, Batch):
             message = "published_batch: the rows must have come as Arrow."
@@ -139,29 +136,6 @@ class Publisher:
     def fields(self) -> list[tuple[str, pa.DataType]]:
         """List the quasi-identifiers and their published types."""
         return [(n, c.type) for n, c in zip(self._names, self._columns, strict=True)]
-
-
-@cache
-def _filler(
-    count: int,
-) -> Callable[[dict[str, Any], tuple[str, ...], Iterator[tuple[Any, ...]]], Iterator[dict[str, Any]]]:
-    """Compile a function that makes rows from a box and the values of `count` other columns.
-
-    Its code is written out for their number, as `dataclasses` does it: a loop costs three times as much.
-    """
-    names = "".join(f"n{i}, " for i in range(count))
-    values = "".join(f"v{i}, " for i in range(count))
-    lines = [
-        "def filled(box, names, rows):",
-        f"    ({names}) = names",
-        f"    for ({values}) in rows:",
-        "        row = box.copy()",
-        *(f"        row[n{i}] = v{i}" for i in range(count)),
-        "        yield row",
-    ]
-    made: dict[str, Any] = {}
-    exec("\n".join(lines), made)
-    return made["filled"]  # type: ignore[no-any-return]
 
 
 class _Column:

@@ -20,6 +20,7 @@ from crenel.pipelines.kafka.topics import Topic
 from crenel.policy import Policy
 from crenel.transforms._pack.nested_fields import is_path, plain_name
 from crenel.transforms._pack.text_columns import named_columns
+from crenel.transforms._publish.grouped_rows import GroupedRows
 from crenel.transforms._publish.publisher import Publisher
 from crenel.transforms._publish.range_form import RangeForm, Ranges
 
@@ -188,9 +189,30 @@ class JsonValues(Values):
         rows = list(rows)
         encode, left = self._encode_fast, self._left
         try:
-            return [encode(row, _as_text, left) for row in rows]
+            if isinstance(rows, GroupedRows) and rows.boxes and all(rows.boxes):
+                return self._write_groups(rows)
+            rows = list(rows)
+            return list(map(self._encode_fast, rows, repeat(_as_text), repeat(self._left)))
         except TypeError:  # one of them
             return list(map(self.write, rows))
+
+    def _write_groups(self, rows: GroupedRows) -> list[bytes | Unfit]:
+        """Write what the rows of a release share once, and the other columns value by value.
+
+        To join a row of these costs a third of writing it as an object, and less still beside making the object.
+
+        Raises:
+            TypeError: one of the values needs to be written slowly.
+        """
+        heads = (self.write(box)[:-1] for box in rows.boxes)
+        parts: list[Iterable[bytes]] = [chain.from_iterable(map(repeat, heads, rows.sizes))]
+        for name, column in rows.columns.items():
+            parts += [repeat(b"," + self.write({name: 0})[1:-2]), self._written(column)]
+        return list(map(b"".join, zip(*parts, repeat(b"}"))))
+
+    def _written(self, column: Sequence[Any]) -> Iterable[bytes]:
+        """Write the values of a column."""
+        return map(self._encode_fast, column, repeat(_as_text), repeat(self._left))
 
     def _write_slowly(self, row: Mapping[str, Any]) -> bytes:
         try:
