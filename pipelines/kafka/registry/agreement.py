@@ -23,6 +23,7 @@ from crenel.pipelines.kafka.registry.registry_client import (
 )
 from crenel.pipelines.kafka.topics import Topic
 from crenel.policy import Policy
+from crenel.transforms._publish.range_form import Ranges
 
 __all__ = ["agreed", "registered"]
 
@@ -54,7 +55,7 @@ def agreed(policy: Policy, source: Topic) -> tuple[Topic, dict[str, Kind], str]:
             )
             raise CommandError(msg) from None
     try:
-        kinds = _kinds(policy, row_schemas(latest))
+        kinds = _kinds(policy, row_schemas(latest, source.envelopes))
     except RefusedSchema as why:
         said = f"schema {latest.id} (version {latest.version} of {source.values_subject}) {why}"
         msg = f"{source!r}: {said}. The policy needs {len(named(policy))} columns: {', '.join(named(policy))}."
@@ -77,7 +78,9 @@ def _kinds(policy: Policy, schemas: list[RowSchema]) -> dict[str, Kind]:
     raise problem
 
 
-def registered(policy: Policy, published: Topic, kinds: Mapping[str, Kind], form: str) -> Topic:
+def registered(
+    policy: Policy, published: Topic, kinds: Mapping[str, Kind], form: str, ranges: Ranges = Ranges.STRUCT
+) -> Topic:
     """Register the schema of published rows, if the subject of the output allows it.
 
     Args:
@@ -85,6 +88,7 @@ def registered(policy: Policy, published: Topic, kinds: Mapping[str, Kind], form
         published: The topic of published rows.
         kinds: What the columns of the input hold.
         form: The format of the input, in which rows are published unless the topic names another.
+        ranges: What ranges are published as.
 
     Raises:
         CommandError: there is no answer, or the schema is not compatible with what readers of the topic know.
@@ -93,7 +97,7 @@ def registered(policy: Policy, published: Topic, kinds: Mapping[str, Kind], form
     with _in_sentences(published):
         client = RegistryClient(published)
         before = _latest(client, subject)
-        schema = _PUBLISHED[written](fields_of(policy, kinds), before)
+        schema = _PUBLISHED[written](fields_of(policy, kinds, ranges), before)
         number = client.registered(subject, schema)
         if number is None:
             if not client.is_compatible(subject, schema):
@@ -104,7 +108,7 @@ def registered(policy: Policy, published: Topic, kinds: Mapping[str, Kind], form
         format=written,
         schema_text=schema.text,
         schema_id=number,
-        text_columns=text_columns(policy, kinds),
+        text_columns=text_columns(policy, kinds, ranges),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from crenel.pipelines.kafka.messages.values import Unreadable
 from crenel.pipelines.kafka.registry.column_kinds import Kind, NotAColumn, RefusedSchema, joined
-from crenel.pipelines.kafka.registry.published_fields import PublishedField, check_names
+from crenel.pipelines.kafka.registry.published_fields import PublishedField, with_plain_names
 from crenel.pipelines.kafka.registry.registry_client import Schema
 
 __all__ = ["AvroSchema", "published_avro"]
@@ -79,7 +79,27 @@ class AvroSchema:
         Raises:
             NotAColumn: it has no single value of one kind.
         """
-        return None if column not in self._fields else self._kind(self._fields[column])
+        declared = self._declared(column)
+        return None if declared is None else self._kind(declared)
+
+    def _declared(self, column: str) -> Any:
+        """The type of a field, also of one within records, by its path; None if there is none."""
+        if column in self._fields:
+            return self._fields[column]
+        fields, declared = self._fields, None
+        for part in column.split("."):
+            declared = fields.get(part)
+            record = self._record(declared)
+            fields = {field["name"]: field["type"] for field in record["fields"]} if record else {}
+        return declared
+
+    def _record(self, declared: Any) -> Any:
+        """The record that a field holds; None if it holds none, or other values as well."""
+        kinds = [one for one in (declared if isinstance(declared, list) else [declared]) if one != "null"]
+        if len(kinds) != 1:
+            return None
+        found = self._types.get(kinds[0]) if isinstance(kinds[0], str) else kinds[0]
+        return found if isinstance(found, dict) and found.get("type") == "record" else None
 
     def _kind(self, declared: Any) -> Kind:
         if isinstance(declared, list):
@@ -118,7 +138,7 @@ def published_avro(fields: list[PublishedField]) -> Schema:
     Raises:
         CommandError: a column has a name that Avro does not allow.
     """
-    check_names(fields, "Avro")
+    fields = with_plain_names(fields, "Avro")
     told = [{"name": field.name, "type": ["null", _type(field)], "default": None} for field in fields]
     record = {"type": "record", "name": "Published", "namespace": "crenel", "fields": told}
     return Schema("AVRO", json.dumps(record))

@@ -70,7 +70,7 @@ def taken(policy: Policy, name: str, kind: Kind) -> tuple[Kind, ...]:
     """
     if name == policy.person:
         return (kind,)
-    if kind in _NUMBERS and (name == policy.event_time or name in policy.quasi_identifiers):
+    if kind in _NUMBERS and (name == policy.event_time or name in policy.measured):
         return (kind, *sorted(_NUMBERS - {kind}))
     return (kind, Kind.INTEGER) if kind is Kind.NUMBER else (kind,)
 

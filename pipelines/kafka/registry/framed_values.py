@@ -17,7 +17,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from crenel.pipelines.kafka.messages.values import AvroValues, JsonValues, Unavailable, Unreadable, Values
+from crenel.pipelines.debezium import Envelopes
+from crenel.pipelines.kafka.messages.envelope_values import RefusedEnvelope
+from crenel.pipelines.kafka.messages.values import AvroValues, JsonValues, NoRow, Unavailable, Unreadable, Values
+from crenel.pipelines.kafka.registry.avro_envelope import AvroEnvelope
 from crenel.pipelines.kafka.registry.avro_schemas import AvroSchema
 from crenel.pipelines.kafka.registry.column_kinds import Kind, RefusedSchema, check
 from crenel.pipelines.kafka.registry.json_schemas import JsonSchema
@@ -32,6 +35,7 @@ from crenel.pipelines.kafka.registry.registry_client import (
 )
 from crenel.pipelines.kafka.topics import Topic
 from crenel.runners import JobFailed
+from crenel.transforms._pack.nested_fields import flat_rows, is_path
 
 __all__ = ["FramedReader", "FramedWriter", "RowSchema", "row_schemas"]
 
@@ -58,12 +62,18 @@ class RowSchema(Protocol):
         """Read a row."""
 
 
-def row_schemas(schema: Schema) -> list[RowSchema]:
+def row_schemas(schema: Schema, envelopes: Envelopes | None = None) -> list[RowSchema]:
     """The schemas of rows that a registry's schema holds: a file of Protobuf may have several.
+
+    Args:
+        schema: The schema.
+        envelopes: What opens its values, if they are envelopes around rows.
 
     Raises:
         RefusedSchema: it cannot be used.
     """
+    if envelopes is not None:
+        return [AvroEnvelope(schema, envelopes)]
     if schema.form == "PROTOBUF":
         return list(ProtobufSchema(schema).messages())
     return [AvroSchema(schema) if schema.form == "AVRO" else _json(schema)]
@@ -113,6 +123,8 @@ class FramedReader(Values):
         decode = self._decoders.get(number) or self._new(number)
         try:
             return decode(value[HEAD.size :])
+        except (NoRow, RefusedEnvelope):
+            raise
         except Unreadable as why:
             msg = f"{why} of schema {number}"
             raise Unreadable(msg) from None
@@ -163,9 +175,9 @@ class FramedReader(Values):
     def _decoder(self, number: int) -> _Decode:
         try:
             schema = self._fetched(number)
-            if schema.form == "PROTOBUF":
+            if schema.form == "PROTOBUF" and self._topic.envelopes is None:
                 return _Messages(ProtobufSchema(schema), lambda message: self._rows(number, message)).decode
-            return self._rows(number, row_schemas(schema)[0])
+            return self._rows(number, row_schemas(schema, self._topic.envelopes)[0])
         except RefusedSchema as why:
             return self._refusing(number, str(why))
 
@@ -176,10 +188,11 @@ class FramedReader(Values):
         except RefusedSchema as why:
             return self._refusing(number, str(why))
         names, row_of = self._names, schema.row
+        has_paths = any(map(is_path, names))
 
         def decode(payload: bytes) -> dict[str, Any]:
             row = row_of(payload)
-            return {name: row[name] for name in names}
+            return flat_rows([row], names)[0] if has_paths else {name: row[name] for name in names}
 
         return decode
 

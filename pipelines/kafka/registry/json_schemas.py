@@ -11,6 +11,7 @@ from crenel.pipelines.kafka.messages.values import JsonValues, Unreadable
 from crenel.pipelines.kafka.registry.column_kinds import Kind, NotAColumn, RefusedSchema, joined
 from crenel.pipelines.kafka.registry.published_fields import PublishedField
 from crenel.pipelines.kafka.registry.registry_client import Schema
+from crenel.transforms._pack.nested_fields import column_of
 
 __all__ = ["JsonSchema", "published_json"]
 
@@ -27,6 +28,7 @@ _WRITTEN: dict[Kind, dict[str, Any]] = {
 }
 #: The most references that lead from one to the next.
 _MOST = 50
+_NOT_JSON = "not JSON"
 _NO_COLUMN = "objects, lists, or what its schema does not say"
 
 
@@ -65,10 +67,31 @@ class JsonSchema:
         Raises:
             NotAColumn: it has no single value of one kind.
         """
-        if column not in self._properties:
+        declared = self._declared(column)
+        if declared is None:
             return None
-        self._kinds[column] = joined(self._of(self._properties[column]))
+        self._kinds[column] = joined(self._of(declared))
         return self._kinds[column]
+
+    def _declared(self, column: str) -> Any:
+        """The schema of a property, also of one within objects, by its path; None if there is none."""
+        if column in self._properties:
+            return self._properties[column]
+        properties, declared = self._properties, None
+        for part in column.split("."):
+            declared = properties.get(part)
+            properties = self._inner(declared)
+        return declared
+
+    def _inner(self, given: Any) -> dict[str, Any]:
+        """The properties of an object that a schema allows, and beside it at most null."""
+        declared = self._followed(given)
+        for choice in ("anyOf", "oneOf"):
+            if isinstance(declared, dict) and isinstance(declared.get(choice), list):
+                others = [one for one in declared[choice] if self._followed(one) != {"type": "null"}]
+                declared = self._followed(others[0]) if len(others) == 1 else None
+        properties = declared.get("properties") if isinstance(declared, dict) else None
+        return properties if isinstance(properties, dict) else {}
 
     def _of(self, given: Any, depth: int = 0) -> set[Kind]:
         """The kinds of the values that a schema allows, without null."""
@@ -106,7 +129,10 @@ class JsonSchema:
         """
         row = self._values.read(payload)
         for name, kind in self._kinds.items():
-            row[name] = _taken(kind, row.get(name))
+            (value,), wrong = column_of([row], name)
+            if wrong:
+                raise Unreadable(_NOT_JSON)
+            row[name] = _taken(kind, value)
         return row
 
 
@@ -127,8 +153,7 @@ def _taken(kind: Kind, value: Any) -> Any:
         return value
     if kind is Kind.INTEGER and type(value) is float and value.is_integer():  # 7.0 is an integer in JSON Schema
         return int(value)
-    msg = "not JSON"
-    raise Unreadable(msg)
+    raise Unreadable(_NOT_JSON)
 
 
 def published_json(fields: list[PublishedField]) -> Schema:

@@ -89,11 +89,14 @@ class Message:
         Raises:
             NotAColumn: it has no single value of one kind.
         """
-        field = self._fields.get(column)
-        if field is None:
-            return None
-        kind = _kind(field)
-        self._takes[column] = _take(field)
+        fields, path = self._fields, []
+        for part in [column] if column in fields else column.split("."):
+            if part not in fields:
+                return None
+            path.append(fields[part])
+            fields = _inner(fields[part])
+        kind = _kind(path[-1])
+        self._takes[column] = _take_within(path)
         return kind
 
     def row(self, payload: bytes) -> Mapping[str, Any]:
@@ -123,6 +126,32 @@ def _kind(field: FieldDescriptor) -> Kind:
         msg = "messages"
         raise NotAColumn(msg)
     return Kind.BYTES if field.type == FieldDescriptor.TYPE_BYTES else _PLAIN[field.cpp_type]
+
+
+def _inner(field: FieldDescriptor) -> dict[str, FieldDescriptor]:
+    """The fields of the message that a field holds; none if it holds a value."""
+    inner = field.message_type
+    if inner is None or field.is_repeated or inner.full_name == _TIMESTAMP or inner.full_name in _WRAPPERS:
+        return {}
+    return dict(inner.fields_by_name)
+
+
+def _take_within(path: Sequence[FieldDescriptor]) -> Callable[[Any], Any]:
+    """How the value of a field is taken that lies within messages; None if one of them is not there."""
+    *around, last = path
+    take = _take(last)
+    if not around:
+        return take
+    names = [field.name for field in around]
+
+    def found(message: Any) -> Any:
+        for name in names:
+            if not message.HasField(name):
+                return None
+            message = getattr(message, name)
+        return take(message)
+
+    return found
 
 
 def _take(field: FieldDescriptor) -> Callable[[Any], Any]:

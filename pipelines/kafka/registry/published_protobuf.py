@@ -11,8 +11,9 @@ from google.protobuf import descriptor_pb2, message_factory
 from crenel.pipelines.kafka.messages.values import UNFIT, Unfit, Values
 from crenel.pipelines.kafka.registry.column_kinds import Kind, RefusedSchema
 from crenel.pipelines.kafka.registry.proto_files import messages_of
-from crenel.pipelines.kafka.registry.published_fields import PublishedField, check_names
+from crenel.pipelines.kafka.registry.published_fields import PublishedField, with_plain_names
 from crenel.pipelines.kafka.registry.registry_client import Schema
+from crenel.transforms._pack.nested_fields import plain_name
 
 __all__ = ["ProtobufValues", "published_protobuf"]
 
@@ -40,7 +41,7 @@ def published_protobuf(fields: list[PublishedField], before: Schema | None) -> S
     Raises:
         CommandError: a column has a name that Protobuf does not allow.
     """
-    check_names(fields, "Protobuf")
+    fields = with_plain_names(fields, "Protobuf")
     numbers, gone = _numbers([field.name for field in fields], before)
     lines = ['syntax = "proto3";', "package crenel;"]
     if any(field.kind is Kind.MOMENT for field in fields):
@@ -108,7 +109,7 @@ class ProtobufValues(Values):
         """
         message = self._class()
         for name, value in row.items():
-            if not _is_set(message, name, value):
+            if not _is_set(message, plain_name(name), value):
                 raise Unfit(name, UNFIT)
         return bytes(message.SerializeToString())
 
@@ -118,7 +119,7 @@ class ProtobufValues(Values):
         found: dict[int, str] = {}
         for place, row in enumerate(rows):
             for name in names:
-                if not _is_set(message, name, row.get(name)):
+                if not _is_set(message, plain_name(name), row.get(name)):
                     found.setdefault(place, name)
         return found
 
