@@ -7,6 +7,7 @@
 A broker on this machine has topics of JSON and of Avro records, with 1 and with 8 partitions. They are read by
 
     plain      a loop that consumes records and produces their values again: the limit
+    engine     the engine alone, with the same rows in memory: what a method costs, whatever is around it
     local      crenel run, on the local runner
     flink 1    crenel run --runner flink with one worker, on a cluster with one slot
     flink 2    the same with two
@@ -57,6 +58,8 @@ _CHECKPOINTS = 1_000
 _FEW, _SLOW = 2_000, 10
 #: Seconds of event time that all rows span, and for which rows are held: the policy's delay and disorder.
 _SPAN, _HELD = 1_000, 11
+#: The most rows of the engine alone.
+_ENGINE = 100_000
 #: Shorter times, in seconds, cannot be told from the difference between two runs.
 _LEAST = 0.1
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -131,6 +134,9 @@ def locally(bench: Bench, against: Path | None) -> Iterator[tuple[str, dict[str,
     """Measure processor time on the local runner, and that of the plain loop."""
     for one in copies(against):
         run(crenel("compile", "bastion"), one.environment())
+    # A part of the rows suffices, and some of many rows are held.
+    alone = kafka_rows.engine_alone(min(bench.scale.rows, _ENGINE), bench.scale.rows / _SPAN)
+    yield "engine alone", {"us_per_row": rounded(alone)}
     for form in bench.scale.formats:
         for partitions in bench.scale.partitions:
             topics = [bench.filled(form, partitions, count) for count in (bench.scale.rows, bench.scale.few)]
@@ -214,10 +220,16 @@ class Endless:
         self._now += _SPAN
         self._wait(_FEW + count - 2 * _HELD * count // _SPAN)
         spent = cpu(self._roots) - before
-        times = sorted(stamp for number, stamp in self._published() if number >= _FEW)
+        published = [(stamp, is_star) for number, stamp, is_star in self._published() if number >= _FEW]
+        times = sorted(stamp for stamp, _ in published)
         first, last = times[len(times) // 10], times[len(times) * 9 // 10]
         rate = 0.8 * len(times) / max(last - first, 1e-3)
-        return {"us_per_row": rounded(spent / len(times) * 1e6), "rows_per_s": rounded(rate)}
+        stars = sum(is_star for _, is_star in published) / len(times)
+        return {
+            "us_per_row": rounded(spent / len(times) * 1e6),
+            "rows_per_s": rounded(rate),
+            "suppressed": rounded(stars, 3),
+        }
 
     def paced(self, lag: Any) -> dict[str, Any]:
         """Give it rows at a steady pace; return their latency, and the largest lag."""
@@ -239,6 +251,9 @@ class Endless:
             producer.flush()
             lags += [found for found in [lag()] if found is not None]
             self._check()
+            if time.time() > until:
+                msg = f"{self._form}, {self._partitions}: {scale.pace} rows a second are too many for this machine now"
+                raise RuntimeError(msg)
             time.sleep(0.05)
         found = [at - sent[number - first] for number, at, _ in self._published() if 0 <= number - first < measured]
         p50, p99 = np.percentile(found, [50, 99]).tolist()
@@ -263,11 +278,12 @@ class Endless:
         finally:
             consumer.close()
 
-    def _published(self) -> Iterator[tuple[int, float]]:
-        """The number of each published row, and when it was sent."""
+    def _published(self) -> Iterator[tuple[int, float, bool]]:
+        """The number of each published row, when it was sent, and whether it is suppressed: published as a star."""
         read = _reader(self._form, self._bench.folder / "published.avsc")
         for message in self._bench.kafka.read(self._target):
-            yield read(message.value())["note"], message.timestamp()[1] / 1000
+            row = read(message.value())
+            yield row["note"], message.timestamp()[1] / 1000, not row["zip"].strip("*")
 
 
 def _reader(form: str, path: Path) -> Any:
@@ -357,8 +373,8 @@ def _of_job(bench: Bench, cluster: Cluster, form: str, partitions: int, slots: i
 
 # -- The command ------------------------------------------------------------------------------------
 
-_COLUMNS = ("us_per_row", "to_plain", "rows_per_s", "latency_p50_s", "latency_p99_s", "lag")
-_HEADER = ("", "us a row", "to plain", "rows/s", "latency p50, s", "p99, s", "lag")
+_COLUMNS = ("us_per_row", "to_plain", "rows_per_s", "suppressed", "latency_p50_s", "latency_p99_s", "lag")
+_HEADER = ("", "us a row", "to plain", "rows/s", "suppressed", "latency p50, s", "p99, s", "lag")
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -389,8 +405,8 @@ def main(given: Sequence[str] | None = None) -> int:
     base = QUICK if said.quick else Scale()
     scale = Scale(
         rows=said.rows or base.rows,
-        pace=base.pace,
-        seconds=base.seconds,
+        pace=said.pace or base.pace,
+        seconds=said.seconds or base.seconds,
         formats=said.formats.split(",") if said.formats else base.formats,
         partitions=_numbers(said.partitions) or base.partitions,
         slots=_numbers(said.slots) or base.slots,

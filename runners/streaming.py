@@ -6,10 +6,11 @@ primitives that a pipeline from topic to topic has, and refuses all others by na
 anything: Impulse, ParDo (also with tagged outputs, with state and event-time timers, or
 splittable), Flatten and WindowInto. Create consists of these. Reshuffle is the identity here.
 
-A bundle is the output of one call of a splittable step's `process`, or of the timers of one step;
-each element is handed from step to step at once. The runner resumes the restriction whose
-watermark is furthest behind, which keeps partitions close in event time. The watermark is the
-minimum over all restrictions. At the end of the input, or when the user asks to stop, it goes to
+A bundle is the output of calls of a splittable step's `process`, one for each restriction that is
+resumed, or of the timers of one step; each element is handed from step to step at once. The runner
+resumes the restrictions that are behind the watermark of the one that was furthest ahead when all
+others had caught up, which keeps partitions close in event time. The watermark is the minimum over
+all restrictions. At the end of the input, or when the user asks to stop, it goes to
 the end of time in one step: every timer that is set fires once more, with that time, so that a step
 releases all rows it holds together, not deadline by deadline.
 
@@ -383,6 +384,8 @@ class _Run:
         self._steps: list[_Step] = []
         self._impulses: list[_Outlet] = []
         self._restrictions: list[_Restriction] = []
+        #: The watermark that all restrictions must reach before one that has reached it is resumed.
+        self._target = _START
         self._number = count()
         self._connect(graph.nodes)
 
@@ -445,14 +448,27 @@ class _Run:
             outlet.receive(WindowedValue(b"", MIN_TIMESTAMP, (_WINDOW,)))
 
     def _resume_next(self) -> None:
-        """Read from the restriction that is furthest behind; wait if all are deferred."""
+        """Read from the restrictions that are behind; wait if all are deferred."""
         now = time.monotonic()
         ready = [one for one in self._restrictions if one.resume <= now]
         if ready:
-            chosen = min(ready, key=lambda one: (one.watermark, one.since))
-            self._bundle(lambda: self._read(chosen))
+            self._bundle(lambda: self._read_all(self._behind(ready)))
         else:
             self._stop.wait(min(one.resume for one in self._restrictions) - now)
+
+    def _behind(self, ready: list[_Restriction]) -> list[_Restriction]:
+        """The restrictions to resume, those that are furthest behind first.
+
+        In one bundle there are rows of all of them: a bundle for each would cost as much as some hundred rows.
+        """
+        behind = [one for one in ready if one.watermark < self._target]
+        if not behind:
+            behind, self._target = ready, max(one.watermark for one in ready)
+        return sorted(behind, key=lambda one: (one.watermark, one.since))
+
+    def _read_all(self, chosen: list[_Restriction]) -> None:
+        for restriction in chosen:
+            self._read(restriction)
 
     def _read(self, restriction: _Restriction) -> None:
         step = restriction.step

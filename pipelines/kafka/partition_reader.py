@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import methodcaller
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -12,11 +13,11 @@ import numpy as np
 from crenel.pipelines.kafka.broker_errors import InputLost, is_unknown_topic, refusal
 from crenel.pipelines.kafka.clients import consumer
 from crenel.pipelines.kafka.messages.output_fit import OutputFit
-from crenel.pipelines.kafka.messages.owner_text import shortened, value_as_text
+from crenel.pipelines.kafka.messages.owner_text import shortened
 from crenel.pipelines.kafka.messages.value_formats import reading
-from crenel.pipelines.kafka.messages.values import Unavailable, Unreadable
+from crenel.pipelines.kafka.messages.values import NoRow, Unavailable, Unreadable
 from crenel.pipelines.kafka.partition_ranges import FOREVER
-from crenel.pipelines.kafka.steady_time import SteadyTime
+from crenel.pipelines.kafka.steady_time import Pace, SteadyTime
 from crenel.pipelines.kafka.topics import HEADER_COLUMN, Topic
 from crenel.policy import Policy, columns
 from crenel.runners import JobFailed
@@ -31,8 +32,7 @@ _Item = TypeVar("_Item")
 
 #: The most records of one read, and the seconds to wait for them.
 _MOST, _WAIT = 2_000, 0.2
-#: Why a record without a value is no row.
-_NO_VALUE = "no value"
+_ERROR, _VALUE = methodcaller("error"), methodcaller("value")
 #: Seconds between two requests to the broker whether a partition is silent, and for each answer.
 _ASK = 1.0
 #: Seconds between two times that the position of a partition is told, while there is more to read.
@@ -87,6 +87,7 @@ class PartitionReader:
         position: The offset of the first record to read.
         fit: Tells whether a row fits the output.
         clock: Tells the time, in seconds since the epoch.
+        span: The most microseconds of event time of one read; None for any number.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class PartitionReader:
         position: int,
         fit: OutputFit | None = None,
         clock: Callable[[], float] = time.time,
+        span: int | None = None,
     ) -> None:
         import confluent_kafka
 
@@ -121,8 +123,9 @@ class PartitionReader:
             name: name.removeprefix(HEADER_COLUMN) for name in named_columns(policy) if name.startswith(HEADER_COLUMN)
         }
         self._values = reading(topic)
-        #: Messages that were fetched and cannot be read for now.
+        #: Messages that were fetched, and wait for the next read.
         self._waiting: list[Any] = []
+        self._pace = Pace(_MOST, span)
         self._place = confluent_kafka.TopicPartition(topic.name, partition, position)
         self._consumer = consumer(topic, partition)
         self._consumer.assign([self._place])
@@ -167,25 +170,35 @@ class PartitionReader:
         if wait is None:
             wait = 0.0 if self.is_at_end else _WAIT
         fetched = self._waiting or self._consumer.consume(_MOST, wait)
-        messages = [message for message in fetched if message.error() is None and message.offset() < stop]
-        values = [message.value() for message in messages]
         try:
-            contents = self._contents(values)
+            part, opened = self._first(fetched, stop)
         except Unavailable:
             # The partition stays where it is. It is not at its end, so it holds event time back as well.
             self._waiting = fetched
             self._end_since = self._silent = None
             time.sleep(_WAIT)
             return Read(RowBatch([], []), [])
-        self._waiting = []
-        for message in fetched:
+        self._waiting = fetched[len(part) :]
+        # Offsets grow, so that the last message tells how far all of them go.
+        for message in part[-1:] if _is_plain(part) else part:
             error = message.error()
             if error is not None:
                 self._check(message, error)
                 continue
             self.position = max(self.position, message.offset() + 1)
             self._end_since = self._silent = None
-        return self._opened(messages, values, contents)
+        return self._fitting(opened)
+
+    def _first(self, fetched: list[Any], stop: int) -> tuple[list[Any], _Opened]:
+        """Open the first of the messages that were fetched, as many as one read may take."""
+        while True:
+            part = fetched[: self._pace.count]
+            messages = part
+            if not _is_plain(part) or (part and part[-1].offset() >= stop):
+                messages = [message for message in part if message.error() is None and message.offset() < stop]
+            opened = self._opened(messages)
+            if self._pace.allows(len(part), opened.known_times):
+                return part, opened
 
     def _check(self, message: Any, error: Any) -> None:
         codes = self._kafka.KafkaError
@@ -208,17 +221,23 @@ class PartitionReader:
             raise JobFailed(refusal(self._topic, error))
         # The client retries after all other errors.
 
-    def _opened(self, messages: list[Any], values: list[Any], contents: list[dict[str, Any] | Unreadable]) -> Read:
-        """Tell rows from messages that are none."""
-        if not messages:
-            return Read(RowBatch([], []), [])
+    def _opened(self, messages: list[Any]) -> _Opened:
+        """Tell rows from messages that are none.
+
+        Raises:
+            Unavailable: the messages cannot be read for now.
+        """
+        values = list(map(_VALUE, messages))
+        contents = self._contents(values)
         refused: list[Refused] = []
-        if set(map(type, contents)) != {dict}:
+        ignored = 0
+        if not set(map(type, contents)) <= {dict}:
             refused = [
-                Refused({"row": value_as_text(value), "field": "", "reason": str(why)}, self._sent(message))
+                Refused({"row": why.shown(value), "field": "", "reason": str(why)}, self._sent(message))
                 for why, value, message in zip(contents, values, messages, strict=True)
-                if isinstance(why, Unreadable)
+                if isinstance(why, Unreadable) and not isinstance(why, NoRow)
             ]
+            ignored = sum(isinstance(content, NoRow) for content in contents)
             kept = [place for place, content in enumerate(contents) if not isinstance(content, Unreadable)]
             contents, values, messages = _at(kept, contents), _at(kept, values), _at(kept, messages)
         rows = cast("list[dict[str, Any]]", contents)
@@ -226,25 +245,31 @@ class PartitionReader:
             for row, message in zip(rows, messages, strict=True):
                 self._add_headers(row, message)
         times, timeless = self._event_times(rows, messages)
-        misfits = {} if self._fit is None else self._fit.problems(rows, list(map(len, values)))
+        return _Opened(rows, list(map(len, values)), times, timeless, refused, ignored)
+
+    def _fitting(self, opened: _Opened) -> Read:
+        """Refuse the rows that do not fit the output, and take note of the times of all others."""
+        rows, times, timeless = opened.rows, opened.times, opened.timeless
+        misfits = {} if self._fit is None else self._fit.problems(rows, opened.sizes)
         # The step that encodes rows will reject those without a time, for that.
         misfits = {place: why for place, why in misfits.items() if place not in timeless}
         if timeless or misfits:
             kept = [place for place in range(len(rows)) if place not in misfits]
             self._time.see_all([times[place] for place in kept if place not in timeless])
+            refused = opened.refused
             for place, (field, reason) in misfits.items():
                 record = {"row": shortened(as_text(rows[place])), "field": field, "reason": reason}
                 refused.append(Refused(record, times[place]))
-            return Read(RowBatch(_at(kept, rows), _at(kept, times)), refused)
+            return Read(RowBatch(_at(kept, rows), _at(kept, times)), refused, opened.ignored)
         self._time.see_all(times)
-        return Read(RowBatch(rows, times), refused)
+        return Read(RowBatch(rows, times), opened.refused, opened.ignored)
 
     def _contents(self, values: list[bytes | None]) -> list[dict[str, Any] | Unreadable]:
         """The row of each value, or why it is none."""
         if None not in values:
             return self._values.read_many(cast("list[bytes]", values))
         read = iter(self._values.read_many(value for value in values if value is not None))
-        return [Unreadable(_NO_VALUE) if value is None else next(read) for value in values]
+        return [self._values.of_nothing() if value is None else next(read) for value in values]
 
     def _add_headers(self, row: dict[str, Any], message: Any) -> None:
         """Add the headers that the policy names as columns: of several of one name the last, None if there is none."""
@@ -302,6 +327,11 @@ class PartitionReader:
             return
         if end <= self.position:
             self._silent = now
+
+
+def _is_plain(messages: list[Any]) -> bool:
+    """Whether none of them is an error. Without a step of Python for each: there are as many as rows."""
+    return set(map(type, map(_ERROR, messages))) <= {type(None)}
 
 
 def _as_text(value: bytes | None) -> str | bytes | None:

@@ -12,10 +12,8 @@ from crenel.pipelines.kafka.clients import shared_producer
 from crenel.pipelines.kafka.topics import Topic
 from crenel.runners import JobFailed
 
-__all__ = ["HEADER", "Record", "Sender"]
+__all__ = ["Record", "Sender"]
 
-#: The header that names a row.
-HEADER = "crenel-row"
 #: The output that a record is for, its name, and its value.
 Record = tuple[str, bytes, bytes]
 
@@ -57,7 +55,7 @@ class Sender:
             _, name, value = record
             while True:
                 try:
-                    produce(topic, value, name, on_delivery=told, headers=[(HEADER, name)])
+                    produce(topic, value, name, on_delivery=told)
                 except BufferError:  # too many records are on their way
                     client.poll(0.1)
                     continue

@@ -28,7 +28,7 @@ from crenel.pipelines.kafka.dead_letters import DEAD, DeadLetters
 from crenel.pipelines.kafka.messages.owner_text import shortened
 from crenel.pipelines.kafka.messages.value_formats import writing
 from crenel.pipelines.kafka.messages.values import JsonValues, Unfit
-from crenel.pipelines.kafka.sender import HEADER, Record, Sender
+from crenel.pipelines.kafka.sender import Record, Sender
 from crenel.pipelines.kafka.topics import Topic
 from crenel.pipelines.metrics.live_figures import Tap
 from crenel.transforms._pack.pack_step import Rejections, as_text
@@ -38,7 +38,7 @@ from crenel.transforms._publish.grouped_rows import GroupedRows
 from crenel.transforms._publish.random_order import shuffled
 from crenel.transforms._publish.range_form import RangeForm
 
-__all__ = ["HEADER", "EncodeRows", "Record", "WriteRecords"]
+__all__ = ["EncodeRows", "Record", "WriteRecords"]
 
 #: Bytes of a name.
 _NAME = 16
@@ -125,11 +125,17 @@ class WriteRecords(beam.DoFn):
         outputs: The topics and files, by output.
         dead: The folder for records that a topic does not take; None for the user's own.
         scratch: Where a run on this machine notes how many there were.
+        tap: Where it reports what was sent.
     """
 
     def __init__(
-        self, outputs: Mapping[str, Topic | Path], dead: str | None = None, scratch: Scratch | None = None
+        self,
+        outputs: Mapping[str, Topic | Path],
+        dead: str | None = None,
+        scratch: Scratch | None = None,
+        tap: Tap | None = None,
     ) -> None:
+        self._tap = tap
         self._outputs = dict(outputs)
         self._folder = dead
         self._scratch = scratch
@@ -178,6 +184,9 @@ class WriteRecords(beam.DoFn):
             file.flush()
         self._bury(dead)
         self._sent.inc(len(records) - len(dead))
+        if self._tap is not None:
+            self._tap.note("sent", len(records) - len(dead))
+            self._tap.note("dead letters", len(dead))
 
     def _bury(self, dead: list[bytes]) -> None:
         """Keep dead letters, and say so."""

@@ -33,6 +33,8 @@ IGNORED = "ignored"
 
 #: Seconds after which an idle partition is read again. Flink rounds fractions down, to a busy loop.
 _REST = 1
+#: By this fraction of the time for which rows are held, partitions may run ahead of each other.
+_FRACTION = 8
 #: The most readers that a process keeps open between bundles.
 _MOST_KEPT = 256
 _WINDOWS = (GlobalWindow(),)
@@ -48,7 +50,7 @@ class _OpenReaders:
         self._readers: dict[tuple[Topic, int], PartitionReader] = {}
 
     def take(
-        self, topic: Topic, policy: Policy, partition: int, position: int, fit: OutputFit | None
+        self, topic: Topic, policy: Policy, partition: int, position: int, fit: OutputFit | None, span: int | None
     ) -> PartitionReader:
         """A reader at this position: a waiting one, or a new one."""
         with self._lock:
@@ -56,7 +58,7 @@ class _OpenReaders:
         if reader is not None and reader.position != position:
             reader.close()
             reader = None
-        return reader or PartitionReader(topic, policy, partition, position, fit)
+        return reader or PartitionReader(topic, policy, partition, position, fit, span=span)
 
     def put(self, topic: Topic, partition: int, reader: PartitionReader) -> None:
         """Keep a reader open; too many close the one that has waited longest."""
@@ -95,9 +97,18 @@ class ReadPartition(beam.DoFn):
         policy: Names the field of the event time, and how far rows are out of order.
         seconds: How long one call reads, at most; 0 for one read. A long call delays checkpoints.
         output: The topic that rows are published to, if it is a topic.
+        tap: Where a run on this machine reports what is not read yet.
     """
 
-    def __init__(self, topic: Topic, policy: Policy, seconds: float = 1.0, output: Topic | None = None) -> None:
+    def __init__(
+        self,
+        topic: Topic,
+        policy: Policy,
+        seconds: float = 1.0,
+        output: Topic | None = None,
+        tap: Tap | None = None,
+    ) -> None:
+        self._tap = tap
         self._topic = topic
         self._policy = policy
         self._seconds = seconds
@@ -108,6 +119,7 @@ class ReadPartition(beam.DoFn):
         """Create what cannot be pickled."""
         self._rows = Metrics.counter(NAMESPACE, "rows")
         self._rejected = Metrics.counter(NAMESPACE, "rejected")
+        self._ignored = Metrics.counter(NAMESPACE, "ignored")
         self._fit = None if self._output is None else OutputFit(self._policy, self._output)
 
     def teardown(self) -> None:
@@ -123,10 +135,12 @@ class ReadPartition(beam.DoFn):
     ) -> Iterator[Any]:
         """Read until time is up, or the end is reached for now."""
         readers: dict[int, PartitionReader] = {}
+        # A longer call would read on anyway.
+        span = None if self._seconds else _span(self._policy, element)
         try:
             for number, start, stop in tracker.current_restriction():
                 if start < stop:
-                    readers[number] = _OPEN.take(self._topic, self._policy, number, start, self._fit)
+                    readers[number] = _OPEN.take(self._topic, self._policy, number, start, self._fit, span)
             yield from self._read(element, tracker, watermark, readers)
         except BaseException:
             for reader in readers.values():
@@ -162,6 +176,8 @@ class ReadPartition(beam.DoFn):
         tracker.try_claim(dict.fromkeys(_added(element, found or 0, stops), 0))
         for number, reader in readers.items():
             Metrics.gauge(NAMESPACE, f"lag {number}").set(reader.lag)
+            if self._tap is not None:
+                self._tap.set_lag(number, reader.lag)
             if reader.has_news():
                 yield from self._tell(number, reader.position)
             _OPEN.put(self._topic, number, reader)
@@ -187,6 +203,9 @@ class ReadPartition(beam.DoFn):
         if read.rows:
             yield windowed_value.create(read.rows, min(read.rows.times), _WINDOWS)
         yield from map(self._reject, read.refused)
+        if read.ignored:
+            self._ignored.inc(read.ignored)
+            yield TaggedOutput(IGNORED, windowed_value.create(read.ignored, _NOW, _WINDOWS))
 
     def _tell(self, number: int, offset: int) -> Iterator[TaggedOutput]:
         """Tell how far a partition is read."""
@@ -198,6 +217,12 @@ class ReadPartition(beam.DoFn):
         self._rejected.inc()
         Metrics.counter(NAMESPACE, f"rejected: {refused.record['reason']}").inc()
         return TaggedOutput(REJECTED, windowed_value.create(refused.record, refused.time, _WINDOWS))
+
+
+def _span(policy: Policy, element: Partition) -> int | None:
+    """How much event time one read may take: a partition that is alone is ahead of no other."""
+    _, _, _, at_start, _ = element
+    return None if policy.delay is None or at_start == 1 else max(policy.disorder, policy.delay // _FRACTION)
 
 
 def _added(element: Partition, partitions: int, known: Mapping[int, int]) -> list[int]:

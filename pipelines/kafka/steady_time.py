@@ -1,4 +1,4 @@
-"""The latest event time of a partition, which one row with a wrong date does not move.
+"""The event time of a partition: the latest, which one row with a wrong date does not move; and how fast it is read.
 
 A watermark that follows such a row tells every step after it that all rows are late. So a row that is further ahead
 than the policy allows (`max_ahead`), of the rows before it or, if there are none, of the machine's clock, is believed
@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-__all__ = ["SteadyTime"]
+import numpy as np
+
+__all__ = ["Pace", "SteadyTime"]
 
 #: How many rows must agree.
 _ENOUGH = 10

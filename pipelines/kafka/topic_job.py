@@ -32,7 +32,7 @@ from crenel.pipelines.kafka.messages.value_formats import reading, writing
 from crenel.pipelines.kafka.messages.values import derived, whole_numbers
 from crenel.pipelines.kafka.partition_ranges import Partition, elements
 from crenel.pipelines.kafka.sink import EncodeRows, WriteRecords
-from crenel.pipelines.kafka.source import ReadPartition
+from crenel.pipelines.kafka.source import IGNORED, ReadPartition
 from crenel.pipelines.kafka.topics import HEADER_COLUMN, Topic, is_topic
 from crenel.pipelines.kafka.transactions import WriteInTransactions
 from crenel.pipelines.metrics.live_figures import Tap
@@ -97,7 +97,7 @@ class Request:
             msg = f"{source!r}: until=end is for the local runner; on others the last rows would not be durable."
             raise CommandError(msg)
         wanted = {name: _output(url, local=local) for name, url in outputs.items() if url is not None}
-        _check_registries(source, wanted, ranges)
+        _check_registries(source, wanted)
         wanted = {name: _with_schema(policy, source, name, place, ranges) for name, place in wanted.items()}
         _check_distinct(source, wanted)
         _check_names(policy, source, wanted[PUBLISHED])
@@ -124,7 +124,7 @@ def _output(text: str, *, local: bool) -> Topic | Path:
     return path.absolute()
 
 
-def _check_registries(source: Topic, outputs: Mapping[str, Topic | Path], ranges: Ranges) -> None:
+def _check_registries(source: Topic, outputs: Mapping[str, Topic | Path]) -> None:
     """Refuse a registry where no schema could be derived."""
     for name, place in outputs.items():
         if not isinstance(place, Topic) or place.registry is None:
@@ -218,6 +218,7 @@ def run(
         request: What to do.
         launch: Launches the pipeline.
         watch: Shows the progress of a local run.
+        tap: Where the steps of a local run report what they have counted.
         local: Whether the pipeline runs on this machine.
 
     Returns:
@@ -242,7 +243,7 @@ def run(
         return None
     with Scratch.begin(None, watched=watch is not None) as scratch:
         with nullcontext() if watch is None else watch(scratch):
-            launch(lambda pipeline: build(pipeline, request, partitions, scratch), 1)
+            launch(lambda pipeline: build(pipeline, request, partitions, scratch, tap), 1)
         outcome = _outcome(scratch)
         outcome.seconds = time.monotonic() - began
         return outcome
@@ -262,7 +263,7 @@ def _registered(request: Request) -> Request:
     published = request.outputs[PUBLISHED]
     if not isinstance(published, Topic) or published.registry is None:
         return replace(request, source=source)
-    published = registered(request.policy, published, kinds, form)
+    published = registered(request.policy, published, kinds, form, request.ranges)
     return replace(request, source=source, outputs={**request.outputs, PUBLISHED: published})
 
 
@@ -283,7 +284,11 @@ def _partitions(source: Topic) -> Sequence[Partition]:
 
 
 def build(
-    pipeline: beam.Pipeline, request: Request, partitions: Sequence[Partition], scratch: Scratch | None = None
+    pipeline: beam.Pipeline,
+    request: Request,
+    partitions: Sequence[Partition],
+    scratch: Scratch | None = None,
+    tap: Tap | None = None,
 ) -> None:
     """Add the steps to a pipeline.
 
@@ -292,6 +297,7 @@ def build(
         request: What to do.
         partitions: The partitions to read.
         scratch: Where a run on this machine keeps its counts.
+        tap: Where its steps report them while it goes on.
     """
     parts = pipeline | "Partitions" >> beam.Create(partitions)
     parts.element_type = typehints.Tuple[int, int, int, int, str]
@@ -302,11 +308,14 @@ def build(
         without_secret(request.policy),
         1.0 if scratch is None else 0.0,
         published if isinstance(published, Topic) else None,
+        tap,
     )
     ignored = [IGNORED] if request.source.envelope else []
     read = parts | "Read" >> with_outputs(source, REJECTED, OFFSETS, *ignored, main="rows")
     rows, unreadable = read["rows"], read[REJECTED]
     rows.element_type, unreadable.element_type = _ROWS, _ROW
+    for tag in ignored:
+        read[tag].element_type = int
     result = rows | "Anonymize" >> Anonymize(request.policy)
     result.rejected.element_type = _ROW
     found = {PUBLISHED: result.published, SUPPRESSED: result.suppressed, RELEASES: result.releases}
@@ -326,14 +335,16 @@ def build(
     if whole:
         write: WriteRecords = WriteInTransactions(request.outputs, request.dead_letters)
     else:
-        write = WriteRecords(request.outputs, request.dead_letters, scratch)
+        write = WriteRecords(request.outputs, request.dead_letters, scratch, tap)
     _ = durable | "Write" >> beam.ParDo(write)
     if request.source.group:
         _commit(read[OFFSETS], request)
     if scratch is not None:
-        counts = unreadable | "Count unreadable" >> beam.Map(_unreadable).with_output_types(_ROW)
-        _ = (counts, result.counts) | "All counts" >> beam.Flatten() | "Add up" >> beam.ParDo(_AddUp(scratch))
-        _ = misfits | "All misfits" >> beam.Flatten() | "Count misfits" >> beam.ParDo(_CountMisfits(scratch))
+        counts = [unreadable | "Count unreadable" >> beam.Map(_unreadable).with_output_types(_ROW), result.counts]
+        if ignored:
+            counts.append(read[IGNORED] | "Count ignored" >> beam.Map(_ignored).with_output_types(_ROW))
+        _ = counts | "All counts" >> beam.Flatten() | "Add up" >> beam.ParDo(_AddUp(scratch, tap))
+        _ = misfits | "All misfits" >> beam.Flatten() | "Count misfits" >> beam.ParDo(_CountMisfits(scratch, tap))
 
 
 def _commit(offsets: PCollection, request: Request) -> None:
@@ -350,7 +361,7 @@ def range_form(request: Request, name: str) -> RangeForm | None:
     place = request.outputs[name]
     is_typed = isinstance(place, Topic) and place.format in ("avro", "protobuf")
     whole = whole_numbers(request.source)
-    return RangeForm(without_secret(request.policy), request.ranges, whole, untyped=not is_avro)
+    return RangeForm(without_secret(request.policy), request.ranges, whole, untyped=not is_typed)
 
 
 def _encode(
@@ -370,11 +381,19 @@ def _unreadable(record: Mapping[str, str]) -> dict[str, Any]:
     return counts.as_dict()
 
 
+def _ignored(messages: int) -> dict[str, Any]:
+    """The counts of messages that have no row."""
+    counts = Counts()
+    counts.ignore(messages)
+    return counts.as_dict()
+
+
 class _AddUp(beam.DoFn):
     """Adds up all counts of a run, and reports progress."""
 
-    def __init__(self, scratch: Scratch) -> None:
+    def __init__(self, scratch: Scratch, tap: Tap | None = None) -> None:
         self._work = scratch
+        self._tap = tap
 
     def setup(self) -> None:
         """Begin with nothing."""
@@ -384,6 +403,8 @@ class _AddUp(beam.DoFn):
         """Add counts."""
         counts = Counts.of([record])
         self._counts.join(counts)
+        if self._tap is not None:
+            self._tap.add(counts)
         self._work.tick("read", counts.rows)
         self._work.tick("left", sum(counts.kinds))
 
@@ -399,8 +420,9 @@ class _AddUp(beam.DoFn):
 class _CountMisfits(beam.DoFn):
     """Counts released rows that do not fit the schema of their output."""
 
-    def __init__(self, scratch: Scratch) -> None:
+    def __init__(self, scratch: Scratch, tap: Tap | None = None) -> None:
         self._work = scratch
+        self._tap = tap
 
     def setup(self) -> None:
         """Begin with nothing."""
@@ -409,6 +431,8 @@ class _CountMisfits(beam.DoFn):
     def process(self, record: Mapping[str, str]) -> None:
         """Count a row."""
         self._misfits += 1
+        if self._tap is not None:
+            self._tap.note("misfits", 1)
 
     def teardown(self) -> None:
         """Leave the count for the end of the run."""

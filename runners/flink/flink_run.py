@@ -134,7 +134,9 @@ class _Run:
         """Follow a stream to its end."""
         manager = self.cluster.job_manager if self.cluster is not None else None
         alive = None if manager is None else lambda: manager.alive
-        self._follower = JobFollower(rest, id_, say=job.say, show=job.show, is_alive=alive)
+        self._follower = JobFollower(
+            rest, id_, say=job.say, show=job.show, is_alive=alive, report=job.report, counters=job.counters
+        )
         job.say(f"running on Flink as job {id_}: http://{rest.master}/#/job/{id_}/overview")
         try:
             self._follower.follow()

@@ -12,7 +12,7 @@ import json
 import time
 import urllib.error
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -67,6 +67,8 @@ class JobFollower:
         job: The id of the job.
         say: Says a line, without an end.
         show: Shows a line of progress in place of the last one.
+        report: Takes the figures of the job, after each look at them.
+        counters: The names of the counters among these.
         is_alive: Whether the JobManager is known to live, if it is a process of this machine.
         clock: Tells the time, in seconds.
         pause: Waits for some seconds.

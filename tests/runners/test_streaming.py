@@ -175,6 +175,14 @@ def test_a_source_is_read_to_its_end_and_the_one_behind_comes_first() -> None:
     assert behind <= 50 + 5 * 10
 
 
+def test_sources_that_are_equally_far_are_read_in_one_bundle() -> None:
+    def build(pipeline: beam.Pipeline) -> None:
+        numbered = [(f"{number}", 20, 1) for number in range(4)]
+        _ = counting(pipeline, *numbered) | "Bundles" >> beam.ParDo(Pairs()) | beam.ParDo(See())
+
+    assert run(build) == [tuple(range(start, start + 5)) * 4 for start in (0, 5, 10, 15)]
+
+
 class StopAt(beam.DoFn):
     def process(self, element: tuple[str, int]) -> None:
         if element[1] == 33:

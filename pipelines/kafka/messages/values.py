@@ -10,12 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from datetime import time as time_of_day
 from decimal import Decimal
+from itertools import chain, repeat
 from typing import Any
 
 import pyarrow as pa
 
 from crenel.pipelines.command_errors import CommandError
 from crenel.pipelines.files import writers
+from crenel.pipelines.kafka.messages.owner_text import value_as_text
 from crenel.pipelines.kafka.topics import Topic
 from crenel.policy import Policy
 from crenel.transforms._pack.nested_fields import is_path, plain_name
@@ -28,6 +30,7 @@ __all__ = [
     "UNFIT",
     "AvroValues",
     "JsonValues",
+    "NoRow",
     "Unavailable",
     "Unfit",
     "Unreadable",
@@ -39,7 +42,7 @@ __all__ = [
 #: The start of single objects; the schema's fingerprint follows.
 _SINGLE = b"\xc3\x01"
 #: Reasons why a value is no row.
-_NOT_JSON, _NO_OBJECT = "not JSON", "not a JSON object"
+_NOT_JSON, _NO_OBJECT, _NO_VALUE = "not JSON", "not a JSON object", "no value"
 _NOT_OF_THIS_SCHEMA = "not Avro of this schema"
 #: Avro's plain types, and those of their values.
 _PLAIN_KINDS = {"null": type(None), "boolean": bool, "int": int, "long": int, "double": float, "string": str}
@@ -51,6 +54,14 @@ UNFIT = "does not fit the schema of the output"
 
 class Unreadable(Exception):
     """A value is no row. The message is a short constant."""
+
+    def shown(self, value: bytes | None) -> str:
+        """The owner's text of the value."""
+        return value_as_text(value)
+
+
+class NoRow(Unreadable):
+    """A value has no row, and nobody asked for it: it is only counted."""
 
 
 class Unavailable(Exception):
@@ -103,6 +114,10 @@ class Values(ABC):
         Raises:
             Unfit: it does not fit the schema.
         """
+
+    def of_nothing(self) -> Unreadable:
+        """What a record without a value is."""
+        return Unreadable(_NO_VALUE)
 
     def write_many(self, rows: Iterable[Mapping[str, Any]]) -> list[bytes | Unfit]:
         """Encode rows: for each its value, or why it does not fit the schema."""
@@ -186,8 +201,6 @@ class JsonValues(Values):
 
     def write_many(self, rows: Iterable[Mapping[str, Any]]) -> list[bytes | Unfit]:
         """Write JSON objects, each on one line."""
-        rows = list(rows)
-        encode, left = self._encode_fast, self._left
         try:
             if isinstance(rows, GroupedRows) and rows.boxes and all(rows.boxes):
                 return self._write_groups(rows)
@@ -393,7 +406,9 @@ def whole_numbers(source: Topic) -> set[str]:
     """The columns of a topic that hold whole numbers, as far as a schema of its own says so."""
     if source.schema_text is None or source.registry is not None:
         return set()
-    known = _paths(_load(source)["fields"])
+    from fastavro.schema import expand_schema
+
+    known = _paths(_row_fields(source, expand_schema(_load(source))))
     types = {name: kind if isinstance(kind, list) else [kind] for name, kind in known}
     return {
         name for name, kinds in types.items() if all(isinstance(k, str) and k in ("null", "int", "long") for k in kinds)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,6 +61,7 @@ def test_no_row_is_published_under_two_generalizations(kafka: Broker, flink: Fli
             assert process.poll() is None, (tmp_path / "log").read_text()
             job = Running(flink.cluster.rest, str(flink.cluster.rest.job("anonymous")))
             _lose_a_machine(job, kafka, flink, rows)
+            _scrape((tmp_path / "log").read_text())
         finally:
             process.terminate()
     _check(kafka.read("anonymous"), rows)

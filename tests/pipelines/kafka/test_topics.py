@@ -142,7 +142,7 @@ def test_on_flink_it_is_a_stream_on_the_cluster_that_is_named(tmp_path: Path, mo
     flags: list[str] = []
     monkeypatch.setattr(flink_run, "check", lambda _: None)
     monkeypatch.setattr(flink_run, "launch", lambda job: flags.extend(job.flags) or 1)
-    monkeypatch.setattr(topic_job, "run", lambda _request, launch, _watch, local: launch(lambda _: None, 1) and None)
+    monkeypatch.setattr(topic_job, "run", lambda _request, launch, *_, local: launch(lambda _: None, 1) and None)
     (tmp_path / "policy.yaml").write_text(rows.POLICY)
     command = ["run", str(tmp_path / "policy.yaml"), "--input", "kafka://a:1/a", "--output", "kafka://a:1/b"]
     assert main([*command, "--runner", "flink", "--flink-master", "h:8081"]) == 0

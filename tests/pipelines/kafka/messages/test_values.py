@@ -291,12 +291,3 @@ def test_ranges_that_a_topic_cannot_have_are_refused_before_a_broker_is_asked() 
     outputs = {"published": "kafka://a:1/out"}
     with pytest.raises(CommandError, match="--ranges columns makes a column 'age_lo', which the policy publishes"):
         Request.of(taken, ["kafka://a:1/in"], outputs, local=True, ranges=Ranges.COLUMNS)
-    registry = "?registry=http://r"
-    with pytest.raises(CommandError, match="--ranges text is for topics without registry="):
-        Request.of(
-            RANGED,
-            [f"kafka://a:1/in{registry}"],
-            {"published": f"kafka://a:1/out{registry}"},
-            local=True,
-            ranges=Ranges.TEXT,
-        )
