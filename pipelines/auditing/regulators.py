@@ -15,7 +15,7 @@ from crenel.audit.promises import BROKEN, KEPT, NOT_PROMISED, UNKNOWN
 __all__ = ["risks"]
 
 _SINGLING_OUT = ("crowd", "k", "columns", "posterior", "observer", "linkage", "boundary", "ends", "shrinking")
-_LINKING = ("intersection", "order", "linked")
+_LINKING = ("intersection", "order", "linked", "once per")
 _INFERENCE = ("l", "t", "homogeneity", "outermost", "noise", "epsilon")
 
 #: The states that decide, the worst first.
@@ -95,7 +95,9 @@ def _singling_out(policy: Mapping[str, Any], found: list[Mapping[str, Any]]) -> 
 
 def _linkability(found: list[Mapping[str, Any]]) -> Iterator[str]:
     for attack in _of(found, _LINKING):
-        if attack["name"] != "order":
+        if attack["name"] == "once per":
+            yield f"{_sentence(attack['promised'])}: {attack['state']}; {attack['measured']}."
+        elif attack["name"] != "order":
             yield attack["text"]
     crowd = _named(found, "crowd")
     if crowd is not None and crowd["state"] == KEPT:
