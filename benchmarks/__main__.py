@@ -25,6 +25,7 @@ from benchmarks import (
     partition_paper,
     scale,
     static,
+    tables_call,
     transform,
 )
 
@@ -42,6 +43,7 @@ ALL = {
     "adaptive_paper": adaptive_paper.main,
     "static": static.main,
     "transform": transform.main,
+    "tables_call": tables_call.main,
     "memory": memory.main,
     "held": held.main,
     "formats": formats.main,

@@ -119,7 +119,7 @@ class Exact:
     # -- promises --------------------------------------------------------------------------------
 
     def shards(self, reported: Reported | None = None) -> Iterator[tuple[Rows, Published]]:
-        """Yield the rows of each shard as they arrived, and the releases of the shard.
+        """Yield the rows of each shard that the method saw, as they arrived, and the releases of the shard.
 
         Raises:
             TraceError: The arrivals of a shard do not count from 0.
@@ -144,7 +144,7 @@ class Exact:
 
     def reports(self, reported: Reported | None) -> list[Report]:
         """Audit each shard."""
-        return [audit(self.policy, rows, out) for rows, out in self.shards(reported)]
+        return [audit(self.policy, rows, out) for rows, out in self._all(reported)]
 
     def _shard(self, members: Ints, box: Ints, figures: _Figures | None) -> tuple[Rows, Published]:
         trace = self.trace
@@ -165,7 +165,7 @@ class Exact:
             np.where(hidden[:, None], end, boxes[np.maximum(box[first], 0)] if len(boxes) else end)
             for end, boxes in ((ends[:, 0], self.published.lo), (ends[:, 1], self.published.hi))
         )
-        release = None if figures is None else np.minimum(trace.release[at], len(figures.loss) - 1)
+        release = None if figures is None else np.clip(trace.release[at], 0, len(figures.loss) - 1)
         out = Published(
             rows=number,
             lo=lo,

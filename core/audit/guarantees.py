@@ -140,7 +140,7 @@ class _Audit:
         by_value = self.policy.declaration.value_by_value
         left_out = len(self.given) - len(self.rows)
         return Report(
-            rows=len(self.rows),
+            rows=len(self.given),
             published=self._members_of(self.published),
             suppressed=self._members_of(self.suppressed),
             sampled_out=self._members_of(self.sampled),
@@ -156,7 +156,8 @@ class _Audit:
             repeated=self._rows_of(self._repeated()),
             no_crowd=self._rows_of(self._alone() | self._repeated()),
             early=self._early(),
-            small_groups=self._too_few(self.rows.person, self.policy.k),
+            small_groups=0 if by_value else self._too_few(self.rows.person, self.policy.k),
+            rare_values=rare_values(self.policy, self.rows, self.out) if by_value else 0,
             low_diversity=self._low_diversity(),
             far=self._far(),
             outside=self._outside(),

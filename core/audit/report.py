@@ -122,6 +122,7 @@ class Report:
             ("row numbers that were never pushed", self.unknown),
             ("rows that left before they arrived", self.early),
             ("releases of fewer than k persons", self.small_groups),
+            ("published values that fewer than k persons had within the window", self.rare_values),
             *values,
             *distances,
             ("rows outside their box", self.outside),

@@ -130,7 +130,8 @@ class Encoder:
             found, reasons = kind.together(values)
             if reasons is None:
                 return found, None
-            holes = columns.holes(values, np.flatnonzero(reasons != None))  # noqa: E711 - elementwise
+            bad = np.flatnonzero(reasons != None)  # noqa: E711 - elementwise
+            holes = np.unique(np.concatenate([columns.holes(column, bad) for column in values]))
             if missing is Missing.REJECT:
                 reasons[holes] = columns.MISSING_QUASI_IDENTIFIER
                 return found, reasons
@@ -138,7 +139,8 @@ class Encoder:
             reasons[holes] = None
             return found, reasons
 
-        encoded: columns.Floats = work.column(name, encode, np.float64)
+        given = None if absent is not None else [work.batch[one] for one in names]
+        encoded: columns.Floats = work.values(name if absent is None else absent, given, encode, np.float64)
         return encoded
 
     def persons(self, values: Any) -> tuple[Ints, Reasons]:
@@ -213,11 +215,14 @@ class _Work:
         self.rejected: list[Rejection] = []
 
     def column(self, name: str, encode: Any, dtype: Any) -> Any:
-        if name not in self.batch:
+        return self.values(name, self.batch.get(name), encode, dtype)
+
+    def values(self, name: str, given: Any, encode: Any, dtype: Any) -> Any:
+        if given is None:
             reasons: Reasons = np.full(self.count, columns.NO_COLUMN, dtype=object)
             result = np.zeros(self.count, dtype=dtype)
         else:
-            result, reasons = encode(self.batch[name])
+            result, reasons = encode(given)
         if reasons is not None:
             bad = np.flatnonzero(self.good & (reasons != None))  # noqa: E711 - elementwise
             self.good[bad] = False

@@ -54,8 +54,10 @@ def create_engine(policy: Policy, *, secret: bytes | Secret | None = None, shard
     Raises:
         PolicyError: the policy names a secret that does not exist or is unfit, or its method cannot be loaded.
     """
+    from crenel.policy import Policy as _Policy
     from crenel.policy.secret import Secret
 
+    policy = _Policy.of(policy)
     if secret is None or policy.seed is not None:
         secret = Secret.of(policy)
     elif isinstance(secret, bytes):

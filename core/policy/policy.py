@@ -148,7 +148,7 @@ class Policy:
         self,
         *,
         version: int = 1,
-        person: str,
+        person: str | Mapping[str, str],
         event_time: str | None = None,
         quasi_identifiers: Mapping[str, QuasiIdentifier | Mapping[str, Any]],
         sensitive: Mapping[str, Sensitive | Mapping[str, Any] | None] | Iterable[str] = (),
@@ -245,7 +245,12 @@ class Policy:
         """Return the policy that is given as such, as the path of a YAML file, or as what such a file holds."""
         if isinstance(given, Policy):
             return given
-        return cls.from_dict(given) if isinstance(given, Mapping) else cls.from_yaml(given)
+        if isinstance(given, Mapping):
+            return cls.from_dict(given)
+        if not isinstance(given, (str, PathLike)):
+            msg = f"policy must be a Policy, the path of a YAML file, or a mapping of its fields, not {_kind(given)}."
+            raise TypeError(msg)
+        return cls.from_yaml(given)
 
     @classmethod
     def from_yaml(cls, path: str | PathLike[str], *, allow_outside_files: bool = False) -> Policy:
@@ -390,7 +395,7 @@ class _Check:
     def all(self) -> dict[str, Any]:
         before = len(self.problems.found)
         clean = {name: getattr(self, name)(self.given[name]) for name in self.given}
-        self._roles()
+        check_roles(self.given, self.problems)
         # Fields are compared with each other only if each is valid by itself.
         wrong = {path.split(".")[0] for path, _ in self._details(before)}
         check_together(clean, wrong, self.declaration, self.problems)
@@ -441,7 +446,7 @@ class _Check:
     def _quasi_identifier(self, path: str, given: Any) -> QuasiIdentifier | None:
         if not isinstance(given, Mapping) or "type" not in given:
             listed = ", ".join(qi_types.names())
-            rule = f"a mapping with a type, such as {{type: numeric}}; the types are: {listed};"
+            rule = f"a mapping with a type, such as {{type: numeric}} (the types are {listed})"
             self.problems.must(path, rule, dict(given) if isinstance(given, Mapping) else given)
             return None
         try:
@@ -630,39 +635,6 @@ class _Check:
             self.problems.add(path, f": {error}")
         return None
 
-    def _roles(self) -> None:
-        """Require one role for each column; only the event time may also be a quasi-identifier."""
-        roles: dict[str, list[str]] = {}
-        for role in ("person", "event_time"):
-            name = self.given[role]
-            if isinstance(name, str):
-                roles.setdefault(name, []).append(role)
-        treated = self.given["treat"] if isinstance(self.given["treat"], Mapping) else {}
-        for role in ("quasi_identifiers", "sensitive", "publish", "treat"):
-            names = self.given[role]
-            if isinstance(names, Iterable) and not isinstance(names, str):
-                for name in dict.fromkeys(n for n in names if isinstance(n, str)):
-                    if role != "publish" or name not in treated:
-                        roles.setdefault(name, []).append(role)
-        for name in self.given["within"] if isinstance(self.given["within"], (list, tuple)) else ():
-            held = [role for role in roles.get(name, []) if role != "publish"] if isinstance(name, str) else []
-            if held:
-                rule = f"must name columns that are published as they are, or not at all; {name!r} is under {held[0]}."
-                self.problems.add("within", rule)
-        for name, held in roles.items():
-            if held == ["person", "treat"] and "pseudonymize" in _said(treated[name]):
-                continue
-            if len(held) > 1 and held != ["event_time", "quasi_identifiers"]:
-                listed = " and ".join(held)
-                self.problems.add("", f": the column {name!r} must have one role, not {listed}.")
-
-
-def _said(treatment: Any) -> Any:
-    """Return what a treatment is called, as the user gave it."""
-    if isinstance(treatment, Treatment):
-        return treatment.to_spec()
-    return treatment if isinstance(treatment, Mapping) else ()
-
 
 def _sensitive_spec(sensitive: Mapping[str, Sensitive]) -> Any:
     if all(column == Sensitive() for column in sensitive.values()):
@@ -682,4 +654,6 @@ def _plain(value: Any) -> Any:
 
 
 def _kind(given: Any) -> str:
-    return "None" if given is None else "text" if isinstance(given, str) else f"a {type(given).__name__}"
+    name = type(given).__name__
+    article = "an" if name[0] in "aeiou" else "a"
+    return "None" if given is None else "text" if isinstance(given, str) else f"{article} {name}"

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from crenel.audit import Report, audit
 from crenel.encoding.rows import Rows
 from crenel.engine import create_engine
 from crenel.engine.contract import Engine, Releases
@@ -66,6 +68,16 @@ class Case:
     def engine(self) -> Engine:
         """Make an engine for the stream."""
         return create_engine(self.policy, secret=self.secret, shard=self.shard)
+
+    @cached_property
+    def releases(self) -> Releases:
+        """Everything that is released. Checks only read it, so that the stream is run once for most of them."""
+        return run(self)
+
+    @cached_property
+    def report(self) -> Report:
+        """What the audit says of the releases."""
+        return audit(self.policy, self.rows, self.releases, calls=self.moves)
 
     def calls(self, cuts: Sequence[int] | None = None) -> list[Call]:
         """Return the calls that bring the rows, cut as given, and the watermarks."""

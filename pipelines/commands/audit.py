@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from crenel.errors import PolicyError
 from crenel.pipelines.command_errors import CommandError
-from crenel.pipelines.commands._input_options import add_dialect, dialect_of
+from crenel.pipelines.commands._input_options import add_dialect, dialect_of, integer, number
 from crenel.pipelines.commands._policy_argument import add_policy, policy_of
 from crenel.pipelines.commands.run import quiet
 from crenel.pipelines.console import limits
@@ -77,12 +77,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--queries",
         metavar="N",
-        type=int,
+        type=integer,
         default=500,
         help="queries per window (500); 0 for none",
     )
-    parser.add_argument("--theta", metavar="X", type=float, default=0.1, help="selectivity of a query (0.1)")
-    parser.add_argument("--seed", metavar="S", type=int, default=1, help="seed of the queries and the attacks (1)")
+    parser.add_argument("--theta", metavar="X", type=number, default=0.1, help="selectivity of a query (0.1)")
+    parser.add_argument("--seed", metavar="S", type=integer, default=1, help="seed of the queries and the attacks (1)")
     limits.add_arguments(parser, "if there are more, the verdict says so and the page is not green")
 
 

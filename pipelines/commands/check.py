@@ -1,7 +1,7 @@
 """Explain a policy in words, and find what will go wrong with it.
 
-With --data, also report how the policy fits a sample of the rows: CSV with a header, JSON lines (both
-may be .gz or .zst), Parquet or Avro. The engine runs on the sample, at the policy's deadline and at
+With --data, also report how the policy fits a sample of the rows: CSV with a header, JSON lines or an
+array (all may be .gz or .zst), Parquet or Avro. The engine runs on the sample, at the policy's deadline and at
 longer ones. Give it consecutive rows: a sample with gaps looks thinner than the stream is. Of a large
 file, it looks at stretches of consecutive rows (--sample). The report holds counts and shares, never a
 row's value.

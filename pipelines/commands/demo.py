@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from crenel.pipelines.commands._input_options import integer
 from crenel.pipelines.commands.run import launcher, quiet
 from crenel.pipelines.console.sections import count, percent, table
 
@@ -38,7 +39,9 @@ _INPUT, _PUBLISHED = "transactions.csv", "published.csv"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("--keep", metavar="DIR", help="a new folder to keep the files in; without it, they are removed")
-    parser.add_argument("--rows", metavar="N", type=int, default=_ROWS, help=f"how many payments (default {_ROWS:,})")
+    parser.add_argument(
+        "--rows", metavar="N", type=integer, default=_ROWS, help=f"how many payments (default {_ROWS:,})"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

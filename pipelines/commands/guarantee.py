@@ -15,6 +15,7 @@ import json
 from typing import Any
 
 from crenel.pipelines.command_errors import CommandError
+from crenel.pipelines.commands._input_options import integer, number
 from crenel.policy import sampling_privacy
 
 __all__ = ["EXAMPLE", "add_arguments", "run"]
@@ -29,15 +30,15 @@ _MULTIPLES = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("--k", type=int, metavar="K", help="the smallest number of persons in a published group")
-    parser.add_argument("--beta", type=float, metavar="BETA", help="the probability to sample a row (beta_sample)")
+    parser.add_argument("--k", type=integer, metavar="K", help="the smallest number of persons in a published group")
+    parser.add_argument("--beta", type=number, metavar="BETA", help="the probability to sample a row (beta_sample)")
     parser.add_argument(
-        "--epsilon", type=float, metavar="EPS", help="at least -ln(1 - beta); without it, prints a table"
+        "--epsilon", type=number, metavar="EPS", help="at least -ln(1 - beta); without it, prints a table"
     )
     parser.add_argument(
-        "--probability", type=float, metavar="P", help="the probability that a value moves by less than --within"
+        "--probability", type=number, metavar="P", help="the probability that a value moves by less than --within"
     )
-    parser.add_argument("--within", type=float, metavar="R", help="a part of the value's range, such as 0.01")
+    parser.add_argument("--within", type=number, metavar="R", help="a part of the value's range, such as 0.01")
     parser.add_argument("--json", action="store_true", help="print one line of JSON instead of text")
 
 

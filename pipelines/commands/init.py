@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise CommandError(msg)
     from crenel.pipelines.drafting.policy_schema import policy_schema
 
-    drafted = _draft(arguments.data, dialect_of(arguments), arguments.sample, can_write=output is not None)
+    drafted = _draft(arguments, can_write=output is not None)
     text, files = drafted.text, drafted.files
     if output is None:
         sys.stdout.write(text)
@@ -71,9 +71,16 @@ def run(arguments: argparse.Namespace) -> int:
     for path, content in ((output, text), *zip(beside, files.values(), strict=True)):
         _write(path, content)
     more = f" and {listed(map(str, beside))}, with values of the data" if beside else ""
-    command = " ".join(["crenel check", str(output), "--data", shlex.quote(arguments.data), *drafted.options])
-    print(f"Wrote {output}{more}. Read it, then run: {command}")
+    print(f"Wrote {output}{more}.", *_next(drafted, arguments))
     return 0
+
+
+def _next(drafted: _Drafted, arguments: argparse.Namespace) -> list[str]:
+    """Say what to do next."""
+    if drafted.lacking:
+        return ["It does not load yet:", *drafted.lacking]
+    command = ["crenel check", arguments.output, "--data", shlex.quote(arguments.data), *drafted.options]
+    return ["Read it, then run:", " ".join(command)]
 
 
 def _may_write_schema(path: Path) -> bool:
@@ -95,16 +102,20 @@ class _Drafted(NamedTuple):
     text: str
     files: dict[str, str]
     options: list[str]
+    #: What keeps the draft from being a policy yet.
+    lacking: list[str]
 
 
-def _draft(path: str, dialect: Dialect, most: int | None, *, can_write: bool) -> _Drafted:
+def _draft(arguments: argparse.Namespace, *, can_write: bool) -> _Drafted:
     from crenel.pipelines.drafting.draft import draft, hierarchies
     from crenel.pipelines.drafting.profiles import profile
     from crenel.pipelines.drafting.roles import choose
 
     with quiet():  # loads Beam
         from crenel.pipelines.files.file_rows import read
-    rows = read(path, dialect, most)
+    dialect = dialect_of(arguments)
+    rows = read(arguments.data, dialect, arguments.sample)
+    _check_person(arguments.person, rows.table.column_names)
     profiles = [profile(name, rows.table[name]) for name in rows.table.column_names]
     roles = choose(
         profiles,
@@ -114,8 +125,17 @@ def _draft(path: str, dialect: Dialect, most: int | None, *, can_write: bool) ->
         each_row=arguments.each_row,
     )
     options = _options(replace(dialect, values=rows.sniffed.written))
-    text = draft(roles, Path(path).name, rows.table.num_rows, rows.total, options)
-    return _Drafted(text, hierarchies(roles), options)
+    text = draft(roles, Path(arguments.data).name, rows.table.num_rows, rows.total, options)
+    return _Drafted(text, hierarchies(roles), options, roles.lacking)
+
+
+def _check_person(name: str | None, there: list[str]) -> None:
+    from crenel.policy.checks import suggestion
+
+    if name is not None and name not in there:
+        guess = suggestion(name, there)
+        msg = f"--person: the data have no column {name!r}. {guess[:1].upper()}{guess[1:]}".strip()
+        raise CommandError(msg)
 
 
 def _options(dialect: Dialect) -> list[str]:

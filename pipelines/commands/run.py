@@ -1,6 +1,6 @@
 """Anonymize files, or a topic of Kafka: rows in, published rows out.
 
-CSV with a header, JSON lines (both may be .gz or .zst), Parquet or Avro, by the extension. Rows are
+CSV with a header, JSON lines or an array (all may be .gz or .zst), Parquet or Avro, by the extension. Rows are
 ordered by event time, so the result depends on the rows, the policy and the secret alone, not on how
 the files were split. The outputs appear when the run is done; if anything goes wrong, none does. All
 other flags go to Beam (--runner flink --parallelism=4).
@@ -62,6 +62,7 @@ _RANGES = ("columns", "text", "struct")
 
 #: The start of Pub/Sub addresses.
 _PUBSUB = "pubsub://"
+_STREAMS = ("kafka://", _PUBSUB)
 
 #: Bytes, and the least memory for sorting.
 _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -132,6 +133,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--flink-master", metavar="HOST:PORT", help="a Flink cluster; without it the run starts its own"
     )
+    endpoint.add_argument(parser)
     parser.add_argument(
         "--json", action="store_true", help="print the summary as JSON, on standard output if no rows go there"
     )
@@ -309,13 +311,6 @@ def _run_kafka(arguments: argparse.Namespace, policy: Policy) -> int:
             dead_letters=arguments.dead_letters,
             ranges=Ranges(arguments.ranges),
         )
-        launch = launcher(
-            arguments.runner,
-            workers=arguments.workers,
-            flags=[*_flags(arguments), *([] if local else ["--streaming"])],
-            endless=True,
-            method=policy.method,
-        )
         watch = run_summary.watching if sys.stderr.isatty() else None
         try:
             with _measured(arguments, policy) as figures, _tapped(figures) as tap:
@@ -400,10 +395,10 @@ def _owners(arguments: argparse.Namespace, name: str) -> Any:
 
 
 def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError
-    return number
+    if not text.isdecimal() or int(text) < 1:
+        msg = f"must be a whole number of at least 1, not {text!r}"
+        raise argparse.ArgumentTypeError(msg)
+    return int(text)
 
 
 def _size(text: str) -> int:
@@ -434,6 +429,7 @@ def launcher(
         endless: Whether the input has no end. On this machine the first Ctrl-C then stops the input, and the pipeline
             releases the rows it holds.
         method: The method of the policy.
+        figures: Takes the figures of a job on a cluster.
 
     Raises:
         CommandError: Beam does not know a flag.
@@ -455,6 +451,7 @@ def launcher(
             say=status_line.say,
             show=status_line.show if sys.stderr.isatty() else None,
             stop=stop,
+            **_reported(figures),
         )
         return _interruptible(lambda: runner.launch(job), stop)
 

@@ -15,7 +15,7 @@ from crenel.pipelines.console import compile_notes, status_line
 from crenel.pipelines.console.limits import said
 from crenel.pipelines.console.sections import count, percent
 from crenel.policy import OnSuppress, Policy
-from crenel.policy.durations import UNITS
+from crenel.policy.durations import UNITS, format_duration
 
 if TYPE_CHECKING:
     from crenel.pipelines.files.file_job import Outcome
@@ -76,6 +76,7 @@ def as_dict(policy: Policy, outcome: Outcome) -> dict[str, Any]:
         "sampled_out": outcome.sampled_out,
         "left_out": outcome.left_out,
         "rejected": outcome.rejected.total(),
+        "ignored": outcome.ignored,
         "rejected_by": [
             {"field": name, "reason": reason, "rows": rows} for (name, reason), rows in _rejections(outcome)
         ],
@@ -109,6 +110,8 @@ def as_text(policy: Policy, outcome: Outcome) -> str:
     rejected = outcome.rejected.total()
     lines.append(("rejected", f"{rejected:,}", _share(outcome, rejected) if rejected else ""))
     lines += [(f"  {name}", f"{rows:,}", reason) for (name, reason), rows in _rejections(outcome)]
+    if outcome.ignored:
+        lines.append(("ignored", f"{outcome.ignored:,}", "deletes and other changes without a row"))
     if outcome.misfits:
         lines.append(("misfits", f"{outcome.misfits:,}", "released, but not of the output's schema; see --rejected"))
     if outcome.dead_letters:

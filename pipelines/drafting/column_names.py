@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 __all__ = [
+    "coordinate",
     "direct_identifier",
     "event_time",
     "identifier",
@@ -46,14 +47,14 @@ _DIRECT = _set(
 )
 _QUASI_STRONG = _set(
     "age sex gender zip zipcode postal postcode postalcode plz birth birthday birthdate dob "
-    "born yob birthyear city town county country state region province race ethnicity marital"
+    "female male born yob birthyear city town county country state region province race ethnicity marital"
 )
 _QUASI_WEAK = _set(
     "municipality district borough neighborhood neighbourhood location lat lon lng latitude "
     "longitude place origin destination pickup dropoff station stop ethnic nationality nativity "
     "citizenship native married education degree school occupation job profession employer "
     "industry workclass language english height weight children family household relationship "
-    "hispanic vehicle weekday admission admitted discharge hired joined distance"
+    "hispanic ethn black white educ vehicle weekday admission admitted discharge hired joined distance"
 )
 _FIXED = _set("sex gender male female birth birthday birthdate dob born yob birthyear race ethnicity ethn")
 _LATITUDES, _LONGITUDES = _set("lat latitude"), _set("lon lng long longitude")

@@ -88,15 +88,9 @@ def _head(roles: Roles, source: str, rows: int, total: int, options: Sequence[st
     )
     if options:
         yield from _comment(f"Give check, explore, run and audit how this file is written: {' '.join(options)}")
-    if roles.person is None:
+    for sentence in roles.lacking:
         yield "#"
-        yield from _comment(
-            "IT DOES NOT LOAD YET: no column seems to tell persons apart. Name the one that does under person. If each "
-            "row is about another person, add a column that numbers the rows."
-        )
-    if not any(choice.taken for choice in roles.quasi_identifiers):
-        yield "#"
-        yield from _comment("IT DOES NOT LOAD YET: no column can be generalized. Name one under quasi_identifiers.")
+        yield from _comment(f"IT DOES NOT LOAD YET. {sentence}")
     yield "version: 1"
 
 
@@ -141,12 +135,12 @@ def _quasi_identifiers(roles: Roles) -> Iterator[str]:
     others = [choice for choice in roles.quasi_identifiers if not choice.taken]
     for choice in taken:
         yield from _comment(choice.reason, "  ")
-        yield from _quasi_identifier(choice.column)
+        yield from _quasi_identifier(choice)
     if others:
         yield from _comment("Candidates that were not taken:", "  ")
     for choice in others:
         yield from _comment(choice.reason, "  ")
-        yield from (f"  # {line[2:]}" for line in _quasi_identifier(choice.column))
+        yield from (f"  # {line[2:]}" for line in _quasi_identifier(choice))
 
 
 def _quasi_identifier(choice: Choice) -> Iterator[str]:

@@ -89,7 +89,7 @@ def _field(name: str, hint: Any) -> dict[str, Any]:
     found = special[name]() if name in special else _of_hint(hint)
     if name not in special and "integer" in _types(found):
         found["minimum"] = next((number for number in (0, 1) if _is_accepted(name, number)), 2)
-    if name in ("person", "event_time"):
+    if name == "event_time":
         found["minLength"] = 1
     if "pattern" in found and _is_accepted(name, 0):
         found = {"anyOf": [found, {"const": 0}]}

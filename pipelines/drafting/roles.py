@@ -125,18 +125,31 @@ def choose(
     if not any(choice.taken for choice in roles.quasi_identifiers):
         roles.quasi_identifiers += _any_quasi_identifier(left)
         left = _without(left, roles.quasi_identifiers)
+    if not any(choice.taken for choice in roles.quasi_identifiers) and roles.event_time is not None:
+        reason = f"taken only because a policy needs one; {_values(roles.event_time)}"
+        roles.quasi_identifiers.append(Choice(roles.event_time, reason))
     moments = [column for column in left if column.kind is Kind.MOMENT]
     reason = "dates: an attacker may know when something happened"
     roles.quasi_identifiers += [Choice(column, reason, taken=False) for column in moments]
     left = _without(left, roles.quasi_identifiers)
     roles.rest = [Choice(column, _why_not(column), taken=False) for column in left]
+    roles.rest += [Choice(column, "it has no name", taken=False) for column in every if not column.name]
     roles.rest += [Choice(column, _UNCLEAR, taken=False) for column in every if column.name in ambiguous]
     return roles
 
 
 def _without(columns: list[Profile], chosen: Iterable[Choice]) -> list[Profile]:
-    gone = {choice.column.name for choice in chosen}
+    gone = {column.name for choice in chosen for column in choice.columns}
     return [column for column in columns if column.name not in gone]
+
+
+def _named(columns: list[Profile], name: str) -> list[Choice]:
+    """Take the column that the user names."""
+    return [
+        Choice(one, f"named by --person; {count(one.distinct, 'person')}{_missing(one)}")
+        for one in columns
+        if one.name == name
+    ]
 
 
 def _persons(columns: list[Profile]) -> list[Choice]:
@@ -275,13 +288,13 @@ def _quasi_identifiers(columns: list[Profile], *, can_write: bool, most: int = M
             graded.append((not known[1], known[0], column))
     chosen: list[Choice] = []
     for _, word, column in sorted(graded, key=lambda one: one[0]):
-        against = _against(column, [one.column for one in chosen if one.taken], can_write=can_write)
+        against = _against(column, [one.column for one in chosen if one.taken], can_write=can_write, most=most)
         reason = f"suggested by its name ({word}); {_values(column)}{_missing(column)}"
         chosen.append(Choice(column, f"{reason}; {against}" if against else reason, not against))
     return chosen
 
 
-def _against(column: Profile, taken: list[Profile], *, can_write: bool = False) -> str:
+def _against(column: Profile, taken: list[Profile], *, can_write: bool = False, most: int = MANY) -> str:
     """Say why a quasi-identifier is not taken; empty if it is."""
     if column.kind is Kind.TEXT and not column.can_be_grouped:
         return "its values hardly repeat, or are too many, so it needs a hierarchy of your own"
@@ -292,7 +305,7 @@ def _against(column: Profile, taken: list[Profile], *, can_write: bool = False) 
     same = next((other for other in taken if _one_to_one(column, other)), None)
     if same is not None:
         return f"tells the same as {same.name}"
-    if len(taken) >= MANY:
+    if len(taken) >= most:
         return f"more than {MANY} quasi-identifiers would generalize each one far"
     return ""
 

@@ -15,6 +15,7 @@ from crenel.policy.durations import format_duration
 __all__ = [
     "combinations",
     "friendly_above",
+    "grid",
     "held",
     "is_stretched",
     "lateness",

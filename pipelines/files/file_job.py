@@ -105,6 +105,8 @@ class Outcome:
 
     files: int = 0
     rows: int = 0
+    #: Messages without a row, such as the deletes of a change stream.
+    ignored: int = 0
     #: Rows published without a crowd: in a release of fewer than k persons, or with a person twice.
     alone: int = 0
     #: Rows published in groups, or under the generalization of one; not suppressed rows that were published as `*`.
@@ -140,6 +142,7 @@ class Outcome:
     def take(self, counts: Counts, *, timed: bool) -> None:
         """Take over what was counted; `timed` is whether the rows have event times of their own."""
         self.rows, self.rejected = counts.rows, Counter(counts.rejected)
+        self.ignored = counts.ignored
         self.published, self.suppressed = counts.published, counts.suppressed
         self.sampled_out, self.left_out, self.releases = counts.sampled_out, counts.left_out, counts.releases
         self.loss = counts.mean_loss
@@ -156,6 +159,7 @@ def run(
         request: What to do.
         launch: Runs the pipeline.
         watch: Makes a context manager that shows the progress.
+        tap: Where steps report what they have counted.
 
     Raises:
         CommandError: a file is broken, or does not fit the policy.
@@ -178,7 +182,7 @@ def run(
         with ExitStack() as watching:
             if watch is not None:
                 watching.enter_context(watch(scratch))
-            workers = _launched(anonymize, sources, outputs, scratch, launch, policy)
+            workers = _launched(anonymize, sources, outputs, scratch, launch, policy, tap)
         manifest = _Manifest.read(scratch)
         outcome = manifest.outcome(policy, sources)
         scratch.clear_sorted()
@@ -228,9 +232,9 @@ def _check_outputs(policy: Policy, outputs: dict[str, Output]) -> None:
 
 
 def _check_inputs(policy: Policy, sources: Sequence[Source], outputs: dict[str, Output]) -> None:
-    read = {os.path.realpath(source.path) for source in sources}
+    read = {source.address or os.path.realpath(source.path) for source in sources}
     for output in outputs.values():
-        if output.path != STANDARD and os.path.realpath(output.path) in read:
+        if output.path != STANDARD and {output.path, os.path.realpath(output.path)} & read:
             msg = f"{Path(output.path).name}: must not be read and written at once."
             raise CommandError(msg)
     problems = []
@@ -249,10 +253,11 @@ def _launched(
     scratch: Scratch,
     launch: Launch,
     policy: Policy,
+    tap: Tap | None = None,
 ) -> int:
     def build(pipeline: beam.Pipeline) -> None:
         use_for_batches()
-        reading = _ReadFile(scratch, sources, WritableValues(policy))
+        reading = _ReadFile(scratch, sources, WritableValues(policy), tap)
         # If there are several, `Create` reshuffles them, so that workers share them.
         files = pipeline | "Files" >> beam.Create(list(range(len(sources))))
         read = files | "Read" >> with_outputs(reading, _ReadFile.FILES, REJECTED, main="rows")
@@ -265,7 +270,7 @@ def _launched(
         for name in outputs:
             written = rejected if name == REJECTED else getattr(result, name)
             records.append(written | f"Write {name}" >> beam.ParDo(_WriteParts(name, scratch)))
-        records.append(result.counts | "Counts" >> beam.Map(lambda counts: (0, {"counts": counts})))
+        records.append(result.counts | "Counts" >> beam.Map(lambda counts: _told(counts, tap)))
         if scratch.watched:
             _ = result.releases | "Progress" >> beam.Map(lambda batch: scratch.tick("left", _sum(batch, "rows")))
         for collection in records:
@@ -286,6 +291,13 @@ def _launched(
         raise
 
 
+def _told(counts: dict[str, Any], tap: Tap | None) -> tuple[int, dict[str, Any]]:
+    """Make a record of counts, and report them."""
+    if tap is not None:
+        tap.add(Counts.of([counts]))
+    return 0, {"counts": counts}
+
+
 def _sum(batch: pa.RecordBatch, name: str) -> int:
     return int(np.asarray(batch.column(name)).sum())
 
@@ -301,7 +313,10 @@ class _ReadFile(beam.DoFn):
 
     FILES = "files"
 
-    def __init__(self, scratch: Scratch, sources: Sequence[Source], writable: WritableValues) -> None:
+    def __init__(
+        self, scratch: Scratch, sources: Sequence[Source], writable: WritableValues, tap: Tap | None = None
+    ) -> None:
+        self._tap = tap
         self._scratch = scratch
         self._sources = list(sources)
         self._writable = writable
@@ -330,6 +345,8 @@ class _ReadFile(beam.DoFn):
             for place, why in sorted(misfits.items()):
                 yield self._refused(refused, start + place, as_text(batch_rows(part, [place])[0]), *why)
             yield batch.take(pa.array(np.delete(np.arange(len(batch)), list(misfits)))) if misfits else batch
+        if self._tap is not None:
+            self._tap.add(refused)
         record = {"file": source.number, "rows": rows, "columns": list(columns)}
         yield beam.pvalue.TaggedOutput(self.FILES, (0, {**record, "counts": refused.as_dict()}))
 

@@ -102,6 +102,8 @@ def finish(
 ) -> None:
     """Write all outputs under temporary names, then rename them; the published rows last.
 
+    Those that are not for this machine are written here, and then sent.
+
     Args:
         policy: Declares the columns.
         outputs: The files, by what they hold.

@@ -18,9 +18,10 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.csv
@@ -394,8 +395,7 @@ def _is_one_line(start: bytes) -> bool:
     return len(start) < _START and b"\n" not in start.rstrip() and b"\r" not in start.rstrip()
 
 
-def _read_json(source: Source) -> Iterator[pa.RecordBatch | UnreadableRow]:
-    reading = _JsonLines()
+def _read_json(source: Source) -> Iterator[_Part]:
     with _open(source) as stream:
         start = stream.read(_BLOCK)
         if json_arrays.is_array(start):
@@ -411,6 +411,7 @@ def _read_json(source: Source) -> Iterator[pa.RecordBatch | UnreadableRow]:
                 raise _Broken(_TOO_LONG)
             else:
                 rest += block
+            block = stream.read(_BLOCK)
         yield from reading.batches(rest)
 
 
@@ -431,12 +432,14 @@ def _reader_of_lines(source: Source, row: str) -> _JsonLines:
 class _JsonLines:
     """Parses blocks of whole lines, one after the other."""
 
-    def __init__(self) -> None:
+    def __init__(self, row: str) -> None:
+        #: What the file calls a row.
+        self._row = row
         self._rows = 0
         #: Paths of text that Arrow would read as moments. A published column must keep its text.
         self._texts: set[tuple[str, ...]] = set()
 
-    def batches(self, data: bytes) -> Iterator[pa.RecordBatch | UnreadableRow]:
+    def batches(self, data: bytes) -> Iterator[_Part]:
         if not data.strip():
             return
         table = None if unreadable_rows.nests_deep(data) else self._table(data)
@@ -446,7 +449,7 @@ class _JsonLines:
         self._rows += table.num_rows
         yield from table.to_batches(max_chunksize=_ROWS)
 
-    def _one_by_one(self, data: bytes) -> Iterator[pa.RecordBatch | UnreadableRow]:
+    def _one_by_one(self, data: bytes) -> Iterator[_Part]:
         """Parse a block after each line was looked at: those that cannot be read are left out, and told."""
         lines = [line for line in data.splitlines() if line.strip()]
         try:
@@ -675,7 +678,7 @@ _HEADERS: dict[str, Callable[[Source], list[str]] | None] = {
     "Parquet": _parquet_header,
     "Avro": _avro_header,
 }
-_READERS: dict[str, Callable[[Source], Iterator[pa.RecordBatch | UnreadableRow]]] = {
+_READERS: dict[str, Callable[[Source], Iterator[_Part]]] = {
     "CSV": _read_csv,
     "TSV": _read_csv,
     "JSON lines": _read_json,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import pyarrow as pa
 
 from crenel.encoding.encoder import Encoder
 from crenel.encoding.row_sample import RowSample
@@ -24,7 +25,7 @@ def sample_of(policy: Policy, sources: Sequence[Source]) -> RowSample:
         TableError: a file cannot be read.
     """
     encoder, named = Encoder(policy), named_columns(policy)
-    sample = RowSample()
+    sample, count = RowSample(), 0
     for source in sources:
         text = TextColumns(policy, source.dialect.values)
         for batch in source.batches():

@@ -91,13 +91,13 @@ def nests_deep(data: bytes) -> bool:
     last = last - (codes[last] == ord("\r"))
     if np.any(codes[starts] != ord("{")) or np.any(codes[last] != ord("}")):
         lines = [line.strip() for line in data.splitlines()]
-        return any(line and (not line.startswith(b"{") or not line.endswith(b"}") or _is_deep(line)) for line in lines)
+        return any(line and (not line.startswith(b"{") or not line.endswith(b"}") or is_deep(line)) for line in lines)
     is_open = codes | 0x20 == ord("{")  # also [
     if np.count_nonzero(is_open) <= len(ends) + MOST_DEEP:
         return False  # each line has a bracket, and not enough are left for one line to nest deep
     opened = np.searchsorted(np.flatnonzero(is_open), ends)
     suspect = np.flatnonzero(np.diff(opened, prepend=0) > MOST_DEEP)
-    return any(_is_deep(data[starts[line] : ends[line]]) for line in suspect.tolist())
+    return any(is_deep(data[starts[line] : ends[line]]) for line in suspect.tolist())
 
 
 def has_infinity(table: pa.Table) -> bool:
@@ -129,7 +129,7 @@ def _why(line: bytes) -> tuple[str, str] | None:
     Raises:
         ValueError: it is no JSON object.
     """
-    if _is_deep(line):
+    if is_deep(line):
         return "", TOO_DEEP
     twice: list[str] = []
 
@@ -152,7 +152,7 @@ def _why(line: bytes) -> tuple[str, str] | None:
     return None
 
 
-def _is_deep(line: bytes) -> bool:
+def is_deep(line: bytes) -> bool:
     """Whether a line nests too deep. Brackets in text do not count."""
     if line.count(b"{") + line.count(b"[") <= MOST_DEEP:
         return False

@@ -27,6 +27,7 @@ from benchmarks import (
     partition_paper,
     scale,
     static,
+    tables_call,
 )
 from benchmarks.children import copies
 from benchmarks.tables import table
@@ -279,6 +280,13 @@ def test_a_case_that_takes_too_long_stops_and_says_so() -> None:
     stopped = held.measure(held.Case("castle", k=2, delta=100, rows=2_000, limit=0.0))
     assert not stopped["whole"]
     assert stopped["flush_ms"] is None
+
+
+def test_tables_call(capsys: pytest.CaptureFixture[str]) -> None:
+    assert tables_call.main(["--quick"]) == 0
+    found = last_line(capsys)["bastion"]
+    assert found["engine"] > 0
+    assert all(found[f"{kind} to engine"] > 0 for kind in tables_call.KINDS)
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from crenel.policy import methods
@@ -10,7 +10,7 @@ from crenel.policy.checks import Problems
 from crenel.policy.methods import Method
 from crenel.policy.quasi_identifiers import Missing, QuasiIdentifier
 from crenel.policy.sharding.shard_rule import ShardBy
-from crenel.policy.treatments.treatment import Pseudonymize
+from crenel.policy.treatments.treatment import Pseudonymize, Treatment
 
 __all__ = ["check_roles", "check_together"]
 

@@ -19,6 +19,7 @@ _LARGE = 1e15
 _TITLES = {
     "crowd": "A crowd at one moment",
     "k": "k persons in each group",
+    "once per": "One row of a person",
     "l": "Diversity",
     "t": "Closeness",
     "deadline": "On time",

@@ -249,7 +249,7 @@ STREAMS: dict[Check, Callable[[], Case]] = {
 
 @pytest.mark.parametrize(("fault", "check"), FAULTS.values(), ids=FAULTS)
 def test_a_check_finds_its_fault(fault: Any, check: Check, monkeypatch: pytest.MonkeyPatch):
-    case = crowded_case() if check in CROWD_CHECKS else busy_case()
+    case = STREAMS.get(check, busy_case)()
     if check is not engine_checks.check_order:
         check(replace(case))  # a case remembers what was released
 

@@ -246,12 +246,12 @@ def test_without_a_person_the_draft_says_so_and_fails_the_check(
     data = columns()
     del data["patient_id"]
     text = drafted(data)
-    assert "IT DOES NOT LOAD YET: no column seems to tell persons apart" in text
+    assert "IT DOES NOT LOAD YET. No column seems to tell persons apart" in text
     with pytest.raises(PolicyError) as caught:
         loaded(text, tmp_path)
-    assert caught.value.problems == ("policy.person must be the name of a column, not None.",)
+    assert [str(one) for one in caught.value.problems] == [f"policy.person must be {WHO}, not None."]
     assert main(["check", str(tmp_path / "draft.yaml")]) == 2
-    assert "policy.person must be the name of a column" in capsys.readouterr().err
+    assert f"policy.person must be {WHO}" in capsys.readouterr().err
 
 
 def test_without_a_known_quasi_identifier_the_first_that_fits_is_taken(tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def test_without_a_known_quasi_identifier_the_first_that_fits_is_taken(tmp_path:
     assert list(loaded(text, tmp_path).quasi_identifiers) == ["x"]
     assert "only because a policy needs one" in text
     text = drafted({"user": data["user"]})
-    assert "IT DOES NOT LOAD YET: no column can be generalized" in text
+    assert "IT DOES NOT LOAD YET. No column can be generalized" in text
 
 
 def test_gaps_and_new_categories_reject_no_row(tmp_path: Path) -> None:

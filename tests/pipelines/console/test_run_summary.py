@@ -39,11 +39,11 @@ def test_spreads_join():
 def test_counts_add_up():
     alone = spread(2.0, 2.0, 1.0, 1.0, 1.0)
     rejected = Counter({("age", "not a number"): 2})
-    one = Counts(rows=9, rejected=rejected, kinds=[4, 1, 2, 0], releases=5, alone=3, loss=1.5, sizes=alone, held=3)
+    one = Counts(rows=9, rejected=rejected, kinds=[4, 1, 2, 0, 0], releases=5, alone=3, loss=1.5, sizes=alone, held=3)
     one.delay = spread(1e6)
-    other = Counts(rows=4, kinds=[3, 0, 0, 1], releases=2, loss=0.5, sizes=spread(3.0), delay=spread(3e6), held=2)
+    other = Counts(rows=4, kinds=[3, 0, 0, 1, 0], releases=2, loss=0.5, sizes=spread(3.0), delay=spread(3e6), held=2)
     both = Counts.of(json.loads(json.dumps([one.as_dict(), other.as_dict()])))
-    assert (both.kinds, both.releases, both.loss, both.held) == ([7, 1, 2, 1], 7, 2.0, 3)
+    assert (both.kinds, both.releases, both.loss, both.held) == ([7, 1, 2, 1, 0], 7, 2.0, 3)
     assert both.alone == 3
     outcome = Outcome()
     outcome.take(both, timed=True)
@@ -79,10 +79,10 @@ def first(policy: Policy, counts: Counts, rows: int) -> str:
 
 
 def test_the_first_figure_is_of_rows_that_left_without_a_crowd():
-    grouped = Counts(kinds=[4, 0, 1, 0], releases=3, sizes=spread(2.0, 2.0))
+    grouped = Counts(kinds=[4, 0, 1, 0, 0], releases=3, sizes=spread(2.0, 2.0))
     said = first(CROWD, grouped, 5)
     assert said == "without crowd 0 every published row is among rows of at least 2 persons, each once, at one moment"
-    weak = Counts(kinds=[4, 3, 1, 0], releases=6, alone=4, sizes=spread(2.0, 2.0, 1.0, 1.0, 1.0, 1.0))
+    weak = Counts(kinds=[4, 3, 1, 0, 0], releases=6, alone=4, sizes=spread(2.0, 2.0, 1.0, 1.0, 1.0, 1.0))
     said = first(POLICY, weak, 8)
     assert said.startswith("without crowd 4 50% of the published rows are not among rows of 2 persons")
     assert "An attacker who knows a person's quasi-identifiers and about when the row came can find the row" in said
@@ -90,5 +90,5 @@ def test_the_first_figure_is_of_rows_that_left_without_a_crowd():
 
 
 def test_a_policy_that_forbids_it_is_told_not_to_publish():
-    broken = Counts(kinds=[4, 0, 0, 0], releases=2, alone=2, sizes=spread(2.0, 2.0))
+    broken = Counts(kinds=[4, 0, 0, 0, 0], releases=2, alone=2, sizes=spread(2.0, 2.0))
     assert first(CROWD, broken, 4).endswith("this is a bug of crenel: do not publish the output.")

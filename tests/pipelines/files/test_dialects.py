@@ -5,6 +5,8 @@ from __future__ import annotations
 import bz2
 import csv
 import io
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -119,3 +121,20 @@ def test_wrong_options_are_refused(flags: list[str], said: str, capsys: pytest.C
     with pytest.raises(SystemExit, match="2"):
         main(["init", "visits.csv", *flags])
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("wanted", ["source.columns()", "next(source.batches())", "list(source.batches())"])
+def test_a_process_that_ends_while_arrow_reads_ahead_is_not_aborted(wanted: str, tmp_path: Path) -> None:
+    """A thread that needs the interpreter after its end ends the process by SIGABRT."""
+    path = tmp_path / "rows.csv"
+    path.write_text(text())
+    slowly = (
+        "import sys, time\n"
+        "from crenel.pipelines.files import readers\n"
+        "readers._BLOCK, check = 200, readers._TextCheck.__call__\n"
+        "readers._TextCheck.__call__ = lambda self, block: (time.sleep(0.1), check(self, block))[1]\n"
+        "source = readers.open_file(sys.argv[1])\n"
+        f"{wanted}\n"
+    )
+    done = subprocess.run([sys.executable, "-c", slowly, str(path)], capture_output=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")

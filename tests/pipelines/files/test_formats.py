@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 
-from crenel.pipelines.cli import main
 from crenel.pipelines.files.formats import FORMATS, TableError, detect, format_names, kind_of
 
 

@@ -28,7 +28,7 @@ class Grid:
     def __init__(self, policy: Policy, parameters: SdgsParameters, scale: Floats) -> None:
         geometries = {name: qi.geometry for name, qi in policy.quasi_identifiers.items()}
         qis = policy.quasi_identifiers
-        self._axes = [_axis_of(qi, parameters.fineness(name, qi.values)) for name, qi in qis.items()]
+        self._axes = [axis_of(qi, parameters.fineness(name, qi.values)) for name, qi in qis.items()]
         self._scale = scale.copy()
         self._cell = np.array([getattr(geometry, "cell", 0.0) for geometry in geometries.values()])
         widest = np.array([geometry.widest() for geometry in geometries.values()])
@@ -78,7 +78,7 @@ class _AndMissing:
         return self._missing_at if at < 0 else float(self._ends[at])
 
 
-def _axis_of(qi: QuasiIdentifier, fineness: int) -> _Axis:
+def axis_of(qi: QuasiIdentifier, fineness: int) -> _Axis:
     """Return the axis of a quasi-identifier. Missing values, as a category, are a place of their own."""
     missing_at = qi.missing_at
     if missing_at is None:
