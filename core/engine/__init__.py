@@ -65,11 +65,11 @@ def create_engine(policy: Policy, *, secret: bytes | Secret | None = None, shard
     key = hashlib.blake2b(shard, key=secret.root, digest_size=32, person=b"crenel.engine").digest()
     engine: Engine = policy.declaration.load_engine()(policy, key)
     if policy.reorders:
-        from crenel.engine.reorder import Reordered
+        from crenel.engine.wrappers.reorder import Reordered
 
         engine = Reordered(engine, policy)
     if policy.once_per is not None:
-        from crenel.engine.once_per import OncePer
+        from crenel.engine.wrappers.once_per import OncePer
 
         engine = OncePer(engine, policy)
     engine.is_drawn = secret.is_drawn

@@ -98,7 +98,7 @@ def changed(name: str, policy: Policy, body: bytes, drawn: random.Random) -> byt
 
 def _schemas(name: str, policy: Policy) -> avro.Schemas:
     if name in ("reordered.1", "once_per.1"):
-        return avro.Schemas("crenel.engine", (f"{name}.avsc",))
+        return avro.Schemas("crenel.engine.wrappers", (f"{name}.avsc",))
     declared = "crenel.engine.methods.castle:castle.1.avsc" if name == "castle.1" else find(policy.method).snapshot
     package, _, file = str(declared).partition(":")
     return avro.Schemas(package, (file,))

@@ -18,7 +18,7 @@ from crenel.encoding.rows import Rows
 from crenel.engine.contract import Engine, Release, Releases
 from crenel.policy import Policy
 
-_SCHEMAS = Schemas("crenel.engine", ("reordered.1.avsc",))
+_SCHEMAS = Schemas("crenel.engine.wrappers", ("reordered.1.avsc",))
 _UNDECIDED = -1
 
 

@@ -28,7 +28,7 @@ from crenel.policy import OnSuppress, Policy
 
 __all__ = ["OncePer"]
 
-_SCHEMAS = Schemas("crenel.engine", ("once_per.1.avsc",))
+_SCHEMAS = Schemas("crenel.engine.wrappers", ("once_per.1.avsc",))
 
 #: Rows that are forgotten stay in memory until they outnumber the others by this many.
 _MOST_FORGOTTEN = 4096
