@@ -7,9 +7,8 @@ Persons of Adult (6 quasi-identifiers, k = 10) have one, two, three or five rows
 knows everyone's quasi-identifiers, and which published rows belong to one person, and looks up who is inside all of
 their boxes. Every run is audited.
 
-`cells` are trials, and no setting of crenel: the space is cut into cells that stay, and each row has the number of its
-cell as one quasi-identifier more, which is not published. So groups prefer rows of their own cell, and a person who
-returns is in company with the same persons again. It shows what could be gained by that.
+"Guess" is an attacker who knows the method, too: a box ends at values of its own rows, so of those inside all boxes,
+the one at the most ends, that few others share, is the best guess. It is of all persons, also of those with one row.
 """
 
 from __future__ import annotations
@@ -27,34 +26,27 @@ from numpy.typing import NDArray
 from benchmarks import datasets
 from benchmarks.runs import BrokenPromiseError, push_all
 from benchmarks.tables import finish, rounded, table
-from crenel.audit import Published, audit
+from crenel.audit import audit
 from crenel.audit.attacks.person_index import PersonIndex
 from crenel.encoding.rows import Rows
-from crenel.encoding.tree_learning import learn_tree
 from crenel.engine import Kind, Releases
-from crenel.engine.methods.mondrian.mondrian_engine import partition
-from crenel.engine.space import space_of
 from crenel.policy import Policy
-from crenel.policy.quasi_identifiers import Numeric
-from crenel.policy.sharding.shard_tree import ShardTree
+
+Floats = NDArray[np.float64]
 
 QUASI_IDENTIFIERS = ("age", "fnlwgt", "hours_per_week", "education", "marital_status", "native_country")
 K, PERSONS, HELD, DAY = 10, 3_000, 1_000, 86_400_000_000
 COUNTS = (1, 2, 3, 5)
 ORDERS = ("random", "rounds")
-#: Rows that cells are learned from, where they are not known before; and the persons of a cell where they are.
-FIRST, OF_CELL = 2_048, 60
-#: What cells weigh, where each of the 6 quasi-identifiers weighs 1.
-WEIGHT = 5.0
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "bastion": {},
     "k = 12": {"k": 12},
     "k = 15": {"k": 15},
-    "cells, learned from the first rows": {"cells": "learned"},
-    "cells, known before": {"cells": "known"},
+    "together": {"together": True},
+    "together, k = 15": {"together": True, "k": 15},
     "once_per: 8h": {"once_per": "8h"},
-    "once_per: 8h, cells known before": {"once_per": "8h", "cells": "known"},
+    "once_per: 8h, together": {"once_per": "8h", "together": True},
     "once_per: 1d": {"once_per": "1d"},
 }
 
@@ -76,18 +68,14 @@ def stream(of: datasets.Stream, persons: int, count: int, order: str) -> Rows:
 def figures(of: datasets.Stream, rows: Rows, setting: dict[str, Any]) -> dict[str, float]:
     """Run one setting, and attack it."""
     said = {"k": K, "delay": HELD * (DAY // len(rows)), "seed": 1, **setting}
-    cells = said.pop("cells", None)
     policy = Policy(person="person", quasi_identifiers=of.quasi_identifiers, **said)
-    running, given = (policy, rows) if cells is None else _with_cells(policy, rows, cells)
     start = time.process_time()
-    releases = push_all(running, given)
+    releases = push_all(policy, rows)
     spent = time.process_time() - start
-    out = _without_cells(releases, len(of.quasi_identifiers))
-    report = audit(policy, rows, out)
-    # Losses are of the boxes as they are published, so that those that trials report are not compared.
+    report = audit(policy, rows, releases)
     if report.problems() or report.alone:
         raise BrokenPromiseError("\n".join(report.problems()))
-    found = chances(policy, rows, releases)
+    found, guessed = attacked(policy, rows, releases)
     left, kind = len(rows) - report.left_out, releases.per_row(releases.kind)
     suppressed = int(np.count_nonzero(kind == Kind.SUPPRESSED))
     return {
@@ -95,6 +83,7 @@ def figures(of: datasets.Stream, rows: Rows, setting: dict[str, Any]) -> dict[st
         "chance": float(found.mean()) if len(found) else 0.0,
         "above 1/k": float(np.mean(found > 1 / K + 1e-12)) if len(found) else 0.0,
         "certain": float(np.mean(found > 0.99)) if len(found) else 0.0,
+        "guess": float(guessed.mean()) if len(guessed) else 0.0,
         "loss": ((report.loss or 0.0) * left - suppressed) / max(left - suppressed, 1),
         "suppressed": suppressed / len(rows),
         "left out": report.left_out / len(rows),
@@ -102,57 +91,38 @@ def figures(of: datasets.Stream, rows: Rows, setting: dict[str, Any]) -> dict[st
     }
 
 
-def chances(policy: Policy, rows: Rows, releases: Releases) -> NDArray[np.float64]:
-    """Return the chance with which the attacker names each person who has several published rows.
+def attacked(policy: Policy, rows: Rows, releases: Releases) -> tuple[Floats, Floats]:
+    """Return the chance with which the attacker names each person who has several published rows; and guesses each.
 
     As `crenel.audit.attacks.intersection` with `of_person`, which leaves out persons whose rows all have one box.
     """
-    index, d = PersonIndex(policy, rows), rows.qi.shape[1]
+    index = PersonIndex(policy, rows)
     shown = releases.take(np.flatnonzero(releases.kind == Kind.CLUSTER))
-    boxes, number = np.unique(np.hstack([shown.lo[:, :d], shown.hi[:, :d]]), axis=0, return_inverse=True)
+    boxes, number = np.unique(np.hstack([shown.lo, shown.hi]), axis=0, return_inverse=True)
     box = np.repeat(number.reshape(-1), shown.sizes)
     person = index.person[shown.rows]
     inside = [index.persons_of(index.inside(*np.split(one, 2))) for one in boxes]
-    found = []
-    for who in np.flatnonzero(np.bincount(person) > 1).tolist():
+    qi = rows.qi[np.unique(index.person, return_index=True)[1]]
+    found, guessed = [], []
+    for who in np.unique(person).tolist():
         first, *others = np.unique(box[person == who]).tolist()
         left = inside[first]
         for other in others:
             left = np.intersect1d(left, inside[other])
-        found.append(1.0 / max(len(left), 1))
-    return np.array(found)
+        if np.count_nonzero(person == who) > 1:
+            found.append(1.0 / max(len(left), 1))
+        guessed.append(_guess(qi[left], left == who, boxes[[first, *others]]))
+    return np.array(found), np.array(guessed)
 
 
-def _with_cells(policy: Policy, rows: Rows, how: str) -> tuple[Policy, Rows]:
-    """Give each row the place of its cell, from 0 to 1; if cells are learned, 0 to the rows they are learned from."""
-    if how == "known":
-        _, first, who = np.unique(rows.person, return_index=True, return_inverse=True)
-        cell = partition(space_of(policy), rows.take(first), OF_CELL)[who].astype(np.float64)
-    else:
-        tree = learn_tree(policy, rows.slice(0, min(FIRST, len(rows))), 256)
-        cell = _places(tree)[tree.find(rows.qi)]
-        cell[:FIRST] = 0.0
-    columns = {**policy.quasi_identifiers, "cell": Numeric(domain=(0, 1), weight=WEIGHT)}
-    place = np.maximum(cell, 0.0) / max(cell.max(), 1.0)
-    return replace(policy, quasi_identifiers=columns), replace(rows, qi=np.column_stack([rows.qi, place]))
-
-
-def _places(tree: ShardTree) -> NDArray[np.float64]:
-    """Return the place of each cell: cells that are next to each other in the tree are next to each other."""
-    places, waiting, place = np.zeros(tree.shards), [0 if tree.cuts else ~0], 0
-    while waiting:
-        side = waiting.pop()
-        if side < 0:
-            places[~side] = place
-            place += 1
-        else:
-            waiting += [tree.cuts[side].above, tree.cuts[side].below]
-    return places
-
-
-def _without_cells(releases: Releases, dimensions: int) -> Published:
-    columns = {name: getattr(releases, name) for name in ("rows", "offsets", "kind", "moment", "arrivals", "group")}
-    return Published(lo=releases.lo[:, :dimensions], hi=releases.hi[:, :dimensions], **columns)
+def _guess(qi: Floats, is_target: NDArray[np.bool_], boxes: Floats) -> float:
+    """Return the chance that the target is who is at most ends, those that are shared counting less."""
+    lo, hi = np.split(boxes, 2, axis=1)
+    is_wide = np.hstack([lo < hi, lo < hi])
+    ends = (np.hstack([qi, qi])[:, None] == boxes) & is_wide
+    score = (ends / np.maximum(ends.sum(axis=0), 1)).sum(axis=(1, 2))
+    best = score >= score.max() - 1e-12
+    return float(is_target[best].any() / best.sum())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -176,9 +146,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 several, spent = int(found.pop("persons")), found.pop("us")
                 lines.append([f"{count}", name, several, *(f"{value:.3g}" for value in found.values())])
                 lines[-1].append(f"{spent / plain:.1f}")
-        columns = ["mean chance", "above 1/k", "certain", "loss", "suppressed", "left out", "time to the first"]
+        columns = ["rows", "setting", "persons with several", "mean chance", "above 1/k", "certain", "guess"]
+        columns += ["loss", "suppressed", "left out", "time to the first"]
         print(f"Order: {order}\n")
-        print(table(["rows", "setting", "persons with several", *columns], lines) + "\n", flush=True)
+        print(table(columns, lines) + "\n", flush=True)
     finish({"quick": options.quick, "k": K, "persons": persons, "held": HELD, "figures": kept})
     return 0
 

@@ -226,10 +226,11 @@ class Anonymize(beam.PTransform):
                 f"Anonymize: windows must not merge (state is per window), not {windows}. Use global or fixed windows."
             )
             raise ValueError(message)
-        if self._policy.once_per is not None and not isinstance(windows, GlobalWindows):
+        lasting = self._policy.remembers_persons
+        if lasting and not isinstance(windows, GlobalWindows):
             message = (
-                "Anonymize: policy.once_per needs global windows, since each window is anonymized by itself, and a "
-                "person could have a row in each."
+                f"Anonymize: policy.{lasting[0]} needs global windows, since each window is anonymized by itself, and "
+                "a person could have a row in each."
             )
             raise ValueError(message)
         if isinstance(windows, SlidingWindows) and windows.size > windows.period and not self._overlapping:

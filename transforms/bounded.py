@@ -100,11 +100,11 @@ class AnonymizeBounded(Anonymize):
     def _row_options(self, **given: Any) -> RowOptions:
         options = super()._row_options(**given)
         by_number = options.row_number is not None and self._policy.event_time is None
-        timed = [name for name in ("delay", "once_per") if getattr(self._policy, name) is not None]
+        timed = self._policy.timed
         if by_number and timed:
             message = (
                 f"must name a column, since policy.{timed[0]} is event time, and rows that are ordered by their "
-                "numbers have no other. Without one, use policy.delay_rows alone, without once_per."
+                "numbers have no other. Without one, use policy.delay_rows alone, without times."
             )
             raise PolicyError([("event_time", message)])
         return replace(options, by_number=by_number, at_end=by_number or options.order_column is not None)

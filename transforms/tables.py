@@ -138,11 +138,11 @@ class _Run:
 
     def __init__(self, policy: Policy, *, parse_text: bool | TextFormat, trace: bool) -> None:
         by_number = policy.event_time is None
-        timed = [name for name in ("delay", "once_per") if getattr(policy, name) is not None]
+        timed = policy.timed
         if by_number and timed:
             message = (
                 f"must name a column, since policy.{timed[0]} is event time, and the rows of a table have no other. "
-                "Without one, use policy.delay_rows alone, without once_per."
+                "Without one, use policy.delay_rows alone, without times."
             )
             raise PolicyError([("event_time", message)])
         self._secret = Secret.of(policy)

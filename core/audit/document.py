@@ -117,6 +117,7 @@ def _policy(findings: Findings) -> Document:
         "delay": None if policy.delay is None else format_duration(policy.delay),
         "delay_rows": policy.delay_rows,
         "once_per": None if policy.once_per is None else format_duration(policy.once_per),
+        "together": policy.to_dict().get("together"),
         "on_suppress": policy.on_suppress.value,
         "person": policy.person,
         "quasi_identifiers": list(policy.quasi_identifiers),

@@ -27,6 +27,7 @@ from crenel.audit.boxes import legal
 from crenel.audit.differential_privacy import stated
 from crenel.audit.evidence import REUSE, SAMPLED_OUT, SUPPRESSED, Published
 from crenel.audit.over_time.common_values import rare_values
+from crenel.audit.over_time.company import lacking_company
 from crenel.audit.over_time.spacing import left_out_wrongly, too_soon, without_left_out
 from crenel.audit.report import Report
 from crenel.encoding.rows import Rows
@@ -147,6 +148,7 @@ class _Audit:
             left_out=left_out,
             left_out_wrongly=left_out_wrongly(self.policy, self.given, self.all),
             too_soon=self._too_soon(),
+            lacking_company=self._lacking_company(),
             held=0 if ended else missing,
             lost=missing if ended else 0,
             twice=int(np.count_nonzero(times > 1)),
@@ -182,6 +184,17 @@ class _Audit:
             shown &= ~self.suppressed
         row = self.row[shown[self.release]]
         return too_soon(self.policy.once_per or 0, self.rows.person[row], self.rows.time[row])
+
+    def _lacking_company(self) -> int | None:
+        """Count the persons whose boxes, intersected, leave fewer than k; None if it is unknown when they left."""
+        span, out = self.policy.together, self.out
+        if span is None:
+            return 0
+        if out.arrivals is None or out.moment is None:
+            return None
+        shown = self.published[self.release]
+        row, of = self.row[shown], self.release[shown]
+        return lacking_company(self.policy, self.rows, row, out.lo[of], out.hi[of], out.moment[of], out.arrivals[of])
 
     # -- crowds ----------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from crenel.audit.differential_privacy import stated
 from crenel.audit.findings import Findings
 from crenel.audit.measures import rounded
 from crenel.audit.over_time.common_values import window_of
-from crenel.policy.durations import format_duration, span_of_seconds
+from crenel.policy.durations import FOREVER, format_duration, span_of_seconds
 
 __all__ = ["BROKEN", "KEPT", "NOT_PROMISED", "UNKNOWN", "Promise", "describe_crowd", "promises", "seed_warning"]
 
@@ -46,6 +46,8 @@ def promises(findings: Findings) -> Iterator[Promise]:
         yield _within(findings)
     if findings.policy.once_per is not None:
         yield _once_per(findings)
+    if findings.policy.together is not None:
+        yield _together(findings)
     for j, name in enumerate(findings.policy.sensitive):
         if findings.policy.l is not None:
             yield _diversity(findings, j, name)
@@ -198,6 +200,26 @@ def _once_per(findings: Findings) -> Promise:
     said = f"{wrong:,} rows follow another of their person too soon" if wrong else "no row follows another too soon"
     note = f"{findings.left_out or 0:,} rows were left out for it."
     return replace(promise, measured=said, value=wrong, state=BROKEN if wrong else KEPT, rows=wrong, note=note)
+
+
+def _together(findings: Findings) -> Promise:
+    policy, period = findings.policy, findings.policy.together or 0
+    span = "" if period == FOREVER else f" within {format_duration(period)} of each other"
+    promise = Promise(
+        name="together",
+        promised=f"all boxes of a person{span}, intersected, leave at least {policy.k} persons",
+        measured="unknown",
+        bound=0,
+        state=UNKNOWN,
+        note="Give --input and --trace to know whose rows were published.",
+    )
+    counts = [report.lacking_company for report in findings.reports]
+    if findings.exact is None or any(count is None for count in counts):
+        return promise
+    wrong = sum(count or 0 for count in counts)
+    said = f"fewer are left of {wrong:,} persons' boxes" if wrong else "no person's boxes leave fewer"
+    note = "A row that the earlier boxes do not contain, since its person's values changed, begins anew."
+    return replace(promise, measured=said, value=wrong, state=BROKEN if wrong else KEPT, note=note)
 
 
 def _persons_by_trace(findings: Findings, promise: Promise) -> Promise:

@@ -36,6 +36,8 @@ class Report:
     rare_values: int = 0
     #: Published rows that follow another published row of their person within `once_per`.
     too_soon: int = 0
+    #: Persons with several boxes that have fewer than k persons in common, against `together`.
+    lacking_company: int | None = 0
     #: Rows that have not left yet, while the stream goes on.
     held: int
     #: Rows that never left.
@@ -116,6 +118,7 @@ class Report:
         promises = [
             *(crowd if self.crowd else []),
             ("rows published within once_per of another row of their person", self.too_soon),
+            ("persons whose boxes together leave fewer than k persons", self.lacking_company),
             ("rows left out without a reason", self.left_out_wrongly),
             ("rows lost", self.lost),
             ("rows that left more than once", self.twice),

@@ -184,8 +184,8 @@ class Encoder:
             return np.nan_to_num(found).astype(np.int64)
         if time is not None:
             return np.ascontiguousarray(time, dtype=np.int64)
-        if self.policy.delay is not None or self.policy.once_per is not None:
-            msg = "encode: time must be given if the policy has delay or once_per and names no event_time, not None."
+        if self.policy.timed:
+            msg = f"encode: time must be given if the policy has {self.policy.timed[0]} and no event_time, not None."
             raise ValueError(msg)
         return np.zeros(work.count, dtype=np.int64)
 

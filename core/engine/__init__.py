@@ -68,6 +68,10 @@ def create_engine(policy: Policy, *, secret: bytes | Secret | None = None, shard
         from crenel.engine.wrappers.reorder import Reordered
 
         engine = Reordered(engine, policy)
+    if policy.together is not None:
+        from crenel.engine.wrappers.together import Together
+
+        engine = Together(engine, policy)
     if policy.once_per is not None:
         from crenel.engine.wrappers.once_per import OncePer
 

@@ -54,6 +54,8 @@ def compile_family(methods: Iterable[str]) -> None:
             promises.append({"sensitive": ["illness"], "l": 2})
         if declared.keeps_t:
             promises.append({"sensitive": ["illness"], "t": 0.9})
+        if declared.crowd(declared.parameters()):
+            promises.append({"together": True})
         for promise in promises:
             policy = _policy(method, promise)
             if policy is not None:

@@ -10,7 +10,17 @@ from typing import Any
 
 from crenel.policy.checks import Problems
 
-__all__ = ["A_DURATION", "UNITS", "a_duration", "format_duration", "parse_duration", "span_of_seconds", "tick_of"]
+__all__ = [
+    "A_DURATION",
+    "FOREVER",
+    "TRUE_OR_A_DURATION",
+    "UNITS",
+    "a_duration",
+    "format_duration",
+    "parse_duration",
+    "span_of_seconds",
+    "tick_of",
+]
 
 #: Microseconds per unit.
 UNITS = {
@@ -26,8 +36,13 @@ _SPANS = [("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)]
 _DURATION = re.compile(r"(\d+(?:\.\d+)?) ?(us|ms|s|m|h|d)", re.ASCII)
 A_DURATION = "a duration such as '500ms', '30s', '10m', '2h' or '1d'"
 
+TRUE_OR_A_DURATION = f"true, or {A_DURATION}"
+
 #: Durations and deadlines are added in 64 bits, so they must leave room.
 _LONGEST = 2**62
+
+#: A span that does not end. No duration is as long.
+FOREVER = 2**63 - 1
 
 #: The number of moments in a delay at which rows may leave because of their deadline.
 _TICKS = 16
@@ -42,12 +57,12 @@ def tick_of(delay: int | None) -> int:
     return max(delay // _TICKS, 1) if delay is not None else UNITS["s"]
 
 
-def a_duration(problems: Problems, path: str, value: Any, at_least: int) -> int:
+def a_duration(problems: Problems, path: str, value: Any, at_least: int, rule: str = A_DURATION) -> int:
     """Return the microseconds of a text such as `10m`, a timedelta or an integer; on a problem, `at_least`."""
     micros = _micros(value)
     if micros is None or not at_least <= micros <= _LONGEST:
-        rule = A_DURATION if micros is None else f"{A_DURATION}, at least {at_least} microsecond"
-        problems.must(path, rule if at_least else A_DURATION, value)
+        least = f", at least {at_least} microsecond" if at_least and micros is not None else ""
+        problems.must(path, rule + least, value)
         return at_least
     return micros
 

@@ -22,7 +22,14 @@ from crenel.policy import methods
 from crenel.policy import quasi_identifiers as qi_types
 from crenel.policy.checks import REFERENCE, Problems, a_number, an_integer, one_of, suggestion
 from crenel.policy.columns import EACH_ROW
-from crenel.policy.durations import A_DURATION, a_duration, format_duration, tick_of
+from crenel.policy.durations import (
+    A_DURATION,
+    FOREVER,
+    TRUE_OR_A_DURATION,
+    a_duration,
+    format_duration,
+    tick_of,
+)
 from crenel.policy.frozen import FrozenDict
 from crenel.policy.methods import Method
 from crenel.policy.parameters import Reuse
@@ -118,6 +125,10 @@ class Policy:
     #: Microseconds of event time in which at most one row of a person is published; None: no limit.
     once_per: int | None
 
+    #: Microseconds of event time after a release in which a person is remembered, so that all boxes published for the
+    #: person together leave at least k persons; FOREVER (written as true): without end; None: boxes are not compared.
+    together: int | None
+
     #: The name of the method.
     method: str
 
@@ -162,6 +173,7 @@ class Policy:
         disorder: int | str | dt.timedelta = 0,
         max_ahead: int | str | dt.timedelta | None = None,
         once_per: int | str | dt.timedelta | None = None,
+        together: bool | int | str | dt.timedelta | None = None,
         method: str = "bastion",
         parameters: Any = None,
         on_suppress: OnSuppress | str = OnSuppress.DROP,
@@ -196,8 +208,21 @@ class Policy:
     @property
     def most_ahead(self) -> int | None:
         """Microseconds by which a row may be ahead of the latest event time; None if the clock decides nothing."""
-        usual = self.once_per if self.delay is None else self.delay
-        return usual if usual is None or self.max_ahead is None else self.max_ahead
+        if not self.timed:
+            return None
+        usual: int = getattr(self, self.timed[0])
+        return usual if self.max_ahead is None else self.max_ahead
+
+    @property
+    def timed(self) -> tuple[str, ...]:
+        """The settings that are spans of event time, so that every row has to have one."""
+        spans = {"delay": self.delay, "once_per": self.once_per, "together": self.together}
+        return tuple(name for name, span in spans.items() if span not in (None, FOREVER))
+
+    @property
+    def remembers_persons(self) -> tuple[str, ...]:
+        """The settings that compare a row with what was published of its person before."""
+        return tuple(name for name in ("once_per", "together") if getattr(self, name) is not None)
 
     @property
     def most_shards(self) -> int:
@@ -288,10 +313,10 @@ class Policy:
         for key in given:
             if key not in known:
                 problems.unknown("", key, [f.name for f in dataclasses.fields(cls)])
-        for name in ("delay", "disorder", "max_ahead", "once_per"):
-            if isinstance(given.get(name), int) and given.get(name) != 0:
+        for name in ("delay", "disorder", "max_ahead", "once_per", "together"):
+            if type(given.get(name)) is int and given.get(name) != 0:
                 # Python objects count microseconds, which nobody who reads a file would guess.
-                problems.must(name, A_DURATION, given[name])
+                problems.must(name, TRUE_OR_A_DURATION if name == "together" else A_DURATION, given[name])
                 given = {**given, name: "1s"}  # so that no other check reports it
         defaults = {**_DEFAULTS, "person": _ABSENT, "quasi_identifiers": _ABSENT, "k": _ABSENT}
         known_given = {key: value for key, value in given.items() if key in known}
@@ -330,6 +355,7 @@ class Policy:
             "disorder": format_duration(self.disorder),
             "max_ahead": None if self.max_ahead is None else format_duration(self.max_ahead),
             "once_per": None if self.once_per is None else format_duration(self.once_per),
+            "together": True if self.together == FOREVER else self.together and format_duration(self.together),
             "method": self.method,
             "parameters": _parameters_spec(self.parameters),
             "on_suppress": self.on_suppress.value,
@@ -371,6 +397,7 @@ _DEFAULTS: dict[str, Any] = {
     "disorder": 0,
     "max_ahead": None,
     "once_per": None,
+    "together": None,
     "method": "bastion",
     "parameters": None,
     "on_suppress": OnSuppress.DROP,
@@ -541,6 +568,13 @@ class _Check:
 
     def once_per(self, value: Any) -> int | None:
         return None if value is None else a_duration(self.problems, "once_per", value, at_least=1)
+
+    def together(self, value: Any) -> int | None:
+        if value is None or value is False:
+            return None
+        if value is True or value == FOREVER:
+            return FOREVER
+        return a_duration(self.problems, "together", value, 1, TRUE_OR_A_DURATION)
 
     def method(self, value: Any) -> str:
         try:

@@ -176,6 +176,12 @@ def check_once_per(case: Case) -> None:
     expect(report.too_soon == 0, f"Rows of a person must be once_per apart; {report.too_soon} are nearer.")
 
 
+def check_together(case: Case) -> None:
+    """The boxes of a person, all together, leave k persons."""
+    lacking = case.report.lacking_company
+    expect(lacking == 0, f"All boxes of a person must have k persons in common; those of {lacking} persons have fewer.")
+
+
 def check_secret_order(case: Case) -> None:
     """If a crowd is promised, the order of the rows in a release depends on the secret."""
     if not case.policy.declaration.crowd(case.policy.parameters) or case.policy.reorders:
@@ -635,7 +641,7 @@ def _decisions(releases: Releases) -> dict[int, Any]:
 #: The checks of each promise, in the order of the design.
 PROMISES: dict[str, tuple[Check, ...]] = {
     "1. nothing lost": (check_nothing_lost, check_held),
-    "2. a crowd": (check_groups, check_crowd, check_once_per, check_secret_order),
+    "2. a crowd": (check_groups, check_crowd, check_once_per, check_together, check_secret_order),
     "3. true": (check_true, check_boxes),
     "4. on time": (check_on_time, check_clock),
     "5. silent": (check_silent, check_no_person_in_releases),

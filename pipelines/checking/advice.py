@@ -170,22 +170,23 @@ def _deadlines(policy: Policy) -> Iterator[Finding]:
         )
     if policy.delay_rows is None:
         yield _warn("Only delay is set, so memory grows with the rate of the stream. Set delay_rows to bound it.")
-    if policy.once_per is not None and policy.secret is None and policy.seed is None:
+    lasting = policy.remembers_persons
+    if lasting and policy.secret is None and policy.seed is None:
         yield _warn(
-            "once_per needs the same secret for as long as a stream runs: a pipeline that is built again with another "
-            "one cannot take up a savepoint. Name a secret. A bounded input needs none."
+            f"{lasting[0]} needs the same secret for as long as a stream runs: a pipeline that is built again with "
+            "another one cannot take up a savepoint. Name a secret. A bounded input needs none."
         )
-    if (policy.delay is not None or policy.once_per is not None) and policy.event_time is None:
+    if policy.timed and policy.event_time is None:
         yield _note(
             "event_time is not set, so Beam's timestamps of the elements count. Many sources set these to the time of "
             "reading."
         )
     if policy.delay is not None and policy.disorder >= policy.delay:
         yield _warn("disorder is not less than delay, so rows are held at least twice as long as delay.")
-    if policy.delay is None and policy.once_per is None and policy.disorder:
-        yield _note("disorder has no effect without delay or once_per.")
+    if not policy.timed and policy.disorder:
+        yield _note("disorder has no effect without a setting that is a time, such as delay.")
     if policy.most_ahead is None and policy.max_ahead is not None:
-        yield _note("max_ahead has no effect without delay or once_per.")
+        yield _note("max_ahead has no effect without a setting that is a time, such as delay.")
 
 
 def _sampling(policy: Policy) -> Iterator[Finding]:

@@ -12,6 +12,7 @@ from crenel.encoding.encoder import Encoded
 from crenel.errors import PolicyError
 from crenel.pipelines.checking.engine_trial import Trial, deadline_of, shards_of, tried
 from crenel.policy import OnSuppress, Policy, Reuse
+from crenel.policy.durations import FOREVER
 
 __all__ = ["Step", "steps"]
 
@@ -82,6 +83,8 @@ def _strict(policy: Policy) -> Policy | None:
         changes |= {"delay": None, "disorder": 0}
     if policy.event_time is None:
         changes["once_per"] = None
+        if policy.together is not None:
+            changes["together"] = FOREVER
     return _changed(policy, **changes)
 
 

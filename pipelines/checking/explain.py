@@ -11,7 +11,7 @@ from crenel.audit.differential_privacy import stated
 from crenel.pipelines.checking.advice import reuses, uncrowded
 from crenel.pipelines.console.sections import Line, Section, count, listed, sentence, spoken
 from crenel.policy import OnSuppress, Policy
-from crenel.policy.durations import format_duration
+from crenel.policy.durations import FOREVER, format_duration
 from crenel.policy.geometry import Geometry, Interval, Radix, Tree
 from crenel.policy.parameters import Parameter
 from crenel.policy.quasi_identifiers import Categorical, Datetime, Missing, QuasiIdentifier, Range, Unknown
@@ -211,6 +211,13 @@ def _promises(policy: Policy) -> Iterator[str]:
             f"Any two published rows of a person are at least {spoken(policy.once_per)} of event time apart "
             "(once_per). Rows between them are left out: the owner finds them among the suppressed ones."
         )
+    if policy.together is not None:
+        span = "" if policy.together == FOREVER else f" less than {spoken(policy.together)} apart"
+        yield (
+            f"All rows of a person that are published{span} have generalizations that fit at least {policy.k} persons "
+            "at once (together), as long as the person's quasi-identifiers do not change much. This is against "
+            "somebody who links the rows, and not against somebody who also knows when they came."
+        )
     if policy.within:
         yield (
             f"Rows with different values of {listed(policy.within)} are kept apart (within): the persons of a group "
@@ -247,7 +254,7 @@ def _deadline(policy: Policy) -> Iterator[str]:
         limits.append(f"when {count(policy.delay_rows, 'later row')} of its shard have come (delay_rows)")
     earlier = ", whichever is earlier" if len(limits) == 2 else ""
     yield f"At the latest {', or '.join(limits)}{earlier}."
-    if policy.delay is None and policy.once_per is None:
+    if not policy.timed:
         return
     source = policy.event_time or "Beam's timestamp of the element"
     yield f"The event time is {source}."

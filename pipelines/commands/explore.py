@@ -143,8 +143,8 @@ def _check(policy: Policy, axes: Axes) -> None:
     if axes.l and not policy.sensitive:
         msg = "--l needs a sensitive column, and the policy names none."
         raise CommandError(msg)
-    if (policy.delay is not None or policy.once_per is not None) and policy.event_time is None:
-        what = "once_per" if policy.delay is None else "a delay"
+    if policy.timed and policy.event_time is None:
+        what = policy.timed[0]
         msg = f"the policy has {what} but names no event_time, so a file cannot show it. Name one in the policy."
         raise CommandError(msg)
 

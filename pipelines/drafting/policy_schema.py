@@ -83,6 +83,7 @@ def _field(name: str, hint: Any) -> dict[str, Any]:
         "shards": lambda: {"anyOf": [{"type": "integer", "minimum": 1}, {"enum": ["auto", None]}]},
         "shard_by": _shard_by,
         "treat": _treat,
+        "together": lambda: {"anyOf": [{"type": "boolean"}, _DURATION]},
         "version": lambda: {"const": 1},
         "person": lambda: {"anyOf": [_COLUMN, _EACH_ROW]},
     }

@@ -235,6 +235,8 @@ def test_linked_rows(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert found["random, 2, bastion"]["persons"] > 250
     assert found["random, 2, once_per: 1d"] | {"persons": 0.0, "chance": 0.0} == found["random, 2, once_per: 1d"]
     assert found["random, 2, once_per: 1d"]["left out"] == 0.5
+    assert found["random, 2, bastion"]["above 1/k"] > 0.1
+    assert found["random, 2, together"]["above 1/k"] == 0.0
     assert found["random, 2, k = 15"]["chance"] < found["random, 2, bastion"]["chance"]
 
 

@@ -231,12 +231,13 @@ class HoldRows(_Hold):
                 f"{self._policy.method!r}, which cannot go on from it. Drain the pipeline before you change the method."
             )
             raise SnapshotError(message)
-        if policy.once_per != self._policy.once_per:
-            message = (
-                "The state was written under another once_per, so it does not say enough of whose rows were published. "
-                "Drain the pipeline before you change once_per."
-            )
-            raise SnapshotError(message)
+        for name in ("once_per", "together"):
+            if getattr(policy, name) != getattr(self._policy, name):
+                message = (
+                    f"The state was written under another {name}, so it does not say enough of whose rows were "
+                    f"published. Drain the pipeline before you change {name}."
+                )
+                raise SnapshotError(message)
         return policy
 
     def _apply(self, shards: ShardSet, key: Key, op: bytes) -> Left:

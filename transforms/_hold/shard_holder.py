@@ -24,8 +24,8 @@ from crenel.transforms._pack.sharding import check_apart
 _SCHEMAS = avro.Schemas("crenel.transforms._hold", ("held.1.avsc",))
 
 _OTHER_PERSONS = (
-    "Persons were hashed under another secret, or another policy.person, so it is unknown whose rows were published "
-    "within once_per. Name a secret in the policy (secret), and keep it; or drain the pipeline before you change it."
+    "Persons were hashed under another secret, or another policy.person, so it is unknown whose rows were published, "
+    "as policy.{} needs. Name a secret in the policy (secret), and keep it; or drain the pipeline before you change it."
 )
 
 #: More parts than this are joined: the cost of finding a row grows with their number.
@@ -168,10 +168,11 @@ class ShardHolder:
         """Release the held rows if their persons cannot be compared with the new ones: one would count twice.
 
         Raises:
-            SnapshotError: the policy has once_per, and whose rows were published can no longer be told.
+            SnapshotError: the policy remembers persons, and whose rows were published can no longer be told.
         """
-        if self._policy.once_per is not None and self._arrivals and persons != self._persons:
-            raise SnapshotError(_OTHER_PERSONS)
+        lasting = self._policy.remembers_persons
+        if lasting and self._arrivals and persons != self._persons:
+            raise SnapshotError(_OTHER_PERSONS.format(lasting[0]))
         left = self.flush() if self.held and persons != self._persons else []
         self._persons = persons
         return left

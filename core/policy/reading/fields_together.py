@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from crenel.policy import methods
 from crenel.policy.checks import Problems
+from crenel.policy.columns import EACH_ROW
 from crenel.policy.methods import Method
+from crenel.policy.parameters import Reuse
 from crenel.policy.quasi_identifiers import Missing, QuasiIdentifier
 from crenel.policy.sharding.shard_rule import ShardBy
 from crenel.policy.treatments.treatment import Pseudonymize, Treatment
@@ -21,8 +24,11 @@ def check_together(clean: dict[str, Any], wrong: set[str], method: Method | None
     if method is not None:
         _missing(clean["quasi_identifiers"], method, problems)
     _deadlines(clean, wrong, method, problems)
-    if clean["once_per"] is not None:
-        _once_per(clean, wrong, problems)
+    for name in ("once_per", "together"):
+        if clean[name] is not None:
+            _one_shard_a_person(name, clean, wrong, problems)
+    if clean["together"] is not None and method is not None and "parameters" not in wrong:
+        _together(clean, method, problems)
     if clean["within"] and clean["shard_by"] is ShardBy.LOCALITY:
         problems.add("shard_by", "must not be 'locality' with within: a tree is learned from all rows together.")
     for name, treatment in clean["treat"].items():
@@ -32,14 +38,30 @@ def check_together(clean: dict[str, Any], wrong: set[str], method: Method | None
             problems.add(f"treat.{name}.rotate", "needs event_time: pseudonyms change by the event time of their rows.")
 
 
-def _once_per(clean: dict[str, Any], wrong: set[str], problems: Problems) -> None:
-    """Require that one shard sees all rows of a person."""
+def _one_shard_a_person(name: str, clean: dict[str, Any], wrong: set[str], problems: Problems) -> None:
+    """Require that one shard sees all rows of a person, who may have several."""
+    if clean["person"] == EACH_ROW:
+        problems.add(name, "needs a person column: where each row is a person, nobody has two rows.")
     if clean["within"] and "within" not in wrong:
         rule = "must not be given with within: rows of one person in different groups of rows would not be compared."
-        problems.add("once_per", rule)
+        problems.add(name, rule)
     elif not wrong & {"shards", "shard_by"} and clean["shards"] != 1 and clean["shard_by"] is not ShardBy.PERSON:
         rule = "needs shard_by: person, or a single shard: by another rule, rows of one person reach different shards."
-        problems.add("once_per", rule)
+        problems.add(name, rule)
+
+
+def _together(clean: dict[str, Any], method: Method, problems: Problems) -> None:
+    """Require that a box belongs to the rows of one release, so that it may be widened for them."""
+    if method.takes_holes or method.perturbs:
+        why = "rows may lack quasi-identifiers" if method.takes_holes else "ranges are of changed values"
+        problems.add("together", f"must not be given with {method.name!r}, where {why}: take the method bastion.")
+    elif not method.crowd(clean["parameters"]):
+        strict: dict[str, Any] = {"reuse": Reuse.OFF} if method.reuses else {}
+        strict |= {"reorder": False} if method.reorders else {}
+        could = method.crowd(replace(clean["parameters"], **strict))
+        settings = [f"{name}: {'off' if value is Reuse.OFF else 'false'}" for name, value in strict.items()]
+        fix = f"set {' and '.join(settings)}" if could else "take the method bastion"
+        problems.add("together", f"needs releases of whole groups, each under a generalization of its own: {fix}.")
 
 
 def _guarantees(clean: dict[str, Any], wrong: set[str], method: Method | None, problems: Problems) -> None:

@@ -93,6 +93,7 @@ COUNTS = {
     "twice",
     "unknown",
     "early",
+    "lacking_company",
     "small_groups",
     "low_diversity",
     "far",

@@ -208,7 +208,7 @@ def test_time_without_a_column():
     batch = {name: column for name, column in GOOD.items() if name != "at"}
     times = np.array([7, 8, 9], dtype=np.int64)
     assert Encoder(policy).encode(batch, times).rows.time.tolist() == [7, 8, 9]
-    with pytest.raises(ValueError, match="time must be given if the policy has delay or once_per and names"):
+    with pytest.raises(ValueError, match="time must be given if the policy has delay and no event_time"):
         Encoder(policy).encode(batch)
     by_rows = Policy.from_dict({**POLICY.to_dict(), "event_time": None, "delay": None, "delay_rows": 5})
     assert Encoder(by_rows).encode(batch).rows.time.tolist() == [0, 0, 0]

@@ -19,8 +19,13 @@ from crenel.policy.methods import find
 from tests import golden
 
 FILES = sorted((golden.TESTS / "core" / "engine" / "golden").glob("*.json"))
-#: The schemas of engines that wrap another one.
-WRAPPED = {"castleguard.1": "castle", "reordered.1": "method", "once_per.1": "method"}
+#: The schemas of engines that wrap another one: the field that has the other one's snapshot, and its schema.
+WRAPPED = {
+    "castleguard.1": ("castle", "castle.1"),
+    "reordered.1": ("method", "castle.1"),
+    "once_per.1": ("method", "castle.1"),
+    "together.1": ("method", "bastion.1"),
+}
 
 each_engine = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 
@@ -79,9 +84,9 @@ def changed(name: str, policy: Policy, body: bytes, drawn: random.Random) -> byt
     """Change one number of a record, anywhere in it."""
     schemas = _schemas(name, policy)
     record = schemas.decode(body)
-    inner = WRAPPED.get(name)
+    inner, schema = WRAPPED.get(name, (None, ""))
     if inner is not None and drawn.random() < 0.5:
-        record[inner] = changed("castle.1", policy, record[inner], drawn)
+        record[inner] = changed(schema, policy, record[inner], drawn)
         return schemas.encode(record)
     owner, field = drawn.choice(list(_fields(record)))
     value = owner[field]
@@ -97,7 +102,7 @@ def changed(name: str, policy: Policy, body: bytes, drawn: random.Random) -> byt
 
 
 def _schemas(name: str, policy: Policy) -> avro.Schemas:
-    if name in ("reordered.1", "once_per.1"):
+    if name in ("reordered.1", "once_per.1", "together.1"):
         return avro.Schemas("crenel.engine.wrappers", (f"{name}.avsc",))
     declared = "crenel.engine.methods.castle:castle.1.avsc" if name == "castle.1" else find(policy.method).snapshot
     package, _, file = str(declared).partition(":")

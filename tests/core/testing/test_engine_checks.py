@@ -61,6 +61,13 @@ def spaced_case() -> Case:
     return replace(case, policy=replace(case.policy, once_per=100))
 
 
+def linked_case() -> Case:
+    """Make a stream of persons who differ and return, with a policy under which all boxes of a person leave k."""
+    case = crowded_case()
+    age = case.rows.person[:, None] * np.array([2.5, 1.0])
+    return replace(case, policy=replace(case.policy, together=True), rows=replace(case.rows, qi=age))
+
+
 class Broken:
     """An engine that passes all its releases through `change`."""
 
@@ -224,6 +231,7 @@ FAULTS: dict[str, tuple[Any, Check]] = {
     "damage is not noticed": (Forgets, engine_checks.check_damage),
     "all share one key": (one_key, engine_checks.check_key),
     "a person's rows are too near": (under(once_per=None), engine_checks.check_once_per),
+    "a person lacks company": (under(together=None), engine_checks.check_together),
     "the order of a release is no secret": (SortsItsRows, engine_checks.check_secret_order),
     "arrays are kept": (KeepsTheArrays, engine_checks.check_no_aliasing),
     "releases change later": (ReusesItsArrays, engine_checks.check_releases_stay),
@@ -244,6 +252,7 @@ STREAMS: dict[Check, Callable[[], Case]] = {
     engine_checks.check_crowd: crowded_case,
     engine_checks.check_secret_order: crowded_case,
     engine_checks.check_once_per: spaced_case,
+    engine_checks.check_together: linked_case,
 }
 
 
