@@ -17,7 +17,7 @@ def plainly(of: Policy, rows: Rows, left: list[tuple[int, list[float], list[floa
     for person in set(rows.person.tolist()):
         chains: list[list[tuple[int, list[float], list[float], int, int]]] = []
         for one in left:
-            row, lo, hi, moment, _ = one
+            row, moment = one[0], one[3]
             if rows.person[row] != person:
                 continue
             chain = chains[-1] if chains else None
