@@ -274,7 +274,7 @@ WRITERS: dict[str, Callable[[], dict[str, Any]]] = {
         method="castleguard", t=None, parameters={"beta_sample": 0.75, "perturb_sensitive": {"size": 2.0}}
     ),
     "once_per": lambda: write_engine(once_per="40s"),
-    "together": lambda: write_engine(method="bastion", together="50s", on_suppress="drop"),
+    "together": lambda: write_engine(method="bastion", k=8, together="50s", on_suppress="drop"),
     "reordered": lambda: write_engine(delay_rows=None, parameters={"reorder": True}),
     "sdgs": lambda: write_engine(
         method="sdgs",

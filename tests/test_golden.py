@@ -24,7 +24,7 @@ _TRANSFORMS = golden.TESTS / "transforms" / "golden"
 SHARDS = sorted(_TRANSFORMS.glob("shards.*.json"))
 HELD = sorted(_TRANSFORMS.glob("held.*.json"))
 #: The kinds of releases of methods that do not reuse, or that sample.
-_EVERYTHING = {"castleguard": {0, 1, 2, 3}, "rtree": {0, 2}, "sdgs": {0, 2, 3}, "z_anonymity": {0}}
+_EVERYTHING = {"castleguard": {0, 1, 2, 3}, "rtree": {0, 2}, "sdgs": {0, 2, 3}, "together": {0, 2}, "z_anonymity": {0}}
 PACKS = sorted(_TRANSFORMS.glob("pack.*.json"))
 
 

@@ -163,7 +163,7 @@ def test_persons_hashed_under_another_secret_are_refused() -> None:
         ({"shards": 2, "shard_by": "locality"}, r"together needs shard_by: person, or a single shard"),
         ({"within": ["number"]}, r"together must not be given with within"),
         ({"person": {"each": "row"}}, r"together needs a person column: where each row is a person"),
-        ({"method": "castle"}, r"together needs releases of whole groups.*: take the method bastion"),
+        ({"method": "castle"}, r"together needs releases of whole groups.*: take the default method"),
         ({"parameters": {"reuse": "weighted"}}, r"together needs releases.*: set reuse: off and reorder: false"),
         ({"parameters": {"reorder": True}}, r"together needs releases.*: set reuse: off and reorder: false"),
         ({"method": "fads"}, r"together needs releases.*: set reuse: off"),

@@ -54,13 +54,13 @@ def _together(clean: dict[str, Any], method: Method, problems: Problems) -> None
     """Require that a box belongs to the rows of one release, so that it may be widened for them."""
     if method.takes_holes or method.perturbs:
         why = "rows may lack quasi-identifiers" if method.takes_holes else "ranges are of changed values"
-        problems.add("together", f"must not be given with {method.name!r}, where {why}: take the method bastion.")
+        problems.add("together", f"must not be given with {method.name!r}, where {why}: take the default method.")
     elif not method.crowd(clean["parameters"]):
         strict: dict[str, Any] = {"reuse": Reuse.OFF} if method.reuses else {}
         strict |= {"reorder": False} if method.reorders else {}
         could = method.crowd(replace(clean["parameters"], **strict))
         settings = [f"{name}: {'off' if value is Reuse.OFF else 'false'}" for name, value in strict.items()]
-        fix = f"set {' and '.join(settings)}" if could else "take the method bastion"
+        fix = f"set {' and '.join(settings)}" if could else "take the default method"
         problems.add("together", f"needs releases of whole groups, each under a generalization of its own: {fix}.")
 
 
