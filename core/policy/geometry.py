@@ -114,6 +114,10 @@ class Radix:
             a, b, size = a // self.base, b // self.base, size * self.base
         return (float(a * size), float(a * size + size - 1))
 
+    def levels(self) -> int:
+        """Count the spans that contain a number: itself, and one for each digit that is left out."""
+        return self.length + 1
+
     def shared(self, lo: float, hi: float) -> int:
         """Count the leading digits that `lo` and `hi` have in common."""
         a, b, digits = int(lo), int(hi), self.length
@@ -187,6 +191,13 @@ class Tree:
     def widest(self) -> tuple[float, float]:
         """All leaves."""
         return (0.0, float(len(self.leaf) - 1))
+
+    def levels(self) -> int:
+        """Count the nodes from the root to a leaf, at most."""
+        depth = np.ones(len(self.parent), np.int64)
+        for node in range(1, len(depth)):  # a parent comes before its children
+            depth[node] = depth[self.parent[node]] + 1
+        return int(depth.max())
 
     def ancestor(self, lo: float, hi: float) -> int:
         """Return the lowest node above the leaves `lo` and `hi`. O(depth)."""

@@ -132,6 +132,15 @@ def test_a_tree_span_covers_the_lowest_common_ancestor(tree, data):
     assert tree.span(lo, hi) == (under[0], under[-1])
 
 
+@given(tree=trees())
+def test_levels_of_a_tree_count_its_nodes_from_the_root(tree):
+    def nodes_above(node):
+        return 1 if node == 0 else 1 + nodes_above(int(tree.parent[node]))
+
+    assert tree.levels() == max(nodes_above(int(node)) for node in tree.leaf)
+    assert Radix(10, 5).levels() == 6
+
+
 def test_a_tree_of_one_leaf_loses_nothing():
     tree = Tree.from_parents(np.array([0, 0], dtype=np.int32))
     assert tree.widest() == (0.0, 0.0)

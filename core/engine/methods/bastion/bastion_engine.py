@@ -39,7 +39,7 @@ from crenel.engine.output_buffer import empty_output, take_releases
 from crenel.engine.reusable import count_stored, empty_boxes, grown_boxes, is_weaker, restore_boxes, stored_boxes
 from crenel.engine.space import own, restore_domains
 from crenel.policy import Policy, Reuse
-from crenel.policy.geometry import Tree
+from crenel.policy.geometry import Interval, Tree
 
 #: Releases that one call of the kernel writes. It bounds the memory beside the held rows.
 _RELEASES = 128
@@ -73,7 +73,12 @@ class Bastion(Compiled):
     def __init__(self, policy: Policy, key: bytes) -> None:
         super().__init__(policy)
         self._codes = Codes(policy)
-        self._terrain = bastion_state.Terrain(self._space, growth=np.empty((2, _most_leaves(policy))))
+        self._terrain = bastion_state.Terrain(
+            self._space,
+            growth=np.empty((2, _most_leaves(policy))),
+            spans=np.empty((2, 3, _most_spans(policy))),
+            part=np.empty((2, bastion_state.PART)),
+        )
         self._state = self._empty_state(key, capacity=self.chunk, closeness=self._codes.closeness())
 
     def next_deadline(self) -> int | None:
@@ -441,6 +446,12 @@ def _most_in_cells(policy: Policy, parameters: BastionParameters) -> int:
 def _most_leaves(policy: Policy) -> int:
     geometries = [qi.geometry for qi in policy.quasi_identifiers.values()]
     return max((len(geometry.leaf) for geometry in geometries if isinstance(geometry, Tree)), default=0)
+
+
+def _most_spans(policy: Policy) -> int:
+    """Return how many spans a value of a category or a prefix has around it, itself among them, at most."""
+    geometries = [qi.geometry for qi in policy.quasi_identifiers.values()]
+    return max((geometry.levels() for geometry in geometries if not isinstance(geometry, Interval)), default=0)
 
 
 def _held(policy: Policy, capacity: int) -> bastion_state.Held:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from crenel.engine.kernels.arrays import Array, copy_into
-from crenel.engine.kernels.box_geometry import INTERVAL, TREE, Space, widen
+from crenel.engine.kernels.box_geometry import INTERVAL, TREE, Space
 from crenel.engine.kernels.compiler import bare, kernel, vectorized
 from crenel.engine.methods.bastion.bastion_box import leaf_of
-from crenel.engine.methods.bastion.bastion_state import LANES, Terrain
+from crenel.engine.methods.bastion.bastion_state import LANES, PART, Terrain
 
 #: The range of values is halved until at most this number of values is left.
 _FEW_VALUES = 8
@@ -60,15 +60,52 @@ def _add_of_leaves(column: Array, growth: Array, total: Array) -> None:
 
 
 @bare
-def _add_widened(
-    space: Space, d: int, lo: float, hi: float, node: int, scale: float, column: Array, total: Array
-) -> None:
-    """Add how much the span grows if it takes each value, without a table."""
+def _spans_around(space: Space, d: int, lo: float, hi: float, node: int, scale: float, spans: Array) -> int:
+    """Write a span and all spans that it widens to, and how much it grows to each; return how many there are."""
+    dimension, nodes, count = space.dimensions[d], space.nodes, 0
+    first, last, size = lo, hi, hi - lo + 1.0
+    while True:
+        spans[0, count], spans[1, count], spans[2, count] = first, last, scale * ((last - first) - (hi - lo))
+        count += 1
+        if first <= dimension.widest_lo and last >= dimension.widest_hi:
+            return count
+        if dimension.kind == TREE:
+            node = nodes[node].parent
+            first, last = nodes[node].first, nodes[node].last
+        else:
+            size *= dimension.digits
+            first = np.floor(first / size) * size
+            last = first + size - 1.0
+
+
+@vectorized
+def _write_within(column: Array, lo: float, hi: float, more: float, growth: Array) -> None:
+    """Write a number for each value that is within a span."""
+    for i in range(growth.size):
+        growth[i] = more if (lo <= column[i]) & (column[i] <= hi) else growth[i]
+
+
+@bare
+def _grow_by_value(spans: Array, count: int, column: Array, growth: Array) -> None:
+    """Write how much a span grows if it takes each value: the smallest span around it that has the value tells."""
+    for i in range(growth.size):
+        growth[i] = spans[2, count - 1]
+    for j in range(count - 2, -1, -1):
+        _write_within(column, spans[0, j], spans[1, j], spans[2, j], growth)
+
+
+@vectorized
+def _add(growth: Array, total: Array) -> None:
+    """Add a number to each total."""
     for i in range(total.size):
-        x = column[i]
-        if x < lo or x > hi:
-            new_lo, new_hi, _ = widen(space, d, lo, hi, node, x, x)
-            total[i] += scale * ((new_hi - new_lo) - (hi - lo))
+        total[i] += growth[i]
+
+
+@vectorized
+def _subtract(before: Array, growth: Array) -> None:
+    """Subtract a number from each."""
+    for i in range(growth.size):
+        growth[i] -= before[i]
 
 
 @bare
@@ -81,8 +118,13 @@ def add_growth(
         growth = terrain.growth[0, :leaves]
         _grow_by_leaf(terrain.space, node, scale, growth)
         _add_of_leaves(column, growth, total)
-    else:
-        _add_widened(terrain.space, d, lo, hi, node, scale, column, total)
+        return
+    spans = terrain.spans[0]
+    count = _spans_around(terrain.space, d, lo, hi, node, scale, spans)
+    for start in range(0, total.size, PART):
+        part, grown = total[start : start + PART], terrain.part[0, : min(total.size - start, PART)]
+        _grow_by_value(spans, count, column[start : start + PART], grown)
+        _add(grown, part)
 
 
 @bare
@@ -112,13 +154,16 @@ def add_regrowth(
             growth[leaf] -= before[leaf]
         _add_of_leaves(column, growth, total)
         return
-    for i in range(total.size):
-        x = column[i]
-        if x < lo or x > hi:
-            old_lo, old_hi, _ = widen(space, d, lo, hi, node, x, x)
-            wide_lo, wide_hi, _ = widen(space, d, new_lo, new_hi, new_node, x, x)
-            old_growth = scale * ((old_hi - old_lo) - (hi - lo))
-            total[i] += scale * ((wide_hi - wide_lo) - (new_hi - new_lo)) - old_growth
+    old, new = terrain.spans[0], terrain.spans[1]
+    old_count = _spans_around(space, d, lo, hi, node, scale, old)
+    new_count = _spans_around(space, d, new_lo, new_hi, new_node, scale, new)
+    for start in range(0, total.size, PART):
+        value, size = column[start : start + PART], min(total.size - start, PART)
+        less, more = terrain.part[0, :size], terrain.part[1, :size]
+        _grow_by_value(old, old_count, value, less)
+        _grow_by_value(new, new_count, value, more)
+        _subtract(less, more)
+        _add(more, total[start : start + PART])
 
 
 @bare

@@ -21,6 +21,8 @@ from crenel.engine.methods.bastion.bastion_cells import Cells
 LANES = 128
 #: Places that share an entry of `Held.earliest`.
 SPAN = 256
+#: Values whose categories or prefixes are looked at together: few enough to stay in the nearest cache.
+PART = 512
 #: Bins that the domain of a quasi-identifier is divided into, to find the reusable boxes that contain a value.
 BINS = 32
 
@@ -132,10 +134,12 @@ class BoxIndex(NamedTuple):
 
 
 class Terrain(NamedTuple):
-    """The quasi-identifiers, and scratch space for their trees."""
+    """The quasi-identifiers, and scratch space for their categories and prefixes."""
 
     space: Space
     growth: Any  # [2, leaf]
+    spans: Any  # [2, 3, span]: lo, hi, and how much a span grows to each
+    part: Any  # [2, value]
 
 
 class Kept(NamedTuple):
