@@ -24,12 +24,25 @@ from benchmarks import datasets
 from benchmarks.datasets import ADULT, NUMERIC, Stream
 from benchmarks.runs import PACK, push_all
 from benchmarks.tables import finish, rounded, table
+from crenel.encoding.rows import Rows
 from crenel.engine import Engine, Releases, create_engine
 from crenel.policy import Policy
 from crenel.policy.parameters import Reuse
 
 #: The case that all others are compared with: 6 numeric quasi-identifiers.
 BASE = {"k": 100, "delay_rows": 10_000}
+DIGITS = range(10)
+#: A column of each kind.
+KINDS: dict[str, dict[str, Any]] = {
+    "numeric": {"type": "numeric", "domain": [0, 1_000]},
+    "prefix, 5 digits": {"type": "prefix", "length": 5},
+    "ip": {"type": "ip"},
+    "coordinates": {"type": "coordinates", "columns": ["lat", "lon"]},
+    "1,000 categories": {
+        "type": "categorical",
+        "hierarchy": {"any": {f"{i}": {f"{i}{j}": [f"{i}{j}{m}" for m in DIGITS] for j in DIGITS} for i in DIGITS}},
+    },
+}
 
 
 @dataclass(frozen=True)
@@ -71,6 +84,28 @@ class Bench:
             stream = datasets.adult(ADULT[:count]).first(len(self.six.rows))
             cases[f"{count}"] = self._case(stream, **self.scale.base())
         return self._compare("Quasi-identifiers (from the 7th on categories)", "QIs", cases, "6")
+
+    def by_kind(self) -> dict[str, Any]:
+        """Measure a number beside one column of each kind, with as many rows held as a stream of a busy minute has."""
+        figures = {}
+        for method in ("bastion", "castle"):
+            cases = {name: self._of_kind(method, column) for name, column in KINDS.items()}
+            title = f"Kinds of quasi-identifiers: a number, and one more ({method}, k = 10)"
+            figures[method] = self._compare(title, "one more", cases, "numeric")
+        return figures
+
+    def _of_kind(self, method: str, column: dict[str, Any]) -> Callable[[], float]:
+        """Return a function that measures the seconds per row with a column of one kind, beside a number."""
+        columns = {"age": {"type": "numeric", "domain": [0, 100]}, "more": column}
+        held, count = self.scale.size(3_000), self.scale.size(15_000)
+        said = {"person": "id", "quasi_identifiers": columns, "k": 10, "delay_rows": held, "method": method, "seed": 0}
+        policy, draw = Policy.from_dict(said), np.random.default_rng(0)
+        last = 1_000 if column["type"] == "numeric" else int(policy.quasi_identifiers["more"].geometry.widest()[1]) + 1
+        qi = np.stack([draw.integers(0, 100, count), draw.integers(0, last, count)], axis=1).astype(np.float64)
+        times = np.zeros(count, np.int64)
+        rows = Rows(qi, np.arange(count), np.zeros((count, 0), np.int64), times)
+        push_all(policy, rows.slice(0, count // 5))  # so that no time is that of the compiler
+        return lambda: timed(lambda: push_all(policy, rows)) / count
 
     def by_beta(self) -> dict[str, Any]:
         cases = {f"{beta}": self._case(self.six, beta=beta, **self.scale.base()) for beta in (10, 50, 200)}
@@ -240,6 +275,7 @@ def main(given: Sequence[str] | None = None) -> int:
 PARTS = (
     "base",
     "by_quasi_identifiers",
+    "by_kind",
     "by_beta",
     "by_k",
     "by_delta",
