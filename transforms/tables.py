@@ -37,9 +37,10 @@ from crenel.transforms._pack.sharding import shard_name
 from crenel.transforms._pack.text_columns import lacking, named_columns
 from crenel.transforms._publish.counts import Counts
 from crenel.transforms._publish.emitter import COUNTS, PUBLISHED, REJECTED, RELEASES, SUPPRESSED, TRACE, Emitter
-from crenel.transforms._publish.owner_records import RELEASES_SCHEMA, TRACE_SCHEMA
-from crenel.transforms._publish.publisher import Publisher
+from crenel.transforms._publish.owner_records import TRACE_SCHEMA, OwnerRecords
 from crenel.transforms._publish.range_form import RangeForm, Ranges
+from crenel.transforms._publish.row_order import RowOrder, order_of
+from crenel.transforms._publish.whole_table import WholeTable
 
 __all__ = ["AnonymizedTable", "anonymize"]
 
@@ -158,7 +159,10 @@ class _Run:
         )
         self._emitter = Emitter(self._policy, self._secret.root, options=self._options)
         self._refused = RefusedRows(self._policy, self._emitter, dict, self._options)
-        #: What the steps emit, by output.
+        self._order = RowOrder(self._secret.root)
+        self._owners = OwnerRecords(_ROW, timed=not by_number)
+        self._whole = WholeTable(self._policy, self._order, self._owners, _WINDOW)
+        #: What the steps emit beside it, by output.
         self._found: defaultdict[str, list[Any]] = defaultdict(list)
 
     def tables(self, given: pa.Table) -> dict[str, Any]:
@@ -169,17 +173,16 @@ class _Run:
             holder = ShardHolder(self._policy, self._secret, shard_name(pack.shard, _WINDOW))
             for part in in_order([pack], self._options.tie_breaker):
                 self._take(holder.push(part), pack.shard)
-                self._emitter.hold(holder.held, _WINDOW)
+                self._whole.hold(holder.held)
             self._take(holder.flush(), pack.shard)
         self._gather(self._emitter.finish_bundle())
-        published = Publisher(self._policy).schema(given.schema)
         return {
-            PUBLISHED: _in_secret_order(self._found[PUBLISHED], published),
-            SUPPRESSED: _in_secret_order(self._found[SUPPRESSED], published),
+            PUBLISHED: self._whole.published(given.schema),
+            SUPPRESSED: self._whole.suppressed(given.schema),
             TRACE: _in_secret_order(self._found[TRACE], TRACE_SCHEMA),
-            RELEASES: pa.Table.from_batches(self._found[RELEASES], RELEASES_SCHEMA),
+            RELEASES: self._whole.releases(),
             REJECTED: pa.Table.from_pylist(self._rejected(), _REJECTED_SCHEMA),
-            COUNTS: self._found[COUNTS],
+            COUNTS: [*self._found[COUNTS], *(counts.as_dict() for counts in self._whole.counts)],
         }
 
     def _packed(self, rows: pa.Table) -> list[Packed]:
@@ -206,17 +209,19 @@ class _Run:
 
     def _take(self, left: Iterable[Departure | Refusal], shard: int) -> None:
         """Gather what a shard has released, and refused."""
-        earliest = MIN_TIMESTAMP.micros
-        released = [one for one in left if isinstance(one, Departure)]
-        refused = [self._refused.emit(one, shard, _WINDOW, earliest) for one in left if isinstance(one, Refusal)]
-        self._gather(chain(self._emitter.emit(released, shard, _WINDOW, earliest), *refused))
+        for one in left:
+            if isinstance(one, Refusal):
+                self._gather(self._refused.emit(one, shard, _WINDOW, MIN_TIMESTAMP.micros))
+                continue
+            self._whole.add(one, shard)
+            if self._options.trace:
+                hashes = self._order.hashes(shard, one.number[one.releases.rows], _WINDOW)
+                traced = self._owners.trace_batch(one, shard)
+                self._found[TRACE].append(traced.append_column(_ORDER, pa.array(hashes)))
 
-    def _gather(self, elements: Iterable[Any]) -> None:
+    def _gather(self, elements: Iterable[TaggedOutput]) -> None:
         for element in elements:
-            if isinstance(element, TaggedOutput):
-                self._found[element.tag].append(element.value.value)
-            else:
-                self._found[PUBLISHED].append(element.value)
+            self._found[element.tag].append(element.value.value)
 
     def _rejected(self) -> list[dict[str, Any]]:
         """The records of rejected rows, in the order of the table. They hold no values."""
@@ -230,4 +235,4 @@ def _in_secret_order(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.Tab
         return schema.empty_table()
     rows = concat([pa.Table.from_batches([batch]) for batch in batches]).combine_chunks()
     order = np.asarray(rows.column(_ORDER), dtype=np.uint64)
-    return rows.drop_columns([_ORDER]).take(pa.array(np.argsort(order, kind="stable")))
+    return rows.drop_columns([_ORDER]).take(pa.array(order_of(order)))

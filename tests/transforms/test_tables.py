@@ -116,6 +116,18 @@ def test_an_open_end_is_infinite_and_a_hole_is_missing_in_pandas() -> None:
     assert all(span.closed == "both" for span in published.dropna())
 
 
+def test_a_published_dictionary_has_only_values_of_published_rows_in_their_order() -> None:
+    notes = [f"note {number}" for number in table()["number"].to_pylist()]
+    given = table().append_column("note", pa.array(notes).dictionary_encode())
+    of = policy(method="bastion", on_suppress=None, publish=["number", "note"])
+    result = crenel.anonymize(given, of)
+    assert result.suppressed.num_rows + result.rejected.num_rows > 0
+    for made in (result.published, result.suppressed):
+        note = made["note"].combine_chunks()
+        assert note.dictionary.to_pylist() == note.to_pylist()
+        assert note.to_pylist() == [f"note {number}" for number in made["number"].to_pylist()]
+
+
 @pytest.mark.parametrize(
     "kind", [lambda t: t, lambda t: t.to_pandas(), pl.from_arrow], ids=["arrow", "pandas", "polars"]
 )

@@ -185,7 +185,7 @@ class Emitter:
             stamped = self._stamped(suppressed, np.where(publisher.hidden[kinds], sizes, 0), at)
             yield [_tagged(SUPPRESSED, made(batch), stamp, windows) for batch, stamp in stamped]
         if np.any(kinds != Kind.LEFT_OUT):
-            yield [_tagged(RELEASES, made(self._owners.release_batch(departure, shard)), end, windows)]
+            yield [_tagged(RELEASES, made(self._owners.release_batch(departure.releases, shard)), end, windows)]
         if self._traces:
             traced = self._owners.trace_batch(departure, shard)
             traced = self._placed(traced, departure, departure.releases.rows, shard, window)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
 from numpy.typing import NDArray
 
-from crenel.engine import Kind
+from crenel.engine import Kind, Releases
 from crenel.transforms._hold.shard_holder import Departure
 from crenel.transforms._pack.payloads import Batch, Objects
 
@@ -115,11 +115,10 @@ class OwnerRecords:
                 "group": group,
             }
 
-    def release_batch(self, departure: Departure, shard: int) -> pa.RecordBatch:
+    def release_batch(self, releases: Releases, shard: int) -> pa.RecordBatch:
         """Make one record per release, in Arrow. Rows that are left out belong to none."""
-        releases = departure.releases
         columns = {
-            **self._columns(departure, shard),
+            **self._columns(releases, shard),
             "rows": pa.array(releases.sizes),
             "persons": pa.array(releases.persons),
             "loss": pa.array(releases.loss),
@@ -154,7 +153,7 @@ class OwnerRecords:
         if not isinstance(payload, Batch):
             message = "trace: the rows must have come as Arrow."
             raise TypeError(message)
-        known = {**self._columns(departure, shard), "release": pa.array(departure.release)}
+        known = {**self._columns(releases, shard), "release": pa.array(departure.release)}
         of = pa.array(releases.per_row(np.arange(len(releases))))
         columns = {name: column.take(of) for name, column in known.items()}
         places = pa.array(releases.rows)
@@ -177,9 +176,8 @@ class OwnerRecords:
         # Microseconds by position: by name they cost a quarter more.
         return Timestamp(0, moment) if self._timed and moment > _NO_TIME else None
 
-    def _columns(self, departure: Departure, shard: int) -> dict[str, pa.Array]:
+    def _columns(self, releases: Releases, shard: int) -> dict[str, pa.Array]:
         """The columns that both kinds of records have."""
-        releases = departure.releases
         return {
             "shard": pa.array(np.full(len(releases), shard)),
             "kind": pa.array(_KINDS).take(pa.array(releases.kind)),

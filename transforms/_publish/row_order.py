@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from crenel.encoding.keyed_hash import siphash
 
-__all__ = ["RowOrder"]
+__all__ = ["RowOrder", "order_of"]
 
 #: Bits of the number of a row in its shard; the other bits hold the shard.
 _NUMBER_BITS = 44
@@ -43,6 +43,14 @@ class RowOrder:
     def _drawn_key(self, name: bytes) -> NDArray[np.uint64]:
         digest = blake2b(self._secret + name, digest_size=16, person=b"crenel.order").digest()
         return np.frombuffer(digest, dtype="<u8").astype(np.uint64)
+
+
+def order_of(hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Order rows by their hashes, and rows of one hash as they come."""
+    # numpy sorts in a fifth of the time if it may exchange equals, which 64 bits hardly ever have.
+    order = np.argsort(hashes)
+    found = hashes[order]
+    return np.argsort(hashes, kind="stable") if np.any(found[1:] == found[:-1]) else order
 
 
 def _name(window: Any) -> bytes:
