@@ -7,7 +7,7 @@ what `AnonymizeBounded`, and `crenel run` on a file, publish of the same rows un
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from os import PathLike
@@ -25,7 +25,7 @@ from crenel.encoding.tree_learning import learned_from
 from crenel.policy import Policy, PolicyError, ShardBy
 from crenel.policy.secret import Secret, without_secret
 from crenel.transforms._hold.ahead import Refusal
-from crenel.transforms._hold.event_order import in_order
+from crenel.transforms._hold.event_order import cut, in_order
 from crenel.transforms._hold.refused_rows import RefusedRows
 from crenel.transforms._hold.shard_holder import Departure, ShardHolder
 from crenel.transforms._pack.arrow_tables import concat
@@ -168,13 +168,12 @@ class _Run:
     def tables(self, given: pa.Table) -> dict[str, Any]:
         """Push all rows; return a table for each output, and the records of counts."""
         numbers = pa.array(np.arange(given.num_rows, dtype=np.int64))
-        packed = self._packed(given.append_column(_ROW, numbers))
-        for pack in self._assigned(deal(packed)):
-            holder = ShardHolder(self._policy, self._secret, shard_name(pack.shard, _WINDOW))
-            for part in in_order([pack], self._options.tie_breaker):
-                self._take(holder.push(part), pack.shard)
+        for shard, parts in self._shards(self._packed(given.append_column(_ROW, numbers))):
+            holder = ShardHolder(self._policy, self._secret, shard_name(shard, _WINDOW))
+            for part in parts:
+                self._take(holder.push(part), shard)
                 self._whole.hold(holder.held)
-            self._take(holder.flush(), pack.shard)
+            self._take(holder.flush(), shard)
         self._gather(self._emitter.finish_bundle())
         return {
             PUBLISHED: self._whole.published(given.schema),
@@ -185,17 +184,24 @@ class _Run:
             COUNTS: [*self._found[COUNTS], *(counts.as_dict() for counts in self._whole.counts)],
         }
 
-    def _packed(self, rows: pa.Table) -> list[Packed]:
+    def _packed(self, rows: pa.Table) -> Iterator[Packed]:
         packer, counts = Packer(self._policy, self._secret, self._options), Counts()
-        packed = []
         for start in range(0, max(rows.num_rows, 1), _ROWS):
             part = rows.slice(start, _ROWS)
-            packed.append(packer.pack_arrow(part.combine_chunks(), None))
-            rejected = packed[-1].rejected
-            counts.arrive(part.num_rows, [(name, reason) for _, name, reason in rejected])
-            self._found[REJECTED] += [{_ORDER: start + at, "field": f, "reason": why} for at, f, why in rejected]
+            packed = packer.pack_arrow(part.combine_chunks(), None)
+            counts.arrive(part.num_rows, [(name, reason) for _, name, reason in packed.rejected])
+            self._found[REJECTED] += [{_ORDER: start + at, "field": f, "reason": w} for at, f, w in packed.rejected]
+            yield packed
         self._found[COUNTS].append(counts.as_dict())
-        return packed
+
+    def _shards(self, packed: Iterator[Packed]) -> Iterator[tuple[int, Iterable[RowPack]]]:
+        """The rows of each shard, in the order in which its engine takes them."""
+        if self._options.by_number and self._policy.most_shards == 1 and not self._policy.within:
+            # They are in this order, and encoded as the engine takes them: memory that is used again costs less.
+            yield 0, cut(one.pack for one in packed)
+            return
+        for pack in self._assigned(deal(list(packed))):
+            yield pack.shard, in_order([pack], self._options.tie_breaker)
 
     def _assigned(self, packs: list[RowPack]) -> Iterable[RowPack]:
         """Assign rows to the leaves of a tree of shards, where one is to be learned from them."""

@@ -15,6 +15,8 @@ import pytest
 import crenel
 from crenel.pipelines.cli import main
 from crenel.policy import Policy, PolicyError
+from crenel.transforms import tables
+from crenel.transforms._hold import event_order
 from tests.transforms.streams import UNNAMED, policy, rows
 
 #: Policies of different roads through the steps: by time or by rows, one shard or several, stars, holes, noise.
@@ -114,6 +116,16 @@ def test_an_open_end_is_infinite_and_a_hole_is_missing_in_pandas() -> None:
     published = crenel.anonymize(given, of).published["x"]
     assert published.isna().sum() == 10
     assert all(span.closed == "both" for span in published.dropna())
+
+
+def test_a_table_in_several_pieces_is_published_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = POLICIES["by rows"]
+    monkeypatch.setattr(event_order, "ROWS", 64)
+    whole = crenel.anonymize(table(), of)
+    monkeypatch.setattr(tables, "_ROWS", 100)
+    pieces = crenel.anonymize(table(), of)
+    for name in ("published", "suppressed", "rejected", "releases", "summary"):
+        assert getattr(pieces, name) == getattr(whole, name), name
 
 
 def test_a_published_dictionary_has_only_values_of_published_rows_in_their_order() -> None:

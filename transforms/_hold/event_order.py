@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from crenel.policy import columns
 from crenel.transforms._pack.payloads import Batch, Form, Objects, Payload
 from crenel.transforms._pack.row_pack import RowPack, joined
 
-__all__ = ["ROWS", "in_order"]
+__all__ = ["cut", "in_order"]
 
 #: What a row is ordered by, of all columns that are published unchanged.
 _Texts = tuple[tuple[str, str], ...]
@@ -40,6 +41,27 @@ def in_order(packs: Sequence[RowPack], row_number: str | None = None) -> Iterato
         for run in _runs(np.searchsorted(starts, chosen, side="right") - 1):
             at = int(np.searchsorted(starts, chosen[run][0], side="right")) - 1
             yield whole[at].take(chosen[run] - starts[at])
+
+
+def cut(packs: Iterable[RowPack]) -> Iterator[RowPack]:
+    """Cut ordered rows as `in_order` does, whatever the packs are that they come in."""
+    waiting: list[RowPack] = []
+    room = ROWS
+    for pack in packs:
+        start, count = 0, len(pack.rows)
+        while start < count:
+            part = pack.slice(start, min(start + room, count))
+            waiting.append(part)
+            start, room = start + len(part.rows), room - len(part.rows)
+            if not room:
+                yield from _joined(waiting)
+                waiting, room = [], ROWS
+    yield from _joined(waiting)
+
+
+def _joined(packs: Sequence[RowPack]) -> Iterator[RowPack]:
+    for _, alike in groupby(packs, lambda pack: pack.form):
+        yield joined(list(alike))
 
 
 def _order(packs: Sequence[RowPack], row_number: str | None) -> NDArray[np.int64]:

@@ -12,7 +12,6 @@ import struct
 import tempfile
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import IO, Any, TypeVar
 
 import numpy as np
@@ -20,10 +19,10 @@ import pyarrow as pa
 
 from crenel.encoding.rows import Rows
 from crenel.seal import Seal
-from crenel.transforms._hold.event_order import ROWS, in_order
+from crenel.transforms._hold.event_order import cut, in_order
 from crenel.transforms._pack.arrow_tables import conformed, unified
 from crenel.transforms._pack.payloads import Batch
-from crenel.transforms._pack.row_pack import KIND, RowPack, joined, opened
+from crenel.transforms._pack.row_pack import KIND, RowPack, opened
 
 __all__ = ["Sealed", "SortSpace", "rows_in_order", "spill"]
 
@@ -133,7 +132,7 @@ def rows_in_order(
         raise ValueError(message)
     if waiting:
         runs += _spilled(space, waiting, sealed, row_number)
-    return _cut(_merged_in_passes(space, runs, row_number))
+    return cut(_merged_in_passes(space, runs, row_number))
 
 
 def spill(
@@ -259,24 +258,3 @@ def _place(rows: Rows, key: tuple[int, int]) -> int:
     time, person = key
     start, stop = np.searchsorted(rows.time, time, "left"), np.searchsorted(rows.time, time, "right")
     return int(start + np.searchsorted(rows.person[start:stop], person, "left"))
-
-
-def _cut(packs: Iterable[RowPack]) -> Iterator[RowPack]:
-    """Cut ordered rows as `in_order` does, whatever the packs are that they come in."""
-    waiting: list[RowPack] = []
-    room = ROWS
-    for pack in packs:
-        start, count = 0, len(pack.rows)
-        while start < count:
-            part = pack.slice(start, min(start + room, count))
-            waiting.append(part)
-            start, room = start + len(part.rows), room - len(part.rows)
-            if not room:
-                yield from _joined(waiting)
-                waiting, room = [], ROWS
-    yield from _joined(waiting)
-
-
-def _joined(packs: Sequence[RowPack]) -> Iterator[RowPack]:
-    for _, alike in groupby(packs, lambda pack: pack.form):
-        yield joined(list(alike))

@@ -78,7 +78,6 @@ def test_runs_lead_to_the_same_packs(
     given: list[bytes], memory: int, number: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_order, "ROWS", 7)
-    monkeypatch.setattr(sorted_runs, "ROWS", 7)
     monkeypatch.setattr(sorted_runs, "_MERGED", 2)  # several passes
     known = contents(list(in_order([SEALED.open_pack(data) for data in given], number)))
     space = SortSpace(str(tmp_path), memory)
@@ -96,7 +95,7 @@ def test_few_rows_are_in_memory_at_once(tmp_path: Path, monkeypatch: pytest.Monk
     parts = [packer.pack_dicts(given[start::10], None) for start in range(10)]
     packs = [SEALED.close_pack(pack) for part in parts for pack in part.packs]
     space = SortSpace(str(tmp_path), memory=100_000)
-    monkeypatch.setattr(sorted_runs, "ROWS", 50)
+    monkeypatch.setattr(event_order, "ROWS", 50)
     runs = [reference for data in packs for _, reference in spill(space, {(0, SEALED): [data]}, None)]
     held = 0
     sizes: list[int] = []
