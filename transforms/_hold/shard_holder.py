@@ -58,24 +58,24 @@ class _Part:
     ) -> _Part:
         return cls(number, time, qi, form, payload, np.ones(len(number), dtype=bool), len(number))
 
-    def release(self, numbers: NDArray[np.int64]) -> _Part:
-        """Release the rows of these numbers; return them in this order."""
+    def release(self, numbers: NDArray[np.int64], *, exact: bool) -> _Part:
+        """Release the rows of these numbers; return them in this order, without coordinates unless `exact`."""
         places = numbers - self.number[0]
         if self.number[-1] - self.number[0] >= len(self.number):  # rows between the first and the last have left
             places = np.searchsorted(self.number, numbers)
         self.held[places] = False
         self.count -= len(places)
-        return self.take(places)
+        return self.take(places, exact=exact)
 
     def kept(self) -> _Part:
         """The rows that are still held."""
         return self if self.count == len(self.number) else self.take(np.flatnonzero(self.held))
 
-    def take(self, indices: NDArray[np.int64]) -> _Part:
+    def take(self, indices: NDArray[np.int64], *, exact: bool = True) -> _Part:
         return _Part.of(
             self.number[indices],
             self.time[indices],
-            self.qi[indices],
+            self.qi[indices] if exact else self.qi[:0],
             self.form,
             self.payload.take(indices),
         )
@@ -102,6 +102,7 @@ class Departure:
     #: The number of each row in its shard, in order of arrival, from 0.
     number: NDArray[np.int64]
     time: NDArray[np.int64]
+    #: The coordinates of all rows; of none where no row is suppressed or left out, for which the owner gets them.
     qi: NDArray[np.float64]
     form: Form
     payload: Payload
@@ -256,8 +257,9 @@ class ShardHolder:
         order = np.argsort(part_of.astype(np.int16), kind="stable")
         ends = np.cumsum(np.bincount(part_of, minlength=len(parts))).tolist()
         numbers = releases.rows[order]
+        exact = bool(np.any((releases.kind == Kind.SUPPRESSED) | (releases.kind == Kind.LEFT_OUT)))
         taken = [
-            part.release(numbers[start:end])
+            part.release(numbers[start:end], exact=exact)
             for part, start, end in zip(parts, [0, *ends], ends, strict=False)
             if start < end
         ]
