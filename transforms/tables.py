@@ -102,11 +102,13 @@ def anonymize(
     frame = frame_of(table)
     given = _given(policy, frame)
     found = _Run(policy, parse_text=parse_text, trace=trace).tables(given)
-    if form is not Ranges.STRUCT:
+    made = {name: frame.from_arrow(found[name]) for name in (REJECTED, RELEASES)}
+    if form is Ranges.STRUCT:
+        made |= {name: frame.from_shared(found[name]) for name in (PUBLISHED, SUPPRESSED)}
+    else:
         whole = [field.name for field in given.schema if pa.types.is_integer(field.type)]
         formed = RangeForm(policy, form, whole)
-        found |= {name: formed.batch(found[name]) for name in (PUBLISHED, SUPPRESSED)}
-    made = {name: frame.from_arrow(found[name]) for name in (PUBLISHED, SUPPRESSED, REJECTED, RELEASES)}
+        made |= {name: frame.from_arrow(formed.batch(found[name].table())) for name in (PUBLISHED, SUPPRESSED)}
     traced = frame.from_arrow(found[TRACE]) if trace else None
     return AnonymizedTable(**made, trace=traced, summary=Counts.of(found[COUNTS]))
 

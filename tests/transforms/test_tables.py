@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -17,6 +18,7 @@ from crenel.pipelines.cli import main
 from crenel.policy import Policy, PolicyError
 from crenel.transforms import tables
 from crenel.transforms._hold import event_order
+from crenel.transforms._pack.frames import SharedRows, frame_of
 from tests.transforms.streams import UNNAMED, policy, rows
 
 #: Policies of different roads through the steps: by time or by rows, one shard or several, stars, holes, noise.
@@ -28,6 +30,9 @@ POLICIES = {
     "by rows": policy(event_time=None, delay=None, delay_rows=100),
     "sampled": policy(method="castleguard", event_time=None, delay=None, delay_rows=100),
 }
+
+#: What a range of numbers is published as.
+RANGE = pa.struct([("lo", pa.float64()), ("hi", pa.float64())])
 
 
 def table(count: int = 600, **changes: Any) -> pa.Table:
@@ -116,6 +121,31 @@ def test_an_open_end_is_infinite_and_a_hole_is_missing_in_pandas() -> None:
     published = crenel.anonymize(given, of).published["x"]
     assert published.isna().sum() == 10
     assert all(span.closed == "both" for span in published.dropna())
+
+
+def test_an_open_end_beside_a_hole_in_pandas() -> None:
+    ends = pa.array([{"lo": None, "hi": 2.0}, None, {"lo": 1.0, "hi": None}], RANGE)
+    rows = SharedRows({"x": ends}, pa.array([2, 0, 1, 0]), {})
+    made = frame_of(pd.DataFrame()).from_shared(rows)["x"].array
+    assert made.isna().tolist() == [False, False, True, False]
+    assert made.dropna().left.tolist() == [1.0, -math.inf, -math.inf]
+    assert made.dropna().right.tolist() == [math.inf, 2.0, 2.0]
+
+
+def test_a_data_frame_can_be_written_to() -> None:
+    made = crenel.anonymize(table().to_pandas(), POLICIES["by rows"]).published
+    for name, value in {"age": pd.Interval(5, 6, closed="both"), "zipcode": "*", "number": -1}.items():
+        made.loc[3, name] = value
+        assert made[name][3] == value
+        assert made[name][2] != value
+
+
+def test_an_empty_data_frame_has_the_types_of_a_full_one() -> None:
+    of = POLICIES["by rows"]
+    full = crenel.anonymize(table().to_pandas(), of).published
+    empty = crenel.anonymize(table().slice(0, 0).to_pandas(), of).published
+    assert list(empty.columns) == list(full.columns)
+    assert empty.dtypes["age"] == full.dtypes["age"] == pd.IntervalDtype("float64", closed="both")
 
 
 def test_a_table_in_several_pieces_is_published_alike(monkeypatch: pytest.MonkeyPatch) -> None:

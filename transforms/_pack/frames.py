@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["Frame", "frame_of"]
+__all__ = ["Frame", "SharedRows", "frame_of"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -22,6 +22,24 @@ class Frame:
     to_arrow: Callable[[Sequence[str]], pa.Table]
     #: Makes the same kind of table of an Arrow table.
     from_arrow: Callable[[pa.Table], Any]
+    #: Makes the same of rows that share values.
+    from_shared: Callable[[SharedRows], Any]
+
+
+@dataclass(frozen=True, repr=False)
+class SharedRows:
+    """Rows of which many have the same values in some columns: those of their boxes."""
+
+    #: The values of such columns, each once.
+    shared: Mapping[str, pa.Array]
+    #: For each row, the place of its values there.
+    place: pa.Array
+    #: The other columns, row by row.
+    others: Mapping[str, pa.ChunkedArray]
+
+    def table(self) -> pa.Table:
+        """Copy the values to each row."""
+        return pa.table({**{name: values.take(self.place) for name, values in self.shared.items()}, **self.others})
 
 
 def frame_of(table: Any) -> Frame:
@@ -35,19 +53,23 @@ def frame_of(table: Any) -> Frame:
     """
     kind = (type(table).__module__.partition(".")[0], type(table).__name__)
     if kind == ("pandas", "DataFrame"):
-        return Frame(list(table.columns), lambda names: _of_pandas(table, names), _to_pandas)
+        return Frame(list(table.columns), lambda names: _of_pandas(table, names), _to_pandas, _shared_to_pandas)
     if kind == ("polars", "DataFrame"):
-        return Frame(table.columns, lambda names: table.select(names).to_arrow(), _to_polars)
+        return _frame(table.columns, lambda names: table.select(names).to_arrow(), _to_polars)
     if isinstance(table, pa.RecordBatch):
-        return Frame(table.schema.names, pa.Table.from_batches([table]).select, _to_batch)
+        return _frame(table.schema.names, pa.Table.from_batches([table]).select, _to_batch)
     if isinstance(table, pa.Table):
-        return Frame(table.schema.names, table.select, lambda made: made)
+        return _frame(table.schema.names, table.select, lambda made: made)
     lazy = " Collect it first." if kind == ("polars", "LazyFrame") else ""
     msg = (
         "anonymize: table must be a pyarrow Table or RecordBatch, or a pandas or polars DataFrame, not "
         f"{type(table).__module__}.{type(table).__name__}.{lazy}"
     )
     raise TypeError(msg)
+
+
+def _frame(names: Sequence[str], to_arrow: Callable[..., pa.Table], from_arrow: Callable[[pa.Table], Any]) -> Frame:
+    return Frame(names, to_arrow, from_arrow, lambda rows: from_arrow(rows.table()))
 
 
 def _of_pandas(table: Any, columns: Sequence[str]) -> pa.Table:
@@ -75,19 +97,37 @@ def _to_polars(table: pa.Table) -> Any:
 
 
 def _to_pandas(table: pa.Table) -> Any:
+    import pandas
+
+    return pandas.DataFrame({name: table.column(name).to_pandas() for name in table.schema.names})
+
+
+def _shared_to_pandas(rows: SharedRows) -> Any:
     """Make a DataFrame. Ranges of numbers are intervals that include both ends."""
     import pandas
 
-    made = {name: _column(pandas, table.column(name)) for name in table.schema.names}
-    return pandas.DataFrame(made, columns=table.schema.names)
+    place = rows.place.to_numpy(zero_copy_only=False)
+    made = {}
+    for name, values in rows.shared.items():
+        # pandas checks each interval that is made of two ends, but none that it takes.
+        made[name] = _intervals(values).take(place) if _is_range(values.type) else _column(values.take(rows.place))
+    made |= {name: _column(column) for name, column in rows.others.items()}
+    return pandas.DataFrame(made, copy=False)
 
 
-def _column(pandas: Any, column: pa.ChunkedArray) -> Any:
-    if not pa.types.is_struct(column.type) or [end.name for end in column.type] != ["lo", "hi"]:
-        return column.to_pandas()
-    ranges = column.combine_chunks()
-    if not all(pa.types.is_floating(end.type) for end in ranges.type):
-        return column.to_pandas()
+def _column(column: pa.Array | pa.ChunkedArray) -> Any:
+    """Make a column that can be written to: some of pandas share Arrow's memory."""
+    return column.to_pandas().copy()
+
+
+def _is_range(kind: pa.DataType) -> bool:
+    is_range = pa.types.is_struct(kind) and [end.name for end in kind] == ["lo", "hi"]
+    return is_range and all(pa.types.is_floating(end.type) for end in kind)
+
+
+def _intervals(ranges: pa.StructArray) -> Any:
+    import pandas
+
     missing = ranges.is_null().to_numpy(zero_copy_only=False)
     # An end that is null is infinite; a range that is null is missing.
     lo = np.where(missing, np.nan, _filled(ranges, "lo", -np.inf))

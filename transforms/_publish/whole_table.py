@@ -18,6 +18,7 @@ from crenel.engine import Releases
 from crenel.policy import Policy
 from crenel.transforms._hold.shard_holder import Departure
 from crenel.transforms._pack.arrow_tables import concat, own
+from crenel.transforms._pack.frames import SharedRows
 from crenel.transforms._publish.counts import Counts
 from crenel.transforms._publish.owner_records import RELEASES_SCHEMA, OwnerRecords
 from crenel.transforms._publish.publisher import Publisher
@@ -69,13 +70,13 @@ class WholeTable:
         """Note how many rows a shard holds after a step."""
         self.counts[-1].hold(rows)
 
-    def published(self, given: pa.Schema) -> pa.Table:
+    def published(self, given: pa.Schema) -> SharedRows:
         """Make the published rows, of rows of the given schema."""
-        return self._table([self._boxed(shard, left) for shard, left in self._shards.items()], given)
+        return self._sorted([self._boxed(shard, left) for shard, left in self._shards.items()], given)
 
-    def suppressed(self, given: pa.Schema) -> pa.Table:
+    def suppressed(self, given: pa.Schema) -> SharedRows:
         """Make the rows that are suppressed, with their exact values: for the owner alone."""
-        return self._table([self._exact(shard, left) for shard, left in self._shards.items() if left.exact], given)
+        return self._sorted([self._exact(shard, left) for shard, left in self._shards.items() if left.exact], given)
 
     def releases(self) -> pa.Table:
         """Make the records of all releases, shard by shard."""
@@ -106,20 +107,26 @@ class WholeTable:
         kept = left.kept_table()
         return _Boxed(lo, hi, sizes, hashes, kept if isinstance(chosen, slice) else kept.take(pa.array(chosen)))
 
-    def _table(self, parts: Sequence[_Boxed], given: pa.Schema) -> pa.Table:
-        """Make a table of rows, sorted by their hashes."""
+    def _sorted(self, parts: Sequence[_Boxed], given: pa.Schema) -> SharedRows:
+        """Sort rows by their hashes."""
         parts = [part for part in parts if len(part.hashes)]
         if not parts:
-            return self._publisher.schema(given).empty_table()
+            return self._no_rows(given)
         rows = _Boxed.join(parts)
         order = order_of(rows.hashes)
         box_of = pa.array(np.repeat(np.arange(len(rows.sizes), dtype=np.int32), rows.sizes)[order])
-        columns = {name: boxes.take(box_of) for name, boxes in self._publisher.boxes(rows.lo, rows.hi).items()}
+        others = {}
         if rows.kept.num_columns:
             kept = rows.kept.take(pa.array(order))
             for name, column in zip(kept.schema.names, kept.columns, strict=True):
-                columns[name] = pa.chunked_array([own(chunk) for chunk in column.chunks], column.type)
-        return pa.table(columns)
+                others[name] = pa.chunked_array([own(chunk) for chunk in column.chunks], column.type)
+        return SharedRows(self._publisher.boxes(rows.lo, rows.hi), box_of, others)
+
+    def _no_rows(self, given: pa.Schema) -> SharedRows:
+        shared = {name: pa.array([], kind) for name, kind in self._publisher.fields()}
+        none = self._publisher.schema(given).empty_table()
+        others = {name: none.column(name) for name in none.schema.names if name not in shared}
+        return SharedRows(shared, pa.array([], pa.int32()), others)
 
 
 @dataclass(eq=False, repr=False)
