@@ -169,8 +169,7 @@ class _Run:
 
     def tables(self, given: pa.Table) -> dict[str, Any]:
         """Push all rows; return a table for each output, and the records of counts."""
-        numbers = pa.array(np.arange(given.num_rows, dtype=np.int64))
-        for shard, parts in self._shards(self._packed(given.append_column(_ROW, numbers))):
+        for shard, parts in self._shards(self._packed(given)):
             holder = ShardHolder(self._policy, self._secret, shard_name(shard, _WINDOW))
             for part in parts:
                 self._take(holder.push(part), shard)
@@ -190,7 +189,8 @@ class _Run:
         packer, counts = Packer(self._policy, self._secret, self._options), Counts()
         for start in range(0, max(rows.num_rows, 1), _ROWS):
             part = rows.slice(start, _ROWS)
-            packed = packer.pack_arrow(part.combine_chunks(), None)
+            numbers = pa.array(np.arange(start, start + part.num_rows, dtype=np.int64))
+            packed = packer.pack_arrow(part.append_column(_ROW, numbers).combine_chunks(), None)
             counts.arrive(part.num_rows, [(name, reason) for _, name, reason in packed.rejected])
             self._found[REJECTED] += [{_ORDER: start + at, "field": f, "reason": w} for at, f, w in packed.rejected]
             yield packed

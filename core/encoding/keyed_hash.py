@@ -29,24 +29,22 @@ def siphash(words: Ints, key: Words) -> Ints:
         k0, k1 = int(key[0]), int(key[1])
         hashes.view(np.uint64)[:] = [_siphash_of_one(word, k0, k1) for word in words.tolist()]
         return hashes
+    work = np.empty((5, min(len(words), _PART)), dtype=np.uint64)
     for start in range(0, len(words), _PART):
-        part = slice(start, start + _PART)
-        hashes[part] = _siphash(words[part].astype(np.int64), key)
+        word = words[start : start + _PART].astype(np.int64, copy=False).view(np.uint64)
+        _siphash(word, key, work[:, : len(word)], hashes[start : start + _PART].view(np.uint64))
     return hashes
 
 
-def _siphash(words: Ints, key: Words) -> Ints:
+def _siphash(word: Words, key: Words, work: Words, hashes: Words) -> None:
+    """Hash words, in memory that is used again for the next ones."""
     k0, k1 = key
-    word = words.view(np.uint64)
-    v = [
-        np.full_like(word, k0 ^ np.uint64(0x736F6D6570736575)),
-        np.full_like(word, k1 ^ np.uint64(0x646F72616E646F6D)),
-        np.full_like(word, k0 ^ np.uint64(0x6C7967656E657261)),
-        np.full_like(word, k1 ^ np.uint64(0x7465646279746573)),
-    ]
-    length = np.full_like(word, np.uint64(8 << 56))
-    scratch = np.empty_like(word)
-    for block in (word, length):
+    *v, scratch = work
+    v[0][:] = k0 ^ np.uint64(0x736F6D6570736575)
+    v[1][:] = k1 ^ np.uint64(0x646F72616E646F6D)
+    v[2][:] = k0 ^ np.uint64(0x6C7967656E657261)
+    v[3][:] = k1 ^ np.uint64(0x7465646279746573)
+    for block in (word, np.uint64(8 << 56)):
         v[3] ^= block
         _sip_round(v, scratch)
         _sip_round(v, scratch)
@@ -54,7 +52,7 @@ def _siphash(words: Ints, key: Words) -> Ints:
     v[2] ^= np.uint64(0xFF)
     for _ in range(4):
         _sip_round(v, scratch)
-    return (v[0] ^ v[1] ^ v[2] ^ v[3]).view(np.int64)
+    np.bitwise_xor(v[0] ^ v[1], v[2] ^ v[3], out=hashes)
 
 
 def _sip_round(v: list[Words], scratch: Words) -> None:

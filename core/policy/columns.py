@@ -85,6 +85,8 @@ def numbers(values: Any) -> tuple[Floats, Reasons]:
     if found is None:
         return spread(*factorize(values), number)
     raw, missing = found
+    if missing is None and _are_integers(values):
+        return raw, None  # each is 0, or of a size that is allowed
     size = np.abs(raw)
     good = ((size >= SMALLEST) & (size <= LARGEST)) | (raw == 0)
     result = raw + 0.0
@@ -330,6 +332,14 @@ def _plain_numbers(values: Any) -> tuple[Floats, NDArray[np.bool_] | None] | Non
     for place in np.flatnonzero(np.isnan(raw)).tolist():
         missing[place] = values[place] is None
     return raw, missing
+
+
+def _are_integers(values: Any) -> bool:
+    """Whether the column holds nothing but integers of at most 64 bits, by its type."""
+    if is_arrow(values):
+        return not values.null_count and str(values.type).lstrip("u").startswith("int")
+    values = as_array(values)
+    return isinstance(values, np.ndarray) and values.dtype.kind in "iu"
 
 
 def _plain_dates(values: Any) -> NDArray[np.datetime64] | None:

@@ -254,7 +254,7 @@ class ShardHolder:
         parts = [part for part in self._parts if part.form is form]
         first = np.array([part.number[0] for part in parts])
         part_of = np.searchsorted(first, releases.rows, side="right") - 1
-        order = np.argsort(part_of.astype(np.int16), kind="stable")
+        order = np.argsort(part_of.astype(np.min_scalar_type(len(parts))), kind="stable")  # by their digits
         ends = np.cumsum(np.bincount(part_of, minlength=len(parts))).tolist()
         numbers = releases.rows[order]
         exact = bool(np.any((releases.kind == Kind.SUPPRESSED) | (releases.kind == Kind.LEFT_OUT)))

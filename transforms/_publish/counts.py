@@ -136,7 +136,9 @@ class Counts:
         waited = np.repeat(releases.moment, sizes) - departure.time[releases.rows]
         waited = np.maximum(waited[np.repeat(boxed, sizes)], 0)
         self.delay.add(waited)
-        binned = np.bincount(np.searchsorted(_BOUNDS, waited), minlength=len(self.waits))
+        # Mostly no row has waited for long, and the bounds beyond need not be searched.
+        bounds = _BOUNDS[: np.searchsorted(_BOUNDS, waited.max(initial=0))]
+        binned = np.bincount(np.searchsorted(bounds, waited), minlength=len(self.waits))
         self.waits = [before + more for before, more in zip(self.waits, binned.tolist(), strict=True)]
 
     def hold(self, rows: int) -> None:
