@@ -15,6 +15,7 @@ and `domains`: equal parts of a Z-order curve through the declared domains, whic
 from __future__ import annotations
 
 import argparse
+import itertools
 import multiprocessing
 import os
 import sys
@@ -64,12 +65,17 @@ class Scale:
     crowds: Sequence[tuple[int, int, int]] = ((10, 10_000, 45_222), (50, 10_000, 45_222), (50, 40_000, 100_000))
     timed: int = 60_000
     held: Sequence[int] = (1_000, 10_000, 50_000)
-    #: Rows held, for the time of a row.
-    full: Sequence[int] = (10_000, 100_000, 1_000_000)
+    #: Rows inside the deadline, for the time of a row. About half of them are held.
+    full: Sequence[int] = (25_000, 250_000, 2_500_000)
+    #: Rows inside the deadline of a thin shard, in units of k, and how many streams of that kind.
+    thin: Sequence[float] = (2.0, 2.5, 3.0, 4.0, 6.0, 8.0)
+    ends: int = 40
+    processes: Sequence[int] = (1, 2, 4, 8)
+    turns: int = 5
 
 
 FULL = Scale()
-QUICK = Scale((1, 4), ((5, 400, 2_000),), 20_000, (500,), (1_000, 2_000))
+QUICK = Scale((1, 4), ((5, 400, 2_000),), 20_000, (500,), (1_000, 2_000), (2.5,), 2, (1, 2), 1)
 
 
 @dataclass(frozen=True)
@@ -231,6 +237,60 @@ def _show(name: str, asked: Sequence[int], points: Mapping[str, Sequence[Point]]
     print(f"\n{name}\n\n{table(header, lines)}", flush=True)
 
 
+# --- Thin shards ---
+
+
+def thin(scale: Scale) -> dict[str, Any]:
+    """Measure one of several shards with few rows inside the deadline, beside an engine that is the only one.
+
+    Only the former releases its oldest rows first when it is thin, and suppresses nobody at the end who can join.
+    """
+    compile_from_now_on()
+    streams = [stream for stream in _streams(45_222) if stream.name != "Adult, 10 QIs"]
+    figures: dict[str, Any] = {}
+    lines = []
+    for stream, times_k in itertools.product(streams, scale.thin):
+        alone, several = (_of_thin(stream, times_k, shards, scale.ends) for shards in (1, 2))
+        figures[f"{stream.name}, {times_k}"] = {"alone": alone, "several": several}
+        counts = [one[name] for name in ("running", "at_end", "ends") for one in (alone, several)]
+        lines.append([f"{stream.name}, {times_k:g} k", *counts, several["loss"] / alone["loss"]])
+    names = [f"{name}, {who}" for name in ("running", "at the end", "ends") for who in ("alone", "of several")]
+    header = ["inside", *names, "loss to alone"]
+    print(f"\nThin shards: rows suppressed, and loss\n\n{table(header, lines)}", flush=True)
+    return figures
+
+
+def _of_thin(stream: Stream, times_k: float, shards: int, ends: int, k: int = 20) -> dict[str, float]:
+    """Run streams of twelve to thirteen deadlines that come at random moments and end at a random one.
+
+    Returns shares of all rows, and of the ends at which rows were suppressed; a suppressed row loses 1.
+    """
+    inside = int(times_k * k)
+    loss = running = at_end = count = suppressing = 0.0
+    for seed in range(ends):
+        random = np.random.default_rng(seed)
+        size = 12 * inside + int(random.integers(0, inside))
+        first = int(random.integers(0, len(stream.rows) - size))
+        time = np.sort(random.integers(0, size * STEP, size))
+        rows = replace(stream.rows.slice(first, first + size), time=time, person=np.arange(size))
+        policy = Policy(
+            person="person",
+            event_time="time",
+            quasi_identifiers=stream.quasi_identifiers,
+            k=k,
+            delay=inside * STEP,
+            shards=shards,
+            seed=seed,
+        )
+        engine = create_engine(policy)
+        left, last = engine.push(rows), engine.flush()
+        loss += sum(float((one.loss * one.sizes).sum()) for one in (left, last))
+        running, at_end, count = running + _suppressed(left), at_end + _suppressed(last), count + size
+        suppressing += _suppressed(last) > 0
+    shares = {"running": running / count, "at_end": at_end / count, "ends": suppressing / ends}
+    return {"loss": rounded(loss / count), **{name: rounded(share) for name, share in shares.items()}}
+
+
 # --- What one shard costs ---
 
 
@@ -299,32 +359,34 @@ def rows_held(scale: Scale) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     lines = []
     for k in (10, 100):
-        times = [_settled_time(k, held, scale.timed) for held in scale.full]
-        figures[f"k={k}"] = dict(zip(map(str, scale.full), times, strict=True))
-        lines.append([f"k = {k}", *times, times[-1] / times[0]])
-    header = ["us a row", *(f"{held:,} inside" for held in scale.full), "last to first"]
+        measured = [_settled_time(k, inside, scale.timed) for inside in scale.full]
+        times, held = [one["us"] for one in measured], [f"{one['held']:,.0f}" for one in measured]
+        figures[f"k={k}"] = dict(zip(map(str, scale.full), measured, strict=True))
+        lines += [[f"k = {k}, us a row", *times, times[-1] / times[0]], [f"k = {k}, rows held", *held, ""]]
+    header = ["", *(f"{inside:,} inside" for inside in scale.full), "last to first"]
     print(f"\nA row's time by rows inside the deadline\n\n{table(header, lines)}", flush=True)
     return figures
 
 
-def _settled_time(k: int, held: int, timed: int) -> float:
-    """Return processor time a row, the median of four parts."""
-    first = held * 3 // 2
-    case = Case("bastion", k, held, first + timed)
+def _settled_time(k: int, inside: int, timed: int) -> dict[str, float]:
+    """Return processor time a row, the median of four parts, and how many rows are held after each, on average."""
+    first = inside * 3 // 2
+    case = Case("bastion", k, inside, first + timed)
     qi = quasi_identifiers(case.rows)
     numbers = np.arange(case.rows, dtype=np.int64)
     rows = Rows(qi, numbers, np.zeros((case.rows, 0), dtype=np.int64), numbers)
     engine = create_engine(Policy.from_dict(case.policy()))
     for start in range(0, first, PUSH):
         engine.push(rows.slice(start, min(start + PUSH, first)))
-    parts = []
+    parts, held = [], []
     for part in range(4):
         begin, end = first + timed * part // 4, first + timed * (part + 1) // 4
         before = time.process_time()
         for start in range(begin, end, PUSH):
             engine.push(rows.slice(start, min(start + PUSH, end)))
         parts.append((time.process_time() - before) / (end - begin) * 1e6)
-    return rounded(median(parts))
+        held.append(engine.held)
+    return {"us": rounded(median(parts)), "held": fmean(held)}
 
 
 # --- What LEARN costs ---
@@ -394,37 +456,54 @@ def _learn(size: int, shards: int, rows: int) -> float:
 
 
 def throughput(scale: Scale) -> dict[str, Any]:
-    """Measure how many rows a second processes take side by side, each with shards of its own; 8 in all."""
-    most = min(8, len(os.sched_getaffinity(0)))
-    counts = [n for n in (1, 2, 4, 8) if n <= most]
-    rates = {str(n): rounded(_rate(n, scale.timed)) for n in counts}
-    lines = [[n, rate, rate / rates["1"]] for n, rate in rates.items()]
-    print(f"\nThroughput of 8 shards\n\n{table(['processes', 'rows a second', 'to 1'], lines)}", flush=True)
-    return rates
+    """Measure how many rows a second processes take side by side, each with shards of its own; 8 in all.
+
+    More processes than cores gain nothing: they show what it costs to have them. Other work on the machine takes time
+    from all of them, so numbers of processes take turns, and the best of a few turns counts. A row's processor time
+    tells what cores that have nothing else to do would take.
+    """
+    cores = len(os.sched_getaffinity(0))
+    turns = [{n: _rate(n, 40 * scale.timed) for n in scale.processes} for _ in range(scale.turns)]
+    rates = {n: max(turn[n][0] for turn in turns) for n in scale.processes}
+    times = {n: min(turn[n][1] for turn in turns) for n in scale.processes}
+    lines = [[n, rates[n], rates[n] / rates[1], times[n]] for n in scale.processes]
+    header = ["processes", "rows a second", "to 1", "processor, us a row"]
+    print(f"\nThroughput of 8 shards on {cores} cores\n\n{table(header, lines)}", flush=True)
+    return {"cores": cores, **{str(n): {"rate": rounded(rates[n]), "us": rounded(times[n])} for n in scale.processes}}
 
 
-def _rate(processes: int, rows: int) -> float:
+def _rate(processes: int, rows: int) -> tuple[float, float]:
+    """Return rows a second, and microseconds of processor time a row."""
     parts = [list(range(first, 8, processes)) for first in range(processes)]
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
         pool.map(work, [(shards, 1) for shards in parts], chunksize=1)  # loads the kernels
         start = time.perf_counter()
-        pool.map(work, [(shards, rows // 8) for shards in parts], chunksize=1)
-        return rows / (time.perf_counter() - start)
+        took = sum(pool.map(work, [(shards, rows // 8) for shards in parts], chunksize=1))
+        return rows / (time.perf_counter() - start), took / rows * 1e6
 
 
-def work(given: tuple[list[int], int]) -> None:
-    """Pack, hold and publish the rows of some shards."""
+def work(given: tuple[list[int], int]) -> float:
+    """Pack, hold and publish the rows of some shards; return the processor time."""
     shards, rows = given
     policy = memory.policy(method="bastion", delay_rows=2_000)
     packer, publisher = Packer(policy, b""), Publisher(policy)
+    start = time.process_time()
     for shard in shards:
         holder = ShardHolder(policy, b"", b"%d" % shard)
         for number in range(-(-rows // memory.BATCH)):
             for left in _through(holder, _packed(packer, memory.batch(1_000 * shard + number))):
                 publisher.published_batch(left)
+    return time.process_time() - start
 
 
-PARTS = {"sharding": sharding, "cost": cost, "held": rows_held, "learning": learning, "throughput": throughput}
+PARTS = {
+    "sharding": sharding,
+    "thin": thin,
+    "cost": cost,
+    "held": rows_held,
+    "learning": learning,
+    "throughput": throughput,
+}
 
 
 def main(given: Sequence[str] | None = None) -> int:

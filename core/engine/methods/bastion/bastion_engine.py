@@ -421,6 +421,7 @@ def _numbers(policy: Policy, parameters: BastionParameters) -> NDArray[Any]:
     numbers["search_cells"] = _most_in_cells(policy, parameters)
     # One of several shards has few groups at the end, and would suppress rows that one shard publishes.
     numbers["at_end"] = bastion_plan.SUPPRESSED_LOSS if policy.most_shards == 1 else np.inf
+    numbers["thin"] = _thin_below(policy, parameters)
     numbers["index_from"] = _index_from(policy, parameters)
     numbers["soonest"] = EARLIEST
     numbers["average"] = -1.0
@@ -432,6 +433,15 @@ def _numbers(policy: Policy, parameters: BastionParameters) -> NDArray[Any]:
 def _index_from(policy: Policy, parameters: BastionParameters) -> int:
     """Return how many rows are held at most without cells. With reuse, all rows are looked at anyway."""
     return LATEST if _most_reusable(parameters) > 0 else _CELLED * _most_in_cells(policy, parameters)
+
+
+def _thin_below(policy: Policy, parameters: BastionParameters) -> int:
+    """Return how many rows one of several shards holds at least if it is not thin; 0 if it never is.
+
+    With fewer, groups of the nearest rows would often leave less than k behind, and old ones, which find no company.
+    """
+    alone = policy.most_shards == 1 or _most_reusable(parameters) > 0
+    return 0 if alone else 2 * policy.k + policy.k // 2
 
 
 def _most_reusable(parameters: BastionParameters) -> int:

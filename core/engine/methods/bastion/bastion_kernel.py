@@ -115,6 +115,7 @@ def _begin(s: State, place: int) -> bool:
         end, due = due_end(s.numbers, s.held), 0
         for i in range(n.first, end):
             due += must_leave(s.numbers, s.held, i)
+        n.staying = due < n.held
         if due == n.held and due >= 2 * n.k:
             n.dividing = 1
             return False

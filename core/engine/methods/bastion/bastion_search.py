@@ -124,6 +124,19 @@ def _grow(s: State, first: int, last: int, size: int, wanted: int, most: float) 
     return size
 
 
+@bare
+def _take_oldest(s: State, first: int, last: int) -> int:
+    """Add the oldest rows to the anchor, one of each person, until the group has k. Return its size."""
+    size = 1
+    for place in range(first, last + 1):
+        if size == s.numbers[0].k:
+            break
+        if s.held.number[place] != NONE and not is_among(s.search.company, size, s.held.person[place]):
+            _join(s, size, place)
+            size += 1
+    return size
+
+
 # --- The group ---
 
 
@@ -196,7 +209,10 @@ def form_group(s: State, anchor: int, first: int, last: int, most: float) -> int
         nearest = _pair_costs(s, row, most)
         if nearest == np.inf:
             return 0
-    size = _grow(s, first, last, 1, n.k, most)
+    if n.staying != 0 and n.held < n.thin:
+        size = _take_oldest(s, first, last)  # those who stay have the most time to find others
+    else:
+        size = _grow(s, first, last, 1, n.k, most)
     if size < n.k:
         return 0
     if n.l > 0 or n.t >= 0.0:

@@ -43,6 +43,7 @@ NUMBERS = np.dtype(
         ("search", "i8"),  # the most candidates
         ("search_cells", "i8"),  # the most candidates, if they come from cells
         ("at_end", "f8"),  # what a row may add to the loss of a group at the end of the stream, not to be suppressed
+        ("thin", "i8"),  # if fewer rows are held than this and some are not due, a group takes the oldest
         ("index_from", "i8"),  # if more rows are held than this, they are kept in cells
         ("arrivals", "i8"),
         ("clock", "i8"),
@@ -53,6 +54,7 @@ NUMBERS = np.dtype(
         ("until", "i8"),  # the deadline of the rows that are due
         ("over", "i8"),  # whether the stream is over and all rows are due
         ("writing", "i8"),  # whether there is a plan that is not completely written
+        ("staying", "i8"),  # whether some of the held rows are not due
         ("dividing", "i8"),  # whether all held rows are due, and Python must divide them
         ("indexed", "i8"),  # whether all held rows are in cells
         ("cut_at", "i8"),  # the number of arrivals at which cells are cut anew

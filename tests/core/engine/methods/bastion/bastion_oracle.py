@@ -103,6 +103,11 @@ class Group:
             if len(self.rows) <= self.oracle.k and self.loss > self.most:
                 return
 
+    def take_oldest(self) -> None:
+        for row in self.pool:
+            if len(self.rows) < self.oracle.k and not self.has(row.person):
+                self.take(row)
+
     def choose_nearby(self) -> bool:
         oracle, found = self.oracle, list[Held]()
         for cell in sorted(oracle.cells, key=self.distance):  # of equally near ones, in their order
@@ -211,6 +216,9 @@ class BastionOracle(Oracle):
         self.over = False
         #: What a row may add to the loss of a group at the end, not to be suppressed.
         self.at_end = 1.0 if shards == 1 else math.inf
+        #: With fewer rows, a group takes the oldest, if some stay.
+        self.thin = 0 if shards == 1 or self.reuse else 2 * self.k + self.k // 2
+        self.some_stay = False
         self.sample: list[tuple[float, ...]] = []
         self.sampled = 0
         self.left_out = 0
@@ -348,6 +356,7 @@ class BastionOracle(Oracle):
                 if anchor.number in self.rows:  # otherwise it has left in another row's group
                     self.expire(anchor)
             return
+        self.some_stay = len(due) < len(self.rows)
         if len(due) == len(self.rows) >= 2 * self.k:
             groups = self.divide()
         else:
@@ -440,7 +449,10 @@ class BastionOracle(Oracle):
                 return None
             nearest = costs[self.k - 2]
         group = Group(self, anchor, pool, most)
-        group.grow(self.k)
+        if self.some_stay and len(pool) < self.thin:
+            group.take_oldest()
+        else:
+            group.grow(self.k)
         if len(group.rows) < self.k or group.loss > most:
             return None
         if (self.l is not None or self.t is not None) and not (group.add_rings() and group.loss <= most):

@@ -138,6 +138,64 @@ def test_one_of_several_shards_suppresses_nobody_who_could_join_at_the_end(shard
     assert left.sizes.sum() == count
 
 
+def thin_policy(k: int, inside: int, shards: int = 2, **changes: Any) -> Policy:
+    """Return the policy of a shard that holds each row until `inside` others arrived."""
+    said: dict[str, Any] = {"quasi_identifiers": {"x": Numeric(domain=(0, 100))}, "k": k, "delay_rows": inside}
+    return Policy(**said | {"person": "who", "method": "bastion", "shards": shards, "seed": 1} | changes)
+
+
+def rows_at(places: np.ndarray, person: np.ndarray | None = None) -> Rows:
+    """Make a row for each place, each of another person if none are given."""
+    number = np.arange(len(places))
+    nothing = np.zeros((len(places), 0), np.int64)
+    return Rows(places[:, None].astype(float), number if person is None else person, nothing, number)
+
+
+@EASILY
+@given(data=st.data())
+def test_a_thin_shard_releases_the_oldest_and_suppresses_nobody(data: st.DataObject):
+    """A row that is due finds k persons if so many meet; at the end, k are left if twice as many meet."""
+    k = data.draw(st.integers(2, 12), label="k")
+    inside = data.draw(st.integers(k, 2 * k + k // 2 - 2), label="inside")
+    rows = data.draw(st.integers(0, 8 * k), label="rows")
+    seed = data.draw(st.integers(0, 99), label="seed")
+    engine = create_engine(thin_policy(k, inside))
+    left = engine.push(rows_at(np.random.default_rng(seed).integers(0, 100, rows)))
+    assert set(left.kind.tolist()) <= {Kind.CLUSTER}
+    assert [sorted(group) for group in np.split(left.rows, left.offsets[1:-1]) if len(group)] == [
+        list(range(first, first + k)) for first in range(0, len(left.rows), k)
+    ]
+    at_end = engine.flush()
+    assert len(left.rows) + len(at_end.rows) == rows
+    if inside >= 2 * k - 1 and rows >= k:
+        assert set(at_end.kind.tolist()) == {Kind.CLUSTER}
+
+
+@pytest.mark.parametrize(("shards", "inside", "oldest"), [(2, 8, True), (2, 9, False), (1, 8, False)])
+def test_a_shard_is_thin_below_two_and_a_half_times_k(shards: int, inside: int, oldest: bool):
+    """Else the nearest rows join: here the youngest ones."""
+    engine = create_engine(thin_policy(4, inside, shards))
+    places = np.append(np.full(1, 5.0), np.full(inside, 90.0))
+    places[-3:] = 6.0
+    (group,) = [set(rows.tolist()) for rows in np.split(engine.push(rows_at(places)).rows, [4])[:1]]
+    assert group == ({0, 1, 2, 3} if oldest else {0, inside - 2, inside - 1, inside})
+
+
+def test_a_thin_shard_takes_the_oldest_row_of_each_person():
+    engine = create_engine(thin_policy(3, 5))
+    released = engine.push(rows_at(np.arange(6.0), np.array([1, 2, 1, 2, 3, 4])))
+    assert sorted(released.rows.tolist()) == [0, 1, 4]
+
+
+def test_in_a_thin_shard_the_nearest_rows_join_where_all_are_due():
+    """Nobody stays, so there is nothing to keep the youngest for."""
+    engine = create_engine(thin_policy(3, 50, event_time="time", delay="16us"))
+    rows = rows_at(np.array([5.0, 90.0, 91.0, 6.0, 7.0]))
+    engine.push(replace(rows, time=np.zeros(len(rows), np.int64)))
+    released = engine.advance(16)
+    assert set(released.rows[:3].tolist()) == {0, 3, 4}
+
+
 class Happened(Counter[str]):
     """Counts of the events in the oracles' runs."""
 
@@ -148,6 +206,7 @@ class Happened(Counter[str]):
             (BastionOracle, "leave_under"),
             (BastionOracle, "leave_as_nothing"),
             (Group, "take"),
+            (Group, "take_oldest"),
         ):
             patch.setattr(cls, name, self._counting(name, getattr(cls, name)))
         patch.setattr(Group, "choose", self._choosing(Group.choose))
@@ -186,19 +245,19 @@ def test_cases_reach_what_they_are_for():
         happened.watch(patch)
 
         @settings(
-            max_examples=60,
+            max_examples=120,
             derandomize=True,
             database=None,
             phases=[Phase.generate],
             suppress_health_check=list(HealthCheck),
         )
-        @given(bastion_cases(diverse=True), BURSTS)
-        def count(case: Case, every: int) -> None:
-            oracle_run(in_bursts(case, every))
+        @given(bastion_cases(diverse=True), BURSTS, SHARDS)
+        def count(case: Case, every: int, shards: int) -> None:
+            oracle_run(of_shards(in_bursts(case, every), shards))
 
         count()
     assert min(happened.values()) >= 5, happened
-    assert len(happened) == 9, happened
+    assert len(happened) == 10, happened
 
 
 def seeded_case(seed: int, rows: int = 700) -> Case:
