@@ -234,7 +234,8 @@ def choose_nearby(s: State) -> bool:
         if waiting == 0:
             break
         rows, block = np.int64(cells.links[node[0], ROWS]), cells.links[node[0], FIRST]
-        if count > 0 and count + rows > n.search_cells:
+        # A small cell may lie beside a large one. To choose among all held rows instead would take far longer.
+        if count > 0 and count + rows > n.search_cells and eligible >= n.k - 1:
             break
         while block != NONE:
             size = (rows - 1) % BLOCK + 1

@@ -112,7 +112,8 @@ class Group:
         oracle, found = self.oracle, list[Held]()
         for cell in sorted(oracle.cells, key=self.distance):  # of equally near ones, in their order
             rows = [row for row in self.free if cell.contains(row)]
-            if found and len(found) + len(rows) > oracle.search_cells:
+            others = sum(row.person != self.anchor.person for row in found)
+            if found and len(found) + len(rows) > oracle.search_cells and others >= oracle.k - 1:
                 break
             found += rows
         self.candidates = [row for row in found if row.person != self.anchor.person]

@@ -129,6 +129,22 @@ def test_rows_that_are_all_alike_are_one_cell() -> None:
     assert check_cells(engine) == 1
 
 
+def test_a_small_cell_beside_a_large_one_is_no_reason_to_look_at_all_rows() -> None:
+    """With a million rows held, groups that did so took most of the time."""
+    engine, small, large = Bastion(POLICY, KEY), 3 * 266 + 2, 800
+    qi = np.tile([0.0, 500.0, 0.0], (small + large, 1))
+    qi[small:, 0] = 1_000.0
+    number = np.arange(len(qi))
+    time = np.append(np.arange(small), 3_000 + np.arange(large))
+    engine.push(Rows(qi, number, np.zeros((len(qi), 0), np.int64), time))
+    assert check_cells(engine) == 2
+    left = engine.advance(4_900)
+    assert left.sizes.tolist() == [3] * 267
+    assert set(left.rows[:-3].tolist()) < set(range(small))
+    assert sorted(left.rows[-3:] < small) == [False, True, True]
+    assert engine._state.numbers["nearby"][0] == 1
+
+
 @pytest.mark.slow
 def test_cells_begin_and_end_as_in_the_oracle(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows come more and more slowly: first there are cells, then there are none."""
