@@ -43,7 +43,7 @@ Ints = NDArray[np.int64]
 CROWD = 8.0
 
 #: With `shards: auto`, a shard has at most this many rows inside the deadline, so that its snapshot is some 15 MB, and
-#: takes at most this many a second, which is half of what a core can do (docs/scale.md).
+#: takes at most this many a second, which also a slow core does in half of its time (docs/scale.md).
 HELD, RATE = 100_000, 40_000
 
 #: Where numbers are cut: quantiles of the rows of a leaf.

@@ -22,15 +22,15 @@ class Calibration:
     """Measurements, by `python -m benchmarks.scale` unless a comment says otherwise."""
 
     #: Processor time that a shard needs for a row, and for a pack of rows, in microseconds.
-    row_us: float = 5.6
-    pack_us: float = 450.0
+    row_us: float = 1.8
+    pack_us: float = 115.0
 
     #: Processor time for a row before and after its shard: encoding dicts, unpacking (`benchmarks.transform`, c less
     #: the engine). These steps are stateless, so they spread over all workers.
-    spread_us: float = 5.7
+    spread_us: float = 3.6
 
     #: Processor time for a row in the one key that follows a stream, with 32 shards and this many rows of a bundle.
-    learn_us: float = 3.0
+    learn_us: float = 1.5
 
     #: Rows of a bundle: Flink's default in streaming. A bundle has one pack for each shard.
     bundle: int = 1_000

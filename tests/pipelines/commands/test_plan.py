@@ -127,7 +127,7 @@ def test_it_says_what_it_assumes(tmp_path: Path, capsys: pytest.CaptureFixture[s
     _, said = told(tmp_path, capsys, "--rate", "1000/s", shard_by="locality", shards="auto", delay="10m")
     assert "auto, which is 6 (one for each 100,000 of 600,000 rows within the deadline" in said
     assert "one key that learns the tree" not in said
-    _, said = told(tmp_path, capsys, "--rate", "200000/s", shard_by="locality", shards=32)
+    _, said = told(tmp_path, capsys, "--rate", "400000/s", shard_by="locality", shards=32)
     assert "all rows pass through one key that learns the tree, which would be busy 60% of the time" in said
 
 
@@ -174,7 +174,7 @@ def test_a_wrong_number_of_persons_is_refused(persons: str, tmp_path: Path, caps
         (["--rate", "5/s"], {}, 0, "warning", "A shard sees 5 times k persons"),
         (["--rate", "100/s"], {"shards": 16}, 0, "warning", "Use at most 12 shards, or a longer delay."),
         (["--rate", "1k/s", "--persons", "70"], {}, 0, "warning", "The stream has too few persons for k = 10"),
-        (["--rate", "150k/s"], {}, 0, "warning", "busy 91% of the time. Use 2 shards."),
+        (["--rate", "475k/s"], {}, 0, "warning", "busy 91% of the time. Use 2 shards."),
         (["--rate", "1M/s"], {}, 1, "problem", "Use "),
         (["--rate", "1k/s"], {"shards": 8}, 0, "note", "A tree of shards (--data SAMPLE --write shards.json)"),
         (["--rate", "1k/s"], {"shards": 16}, 0, "note", "keep up, too, and would lose 58% less information."),

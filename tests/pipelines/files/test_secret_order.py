@@ -238,7 +238,7 @@ def test_the_order_is_secret(here: Path) -> None:
 
 @pytest.mark.parametrize("suppress", ["star", "drop"])
 def test_the_trace_has_the_order_of_the_output(here: Path, suppress: str) -> None:
-    policy = SHARDED.replace("on_suppress: star", f"on_suppress: {suppress}").replace("k: 5", "k: 12")
+    policy = SHARDED.replace("on_suppress: star", f"on_suppress: {suppress}").replace("k: 5", "k: 30")
     argv = ["--trace", "trace.csv", "--suppressed", "suppressed.csv"]
     crenel(policy + WAYS["drop"], make_rows(1500), "--output", "out.csv", *argv)
     with open(here / "trace.csv", newline="") as file:
@@ -252,7 +252,7 @@ def test_the_trace_has_the_order_of_the_output(here: Path, suppress: str) -> Non
 
 @pytest.mark.parametrize("suppress", ["star", "drop"])
 def test_the_audit_pairs_rows_by_the_trace(here: Path, suppress: str, capsys: pytest.CaptureFixture[str]) -> None:
-    policy = SHARDED.replace("on_suppress: star", f"on_suppress: {suppress}").replace("k: 5", "k: 12")
+    policy = SHARDED.replace("on_suppress: star", f"on_suppress: {suppress}").replace("k: 5", "k: 30")
     argv = ["--trace", "trace.csv", "--suppressed", "suppressed.csv", "--releases", "releases.csv"]
     crenel(policy + WAYS["drop"], make_rows(1500), "--output", "out.csv", *argv)
     capsys.readouterr()
