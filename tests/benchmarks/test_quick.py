@@ -172,7 +172,9 @@ def test_shards(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert max(found["tree"]["fullest"]) < 1.6
         assert found["tree"]["loss"][1] < found["person"]["loss"][1]
     assert figures["cost"]["packs"]["10"]["row"] > figures["cost"]["packs"]["1000"]["row"]
-    assert figures["throughput"]["1"] > 0
+    assert all(found["several"]["running"] <= found["alone"]["running"] for found in figures["thin"].values())
+    assert all(one["held"] > 0 for by_rows in figures["held"].values() for one in by_rows.values())
+    assert figures["throughput"]["1"]["rate"] > 0
 
 
 def test_the_partitioning_paper(data_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
