@@ -146,13 +146,15 @@ def _cut_of(values: Array) -> tuple[float, float]:
 
 
 @bare
-def _choose_cut(space: Space, cells: Cells, node: int, columns: Array, rows: Array) -> bool:
+def _choose_cut(space: Space, cells: Cells, node: int, columns: Array, rows: Array, some: Array) -> bool:
     """Choose the cut of a node by some of its rows: along the quasi-identifier in which they differ most."""
     count = min(rows.size, _LOOK)
     look, widest, axis = cells.look[:count], -1.0, NONE
+    for i in range(count):
+        some[i] = rows[i * rows.size // count]
     for d in range(columns.shape[0]):
         for i in range(count):
-            look[i] = columns[d, rows[i * rows.size // count]]
+            look[i] = columns[d, some[i]]
         _sort(look)
         cut, spread = _cut_of(look)
         spread *= space.dimensions[d].scale
@@ -226,7 +228,7 @@ def cut_cells(space: Space, cells: Cells, held: Any, first: int, places: int, co
         node = order[waiting]
         begin, own = np.int64(links[node, FIRST]), np.int64(links[node, ROWS])
         mine = rows[begin : begin + own]
-        if own > most and cells.counts[1] + 2 <= nodes and _choose_cut(space, cells, node, held.columns, mine):
+        if own > most and cells.counts[1] + 2 <= nodes and _choose_cut(space, cells, node, held.columns, mine, other):
             below = _divide_rows(cells, node, held.columns, mine, other)
             _open_node(cells, node)
             left = links[node, LEFT]
@@ -339,13 +341,12 @@ def _add_waiting(space: Space, cells: Cells, box: Array, new: int, key: Array, n
 
 
 @bare
-def _drop_first(cells: Cells, key: Array, node: Array, waiting: int) -> None:
-    """Remove the first of `waiting` nodes from the heap."""
-    last, i = waiting - 1, 0
-    key[0], node[0] = key[last], node[last]
-    while 2 * i + 1 < last:
+def _sink_first(cells: Cells, key: Array, node: Array, waiting: int) -> None:
+    """Move the first of `waiting` nodes down the heap to where it belongs."""
+    i = 0
+    while 2 * i + 1 < waiting:
         child = 2 * i + 1
-        if child + 1 < last and _is_before(cells, key, node, child + 1, child):
+        if child + 1 < waiting and _is_before(cells, key, node, child + 1, child):
             child += 1
         if not _is_before(cells, key, node, child, i):
             break
@@ -354,13 +355,27 @@ def _drop_first(cells: Cells, key: Array, node: Array, waiting: int) -> None:
 
 
 @bare
+def _drop_first(cells: Cells, key: Array, node: Array, waiting: int) -> None:
+    """Remove the first of `waiting` nodes from the heap."""
+    last = waiting - 1
+    key[0], node[0] = key[last], node[last]
+    _sink_first(cells, key, node, last)
+
+
+@bare
 def next_cell(space: Space, cells: Cells, box: Array, key: Array, node: Array, waiting: int) -> int:
     """Bring the nearest waiting cell to the front of the heap. Return how many nodes wait; 0 if no cell is left."""
-    while waiting > 0 and cells.links[node[0], LEFT] != NONE:
-        left = cells.links[node[0], LEFT]
-        _drop_first(cells, key, node, waiting)
-        _add_waiting(space, cells, box, left, key, node, waiting - 1)
-        _add_waiting(space, cells, box, left + 1, key, node, waiting)
+    links, boxes = cells.links, cells.boxes
+    while waiting > 0 and links[node[0], LEFT] != NONE:
+        parent = node[0]
+        left, axis = links[parent, LEFT], links[parent, AXIS]
+        # One child has the parent's nearest value along the axis. It is as near as the parent, and stays first.
+        x = min(max(box[0, axis], boxes[parent, 0, axis]), boxes[parent, 1, axis])
+        is_below = x < cells.cut[parent]
+        node[0] = left if is_below else left + 1
+        if links[node[0], LEFT] == NONE:
+            _sink_first(cells, key, node, waiting)
+        _add_waiting(space, cells, box, left + is_below, key, node, waiting)
         waiting += 1
     return waiting
 
