@@ -11,7 +11,7 @@ import numpy as np
 
 from crenel.engine.kernels.arrays import NONE, Array, copy_into
 from crenel.engine.kernels.box_geometry import INTERVAL, TREE
-from crenel.engine.kernels.compiler import bare, vectorized
+from crenel.engine.kernels.compiler import bare, inlined, vectorized
 from crenel.engine.methods.bastion.bastion_box import grow_box
 from crenel.engine.methods.bastion.bastion_cells import BLOCK, FIRST, ROWS, drop_cell, next_cell
 from crenel.engine.methods.bastion.bastion_losses import (
@@ -27,6 +27,8 @@ from crenel.engine.methods.bastion.bastion_state import LANES, Search, State
 
 #: Integers below this are the same in single precision.
 _EXACT = 2.0**24
+#: Rows of a block whose scores are computed together, whether all are there or not; a divisor of BLOCK.
+_TOGETHER = 32
 
 # --- Scores ---
 
@@ -61,21 +63,24 @@ def _add_offsets(column: Array, x: float, scale: float, lo: float, hi: float, of
         total[j] += max(away - hi, np.float32(0.0)) + max(lo - away, np.float32(0.0))
 
 
-@bare
-def _score(s: State, columns: Array, number: Array, deadline: Array, lonely: Array, first: int, at: int) -> None:
+@inlined
+def _score(
+    s: State, columns: Array, number: Array, deadline: Array, lonely: Array, first: int, at: int, count: int
+) -> None:
     """Write the scores of some rows as candidates from `at` on: how much the box grows with each, less its credit.
 
-    Their columns begin at `first`.
+    Their columns begin at `first`. There may be more numbers than the `count` rows: what is written behind these rows
+    means nothing, and vector instructions need not stop before it.
     """
-    n, search, count = s.numbers[0], s.search, number.size
-    until, end = first + count, at + count
+    n, search = s.numbers[0], s.search
+    until, end = first + number.size, at + number.size
     age, score = search.order[at:end], search.score[at:end]
-    for j in range(count):
+    for j in range(age.size):
         age[j] = 0.0 if n.over == 0 else 1.0
     if n.over == 0 and n.delay_rows > 0:
         _age_in_rows(number, n.arrivals, 1.0 / n.delay_rows, age)
     if n.over == 0 and n.delay >= 0:
-        _age_in_time(deadline[:count], n.clock, 1.0 / n.delay, age)
+        _age_in_time(deadline[: age.size], n.clock, 1.0 / n.delay, age)
     _credit(lonely, age, n.lonely, score)
     for d in range(s.box.shape[1]):
         dimension, column, offset = s.terrain.space.dimensions[d], columns[d, first:until], search.offset[d, at:end]
@@ -84,9 +89,10 @@ def _score(s: State, columns: Array, number: Array, deadline: Array, lonely: Arr
             lo, hi = np.float32(scale * (s.box[0, d] - x)), np.float32(scale * (s.box[1, d] - x))
             _add_offsets(column, x, scale, lo, hi, offset, score)
         else:
-            add_growth(s.terrain, d, s.box[0, d], s.box[1, d], np.int64(s.box[2, d]), dimension.scale, column, score)
+            value, node = column[:count], np.int64(s.box[2, d])
+            add_growth(s.terrain, d, s.box[0, d], s.box[1, d], node, dimension.scale, value, score[:count])
             if _is_exact(dimension):
-                copy_into(column, offset)
+                copy_into(value, offset)
 
 
 @bare
@@ -184,7 +190,7 @@ def choose(s: State, first: int, last: int, size: int, most: float) -> bool:
     """
     n, search, count = s.numbers[0], s.search, last + 1 - first
     number, person = s.held.number[first : last + 1], s.held.person[first : last + 1]
-    _score(s, s.held.columns, number, s.held.deadline[first:], s.held.lonely[first : last + 1], first, 0)
+    _score(s, s.held.columns, number, s.held.deadline[first:], s.held.lonely[first : last + 1], first, 0, count)
     score = search.score[:count]
     eligible = _exclude_ineligible(number, person, search.company[0], score)
     if size > 1 or most < np.inf:
@@ -205,19 +211,17 @@ def choose(s: State, first: int, last: int, size: int, most: float) -> bool:
 # --- Rows of the nearest cells ---
 
 
-@bare
+@inlined
 def _take_block(s: State, block: int, rows: int, at: int) -> int:
     """Make the rows of a block candidates, from `at` on. Return how many of them can join."""
     cells, search, first = s.cells, s.search, block * BLOCK
-    number, lonely, person = (
-        cells.number[first : first + rows],
-        cells.lonely[first:],
-        cells.person[first : first + rows],
-    )
-    _score(s, cells.columns[block], number, cells.deadline[first:], lonely[:rows], 0, at)
+    full = (rows + _TOGETHER - 1) // _TOGETHER * _TOGETHER
+    number, lonely = cells.number[first : first + full], cells.lonely[first : first + full]
+    _score(s, cells.columns[block], number, cells.deadline[first:], lonely, 0, at, rows)
     for j in range(rows):
         search.place[at + j] = cells.place[first + j]
-    return _exclude_ineligible(number, person, search.company[0], search.score[at : at + rows])
+    person = cells.person[first : first + rows]
+    return _exclude_ineligible(number[:rows], person, search.company[0], search.score[at : at + rows])
 
 
 @bare

@@ -24,6 +24,7 @@ from crenel.engine.kernels.deadlines import EARLIEST, LATEST
 from crenel.engine.kernels.output import Output
 from crenel.engine.methods.bastion import BastionParameters, bastion_kernel, bastion_plan, bastion_rows, bastion_state
 from crenel.engine.methods.bastion.bastion_cells import (
+    BLOCK,
     MOST_NODES,
     STORED,
     Cells,
@@ -42,7 +43,7 @@ from crenel.policy import Policy, Reuse
 from crenel.policy.geometry import Interval, Tree
 
 #: Releases that one call of the kernel writes. It bounds the memory beside the held rows.
-_RELEASES = 128
+_RELEASES = 512
 #: Persons in a part of a large set, at least: the search for a group covers at most twice as many rows.
 _PART = 4096
 #: Rows in the sample that the loneliness of a row is estimated with.
@@ -388,12 +389,13 @@ _WORKSPACE = _Workspace()
 
 
 def _search(dimensions: int, places: int) -> bastion_state.Search:
+    behind = places + BLOCK  # a block's scores may be written beyond its rows
     return bastion_state.Search(
         cost=np.empty(places),
-        order=np.empty(places),
+        order=np.empty(behind),
         place=np.empty(places, dtype=np.int64),
-        offset=np.empty((dimensions, places), dtype=np.float32),
-        score=np.empty(in_lanes(places), dtype=np.float32),
+        offset=np.empty((dimensions, behind), dtype=np.float32),
+        score=np.empty(in_lanes(behind), dtype=np.float32),
         least=np.empty(bastion_state.LANES, dtype=np.float32),
         members=np.empty(places + 1, dtype=np.int64),
         company=np.empty(places, dtype=np.int64),

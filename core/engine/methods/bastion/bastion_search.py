@@ -7,7 +7,7 @@ import numpy as np
 from crenel.engine.kernels.arrays import NONE, Array, copy_into
 from crenel.engine.kernels.closeness import clear_scratch, count_values, within_t
 from crenel.engine.kernels.compiler import bare
-from crenel.engine.methods.bastion.bastion_box import box_loss, copy_row, start_box
+from crenel.engine.methods.bastion.bastion_box import box_loss, copy_row, grow_box, start_box
 from crenel.engine.methods.bastion.bastion_candidates import (
     best_candidate,
     choose,
@@ -71,17 +71,20 @@ def has_values(s: State, size: int, skip: int, until: int) -> bool:
 
 
 @bare
-def _join(s: State, size: int, place: int) -> None:
-    """Add a row to the group, and update the box and the scores."""
+def _join(s: State, size: int, place: int, is_last: bool) -> None:
+    """Add a row to the group, and update the box; and the scores, if they are needed once more."""
     search, box, columns = s.search, s.box, s.held.columns
     search.members[size], search.company[size] = place, s.held.person[place]
     grown, count = False, s.numbers[0].candidates
     for d in range(box.shape[1]):
         x = columns[d, place]
         if x < box[0, d] or x > box[1, d]:
-            widen_span(s, d, x)
+            if is_last:
+                grow_box(s.terrain.space, box, d, x)
+            else:
+                widen_span(s, d, x)
             grown = True
-    if grown:
+    if grown and not is_last:
         write_lane_minima(search.score[: in_lanes(count)], search.least)
 
 
@@ -89,6 +92,7 @@ def _join(s: State, size: int, place: int) -> None:
 def _gather(s: State, size: int, wanted: int, most: float) -> int:
     """Add candidates, best first, until the group has the wanted size. Return its size; -1 if k rows lose too much."""
     n, search = s.numbers[0], s.search
+    may_grow = n.l > 0 or n.t >= 0.0
     while size < wanted:
         score = search.score[: in_lanes(n.candidates)]
         chosen = best_candidate(score, search.least, search.place, n.nearby == 0)
@@ -98,7 +102,7 @@ def _gather(s: State, size: int, wanted: int, most: float) -> int:
         place = search.place[chosen]
         if is_among(search.company, size, s.held.person[place]):
             continue
-        _join(s, size, place)
+        _join(s, size, place, size + 1 == wanted and not may_grow)
         size += 1
         if size <= n.k and most < np.inf and box_loss(s.terrain.space, s.box) > most:
             return -1
@@ -132,7 +136,7 @@ def _take_oldest(s: State, first: int, last: int) -> int:
         if size == s.numbers[0].k:
             break
         if s.held.number[place] != NONE and not is_among(s.search.company, size, s.held.person[place]):
-            _join(s, size, place)
+            _join(s, size, place, True)  # scores do not count
             size += 1
     return size
 
