@@ -215,8 +215,9 @@ def _promises(policy: Policy) -> Iterator[str]:
         span = "" if policy.together == FOREVER else f" less than {spoken(policy.together)} apart"
         yield (
             f"All rows of a person that are published{span} have generalizations that fit at least {policy.k} persons "
-            "at once (together), as long as the person's quasi-identifiers do not change much. This is against "
-            "somebody who links the rows, and not against somebody who also knows when they came."
+            "at once (together). A row that the earlier ones do not fit, since the person's values changed, begins "
+            "anew. Somebody who links the rows is left with these persons, though not with equally likely ones; "
+            "somebody who also knows when the rows came may be left with one."
         )
     if policy.within:
         yield (

@@ -130,6 +130,24 @@ def tagged(elements: Iterable[Any], tag: str) -> list[Any]:
     return [e.value.value for e in elements if isinstance(e, TaggedOutput) and e.tag == tag]
 
 
+def worked(of: Policy, given: list[dict[str, Any]], *, crashes: bool) -> list[Any]:
+    """Push packs to a worker, which may lose its memory, or fail and be given a pack again; return what it emits."""
+    forget()
+    state, worker = State(), Worker(of)
+    out: list[Any] = []
+    with short_logs(20_000 if crashes else 1 << 30):
+        for number, pack in enumerate(packs(of, given, 60)):
+            if crashes and number % 3 == 1:
+                forget()
+                before = rolled_back(state)
+                worker.push(state, pack)  # the bundle fails: what it emitted is lost
+                state = before
+            out += worker.push(state, pack)
+            if number % 4 == 2:
+                out += worker.fire(state)
+    return out + list(worker.fire(state, at=END))
+
+
 def forget() -> None:
     """Empty the engine cache, as if the process had restarted."""
     CACHE._kept.clear()

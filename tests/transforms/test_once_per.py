@@ -106,21 +106,7 @@ def test_pipelines_publish_what_a_table_does(transform: Any, form: str) -> None:
 
 
 def work(of: Policy, *, crashes: bool) -> tuple[list[Any], list[Any]]:
-    """Push packs to a worker, which may lose its memory, or fail and be given a pack again."""
-    cells.forget()
-    state, worker = cells.State(), cells.Worker(of)
-    out: list[Any] = []
-    with cells.short_logs(20_000 if crashes else 1 << 30):
-        for number, pack in enumerate(cells.packs(of, list(rows()), 60)):
-            if crashes and number % 3 == 1:
-                cells.forget()
-                before = cells.rolled_back(state)
-                worker.push(state, pack)  # the bundle fails: what it emitted is lost
-                state = before
-            out += worker.push(state, pack)
-            if number % 4 == 2:
-                out += worker.fire(state)
-    out += worker.fire(state, at=cells.END)
+    out = cells.worked(of, list(rows()), crashes=crashes)
     return cells.published(out), cells.tagged(out, "suppressed")
 
 

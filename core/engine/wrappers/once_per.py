@@ -24,6 +24,7 @@ from crenel.encoding.rows import Rows
 from crenel.engine.contract import Engine, Kind, Releases, SnapshotError
 from crenel.engine.kernels.deadlines import EARLIEST
 from crenel.engine.space import check_rows, space_of
+from crenel.engine.wrappers.wrapper import Wrapper
 from crenel.policy import OnSuppress, Policy
 
 __all__ = ["OncePer"]
@@ -140,11 +141,11 @@ class _Output:
         )
 
 
-class OncePer(Engine):
+class OncePer(Wrapper):
     """A method that sees one row of each person in a period."""
 
     def __init__(self, method: Engine, policy: Policy) -> None:
-        self._method = method
+        super().__init__(method)
         self._policy = policy
         self._space = space_of(policy)
         self._period: int = policy.once_per or 0
@@ -169,19 +170,6 @@ class OncePer(Engine):
         self._held: dict[int, _Taken] = {}
         self._remembered = 0
         self._most = _MOST_FORGOTTEN
-
-    def __repr__(self) -> str:
-        """Tell how many rows are held, but nothing about them."""
-        return f"OncePer({self._method!r})"
-
-    @property
-    def held(self) -> int:  # noqa: D102 - as in the contract
-        return self._method.held
-
-    @property
-    def key(self) -> bytes:
-        """The generator's key. Keep it secret."""
-        return self._method.key
 
     # --- The contract ---
 
@@ -211,9 +199,6 @@ class OncePer(Engine):
     def flush(self) -> Releases:  # noqa: D102 - as in the contract
         told = self._tell()
         return Releases.concat([told, self._renumbered(self._method.flush(), self._arrivals)])
-
-    def next_deadline(self) -> int | None:  # noqa: D102 - as in the contract
-        return self._method.next_deadline()
 
     # --- Which rows the method sees ---
 

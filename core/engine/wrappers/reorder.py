@@ -16,6 +16,7 @@ import numpy as np
 from crenel.avro import Schemas, expect, packed, unpacked
 from crenel.encoding.rows import Rows
 from crenel.engine.contract import Engine, Release, Releases
+from crenel.engine.wrappers.wrapper import Wrapper
 from crenel.policy import Policy
 
 _SCHEMAS = Schemas("crenel.engine.wrappers", ("reordered.1.avsc",))
@@ -60,7 +61,7 @@ class _Output:
         )
 
 
-class Reordered(Engine):
+class Reordered(Wrapper):
     """A method whose rows leave in the order of their arrival, or of their event time where `delay` is set.
 
     A row that the method has released waits until all rows before it are released too. No row waits beyond its own
@@ -68,7 +69,7 @@ class Reordered(Engine):
     """
 
     def __init__(self, method: Engine, policy: Policy) -> None:
-        self._method = method
+        super().__init__(method)
         self._dimensions = len(policy.quasi_identifiers)
         self._by_time = policy.delay is not None
         self._arrivals = 0
@@ -83,11 +84,6 @@ class Reordered(Engine):
     @property
     def held(self) -> int:  # noqa: D102 - as in the contract
         return len(self._order)
-
-    @property
-    def key(self) -> bytes:
-        """The generator's key. Keep it secret."""
-        return self._method.key
 
     def push(self, rows: Rows) -> Releases:  # noqa: D102 - as in the contract
         before = self._arrivals
@@ -104,9 +100,6 @@ class Reordered(Engine):
 
     def flush(self) -> Releases:  # noqa: D102 - as in the contract
         return self._reorder(self._method.flush())
-
-    def next_deadline(self) -> int | None:  # noqa: D102 - as in the contract
-        return self._method.next_deadline()
 
     def _reorder(self, releases: Releases) -> Releases:
         output = _Output(self._dimensions)

@@ -26,6 +26,7 @@ from crenel.engine.contract import Engine, Kind, Releases, SnapshotError
 from crenel.engine.kernels import compiler
 from crenel.engine.space import check_rows, space_of
 from crenel.engine.wrappers.inside import find_inside
+from crenel.engine.wrappers.wrapper import Wrapper
 from crenel.policy import Policy
 from crenel.policy.geometry import Interval
 
@@ -201,11 +202,11 @@ class _Published:
             self.lo, self.hi, self.last = self.lo[stays], self.hi[stays], self.last[stays]
 
 
-class Together(Engine):
+class Together(Wrapper):
     """A method whose boxes, all those of a person together, leave k persons."""
 
     def __init__(self, method: Engine, policy: Policy) -> None:
-        self._method = method
+        super().__init__(method)
         self._policy = policy
         self._space = space_of(policy)
         self._geometries = [qi.geometry for qi in policy.quasi_identifiers.values()]
@@ -216,19 +217,6 @@ class Together(Engine):
         self._known = _Known(count, policy.k)
         self._published = _Published(count, self._span)
         self._arrivals = 0
-
-    def __repr__(self) -> str:
-        """Tell how many rows are held, but nothing about them."""
-        return f"Together({self._method!r})"
-
-    @property
-    def held(self) -> int:  # noqa: D102 - as in the contract
-        return self._method.held
-
-    @property
-    def key(self) -> bytes:
-        """The generator's key. Keep it secret."""
-        return self._method.key
 
     # --- The contract ---
 
@@ -247,9 +235,6 @@ class Together(Engine):
 
     def flush(self) -> Releases:  # noqa: D102 - as in the contract
         return self._after_all(self._method.flush())
-
-    def next_deadline(self) -> int | None:  # noqa: D102 - as in the contract
-        return self._method.next_deadline()
 
     # --- Boxes ---
 
