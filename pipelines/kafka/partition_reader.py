@@ -136,10 +136,23 @@ class PartitionReader:
         return self._end_since is not None
 
     @property
+    def is_caught_up(self) -> bool:
+        """Whether everything was read that the broker has told of.
+
+        Where rows trickle in, the broker never says that this is the end: it says so after half a second without a row.
+        """
+        return self.is_at_end or 0 <= self._known_end <= self.position
+
+    @property
     def lag(self) -> int:
         """How many records there are that were not read yet, as far as the broker has said; 0 if it has not."""
+        return max(self._known_end - self.position, 0)
+
+    @property
+    def _known_end(self) -> int:
+        """The end of the partition when the broker was last asked for records; negative if it never was."""
         _, end = self._consumer.get_watermark_offsets(self._place, cached=True)
-        return max(int(end) - self.position, 0)
+        return int(end)
 
     def has_news(self) -> bool:
         """Whether those who watch should be told the position: once a second, and always at the end.
@@ -161,15 +174,13 @@ class PartitionReader:
 
         Args:
             stop: The offset of the first record that is not to be read any more.
-            wait: Seconds to wait for records. By default some time, or none if the end was reached before.
+            wait: Seconds to wait for records. By default some time if there are any.
 
         Raises:
             InputLost: the broker has deleted records that were to be read.
             JobFailed: the broker refuses.
         """
-        if wait is None:
-            wait = 0.0 if self.is_at_end else _WAIT
-        fetched = self._waiting or self._consumer.consume(_MOST, wait)
+        fetched = self._waiting or self._fetched(wait)
         try:
             part, opened = self._first(fetched, stop)
         except Unavailable:
@@ -188,6 +199,15 @@ class PartitionReader:
             self.position = max(self.position, message.offset() + 1)
             self._end_since = self._silent = None
         return self._fitting(opened)
+
+    def _fetched(self, wait: float | None) -> list[Any]:
+        """Fetch messages: many if there are many, and otherwise those that are here already."""
+        if wait is not None:
+            return list(self._consumer.consume(_MOST, wait))
+        if self._known_end < 0 or self.lag >= _MOST:
+            return list(self._consumer.consume(_MOST, _WAIT))
+        found = self._consumer.consume(_MOST, 0.0)
+        return list(found or (self._consumer.consume(1, _WAIT) if self.lag else ()))
 
     def _first(self, fetched: list[Any], stop: int) -> tuple[list[Any], _Opened]:
         """Open the first of the messages that were fetched, as many as one read may take."""

@@ -71,6 +71,11 @@ class _OpenReaders:
             if old is not None:
                 old.close()
 
+    def waiting(self, topic: Topic) -> int:
+        """Count the waiting readers of a topic."""
+        with self._lock:
+            return sum(of == topic for of, _ in self._readers)
+
     def close(self, topic: Topic) -> None:
         """Close the waiting readers of a topic."""
         with self._lock:
@@ -95,7 +100,8 @@ class ReadPartition(beam.DoFn):
     Args:
         topic: The topic.
         policy: Names the field of the event time, and how far rows are out of order.
-        seconds: How long one call reads, at most; 0 for one read. A long call delays checkpoints.
+        seconds: How long this process reads until it has called each of its partitions once, at most: a checkpoint
+            waits for all of them, and so does the watermark. 0 for one read a call.
         output: The topic that rows are published to, if it is a topic.
         tap: Where a run on this machine reports what is not read yet.
     """
@@ -133,7 +139,7 @@ class ReadPartition(beam.DoFn):
         tracker: Any = beam.DoFn.RestrictionParam(Partitions()),
         watermark: Any = beam.DoFn.WatermarkEstimatorParam(Watermarks()),
     ) -> Iterator[Any]:
-        """Read until time is up, or the end is reached for now."""
+        """Read until time is up, or all that is known of was read."""
         readers: dict[int, PartitionReader] = {}
         # A longer call would read on anyway.
         span = None if self._seconds else _span(self._policy, element)
@@ -151,7 +157,7 @@ class ReadPartition(beam.DoFn):
         self, element: Partition, tracker: Any, watermark: Any, readers: dict[int, PartitionReader]
     ) -> Iterator[Any]:
         stops = {number: stop for number, _, stop in tracker.current_restriction()}
-        watch, until = self._watch_of(element), time.monotonic() + self._seconds
+        watch, until = self._watch_of(element), time.monotonic() + self._seconds / (1 + _OPEN.waiting(self._topic))
         while readers:
             for number, reader in list(readers.items()):
                 read = self._next(reader, stops[number], watch)
@@ -166,7 +172,7 @@ class ReadPartition(beam.DoFn):
                     yield from self._tell(number, behind)
                     readers.pop(number).close()
             _advance(watermark, [reader.watermark() for reader in readers.values()])
-            if all(reader.is_at_end for reader in readers.values()) or time.monotonic() >= until:
+            if all(reader.is_caught_up for reader in readers.values()) or time.monotonic() >= until:
                 break
         if not readers:
             if watch is not None and stops:
@@ -181,8 +187,8 @@ class ReadPartition(beam.DoFn):
             if reader.has_news():
                 yield from self._tell(number, reader.position)
             _OPEN.put(self._topic, number, reader)
-        at_end = all(reader.is_at_end for reader in readers.values())
-        tracker.defer_remainder(Duration(_REST if at_end else 0))
+        has_more = not all(reader.is_caught_up for reader in readers.values())
+        tracker.defer_remainder(Duration(0 if has_more else _REST))
 
     def _watch_of(self, element: Partition) -> TopicWatch | None:
         """The watch over the topic that this element is of; None if the broker gave the topic no id."""

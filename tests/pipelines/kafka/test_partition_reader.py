@@ -108,6 +108,23 @@ def test_a_partition_beside_others_is_read_in_pieces_of_time(mock: Any) -> None:
     at.close()
 
 
+def test_a_partition_into_which_rows_trickle_is_caught_up_without_an_end(mock: Any) -> None:
+    """The broker says that this is the end only after half a second without a row."""
+    at = reading(mock, "trickle", rows(1000), Clock())
+    assert not at.is_caught_up, "nothing is known yet"
+    producer, _ = mock
+    sent, is_met = 1, False
+    until = time.monotonic() + 30
+    while not is_met and time.monotonic() < until:
+        producer.produce("trickle", rows(1000 + sent)[0], partition=0)
+        producer.flush()
+        sent += 1
+        at.read()
+        is_met = at.is_caught_up and not at.is_at_end and at.position == sent
+    assert is_met
+    at.close()
+
+
 def test_rows_that_cannot_be_read_for_now_wait(mock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is skipped, also when the end of the partition came with them, and they hold event time back."""
     clock = Clock()
