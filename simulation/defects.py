@@ -59,7 +59,7 @@ def _timer_lost() -> Any:
     """A timer that is set while one fires is not set."""
 
     class Deaf:
-        def set(self, _: Any) -> None:
+        def set(self, *_: Any, **__: Any) -> None:
             """Do nothing."""
 
     def wake(self: Any, key: Any, now: int, cells: Any, _: Any) -> Iterator[Any]:

@@ -66,6 +66,11 @@ def policy(name: str) -> Policy:
     return Policy.from_dict({**_COLUMNS, **_ALL[name]})
 
 
+def place(name: str) -> int:
+    """The place of a policy among all."""
+    return list(_ALL).index(name)
+
+
 def strangers(name: str) -> list[str]:
     """The policies that state of this one must not be taken up under: of another method, or with `t` or without."""
     return [other for other in POLICIES if _kind(other) != _kind(name)]

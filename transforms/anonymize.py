@@ -30,7 +30,7 @@ from crenel.transforms._pack.nested_fields import colliding, plain_name
 from crenel.transforms._pack.pack_step import OVERLAPPING, REJECTED_FIELDS, PackBoundedRows, PackRows
 from crenel.transforms._pack.perturb import published_as_floats, published_as_text
 from crenel.transforms._pack.row_batch import RowBatch
-from crenel.transforms._pack.row_options import RowOptions
+from crenel.transforms._pack.row_options import Clock, RowOptions
 from crenel.transforms._publish.emitter import COUNTS, PUBLISHED, REJECTED, RELEASES, SUPPRESSED, TRACE
 from crenel.transforms._publish.owner_records import RELEASE_FIELDS, TRACE_FIELDS
 from crenel.transforms._publish.publisher import Publisher
@@ -94,6 +94,8 @@ class Anonymize(beam.PTransform):
             columns (`age_lo`, `age_hi`), which most sinks take as they are; or `text` (`[30, 39]`). In columns, moments
             are moments, and whole numbers stay whole if the rows' schema says that they are. Suppressed rows have the
             same form.
+        clock: What moves the clock by which rows are due: `rows`, the latest row less the policy's `disorder`, and the
+            watermark; or `watermark` alone, for sources with a watermark to trust that run ahead of each other.
         order_column: The name of a column to add, by which a writer sorts: a keyed hash on published, suppressed and
             traced rows, so that their order tells nothing of times, shards and releases, and the row number on
             rejected rows. The writer must remove it.
@@ -113,6 +115,7 @@ class Anonymize(beam.PTransform):
         trace: bool = False,
         order_column: str | None = None,
         ranges: Ranges | str = Ranges.STRUCT,
+        clock: Clock | str = Clock.ROWS,
     ) -> None:
         super().__init__()
         self._policy = Policy.of(policy)
@@ -123,7 +126,7 @@ class Anonymize(beam.PTransform):
             raise ValueError(message)
         self._overlapping = overlapping_windows
         self._options = self._row_options(
-            parse_text=parse_text, row_number=row_number, trace=trace, order_column=order_column
+            parse_text=parse_text, row_number=row_number, trace=trace, order_column=order_column, clock=Clock.of(clock)
         )
         _check_options(self._policy, self._options)
         self._error_handler: Any = None

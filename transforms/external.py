@@ -38,6 +38,7 @@ class Anonymize(beam.PTransform):
         ranges: What a published range is: struct (a row of `lo` and `hi`), columns (`age_lo`, `age_hi`) or text.
         parse_text: Whether to parse text in columns that the policy declares as numbers or moments.
         row_number: The name of a column that numbers the rows; it is never published. The output trace needs it.
+        clock: What moves the clock: rows (the latest row and the watermark) or watermark (that alone).
     """
 
     def __init__(  # type: ignore[no-untyped-def]
@@ -49,6 +50,7 @@ class Anonymize(beam.PTransform):
         ranges="struct",
         parse_text=False,
         row_number=None,
+        clock="rows",
     ) -> None:
         # Without annotations: Beam makes a schema of them, and has none for a union.
         super().__init__()
@@ -59,6 +61,7 @@ class Anonymize(beam.PTransform):
             "ranges": ranges,
             "parse_text": bool(parse_text),
             "row_number": row_number,
+            "clock": clock,
             "trace": TRACE in self._outputs.values(),
         }
 

@@ -13,6 +13,7 @@ from crenel.policy.checks import Problems
 __all__ = [
     "A_DURATION",
     "FOREVER",
+    "LONGEST",
     "TRUE_OR_A_DURATION",
     "UNITS",
     "a_duration",
@@ -39,7 +40,7 @@ A_DURATION = "a duration such as '500ms', '30s', '10m', '2h' or '1d'"
 TRUE_OR_A_DURATION = f"true, or {A_DURATION}"
 
 #: Durations and deadlines are added in 64 bits, so they must leave room.
-_LONGEST = 2**62
+LONGEST = 2**62
 
 #: A span that does not end. No duration is as long.
 FOREVER = 2**63 - 1
@@ -60,7 +61,7 @@ def tick_of(delay: int | None) -> int:
 def a_duration(problems: Problems, path: str, value: Any, at_least: int, rule: str = A_DURATION) -> int:
     """Return the microseconds of a text such as `10m`, a timedelta or an integer; on a problem, `at_least`."""
     micros = _micros(value)
-    if micros is None or not at_least <= micros <= _LONGEST:
+    if micros is None or not at_least <= micros <= LONGEST:
         least = f", at least {at_least} microsecond" if at_least and micros is not None else ""
         problems.must(path, rule + least, value)
         return at_least

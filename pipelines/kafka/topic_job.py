@@ -43,6 +43,7 @@ from crenel.transforms import Counts
 from crenel.transforms._pack.element_coders import RECORD
 from crenel.transforms._pack.nested_fields import colliding
 from crenel.transforms._pack.row_batch import RowBatch
+from crenel.transforms._pack.row_options import Clock
 from crenel.transforms._pack.text_columns import named_columns
 from crenel.transforms._publish.emitter import PUBLISHED, REJECTED, RELEASES, SUPPRESSED
 from crenel.transforms._publish.range_form import RangeForm, Ranges
@@ -70,6 +71,8 @@ class Request:
     dead_letters: str | None = None
     #: The form of published and suppressed ranges.
     ranges: Ranges = Ranges.STRUCT
+    #: What moves the clock of a shard. Partitions that are not kept together in event time need the watermark.
+    clock: Clock = Clock.ROWS
 
     @classmethod
     def of(
@@ -105,7 +108,8 @@ class Request:
         source = _with_group(source, wanted[PUBLISHED])
         # Workers may have another working directory.
         folder = None if dead_letters is None else os.path.abspath(dead_letters)
-        return cls(policy=policy, source=source, outputs=wanted, dead_letters=folder, ranges=ranges)
+        clock = Clock.ROWS if local else Clock.WATERMARK
+        return cls(policy=policy, source=source, outputs=wanted, dead_letters=folder, ranges=ranges, clock=clock)
 
 
 def _output(text: str, *, local: bool) -> Topic | Path:
@@ -316,7 +320,7 @@ def build(
     rows.element_type, unreadable.element_type = _ROWS, _ROW
     for tag in ignored:
         read[tag].element_type = int
-    result = rows | "Anonymize" >> Anonymize(request.policy)
+    result = rows | "Anonymize" >> Anonymize(request.policy, clock=request.clock)
     result.rejected.element_type = _ROW
     found = {PUBLISHED: result.published, SUPPRESSED: result.suppressed, RELEASES: result.releases}
     encoded, misfits = [], []

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from crenel.policy import OnSuppress, Policy
+from crenel.transforms._pack.row_options import Clock
 from simulation.history import Row
 from simulation.judging.promises import Promise, expect
 from simulation.judging.seen_rows import box, check_published, event_time, is_exact, is_widest, rejected_number
@@ -156,7 +157,7 @@ class HoldJudge:
             for number in call.rows or ():
                 self._come(account, job.policy, number)
             for number in call.taken:
-                self._take(account, job.policy, number)
+                self._take(account, job, number)
             self._check_releases(account, job.policy, call)
             self._check_refusals(account, call, front)
             self._check_deadlines(account, call)
@@ -170,14 +171,15 @@ class HoldJudge:
         account.waiting[number] = Held(account.came, deadline, rows, _ahead(policy))
         account.came += 1
 
-    def _take(self, account: Account, policy: Policy, number: int) -> None:
+    def _take(self, account: Account, job: Any, number: int) -> None:
         expect(Promise.NOTHING_LOST, number in account.waiting, f"row {number} is taken, and does not wait")
         account.held[number] = replace(account.waiting.pop(number), place=len(account.taken))
         account.taken.append(number)
         at = event_time(self._rows[number])
         account.front = max(account.front, at)
-        # By the disorder of when the row came: a savepoint under a smaller one does not move the clock by itself.
-        account.clock = max(account.clock, at - policy.disorder)
+        if job.clock is Clock.ROWS:
+            # By the disorder of when the row came: a savepoint under a smaller one does not move the clock by itself.
+            account.clock = max(account.clock, at - job.policy.disorder)
 
     def _check_refusals(self, account: Account, call: Call, front: float) -> None:
         """Judge the rows that were refused, and those that wait: they are ahead of the latest time."""
@@ -340,10 +342,11 @@ def _ahead(policy: Policy) -> float:
 
 
 def _check_timestamp(policy: Policy, call: Call, element: Any) -> None:
-    """Check that the timestamp of a published row is rounded, or the time of a timer or the window's end."""
+    """Check that the timestamp of a published row is rounded, in milliseconds if need be, or the window's end."""
     tick = _SECOND if policy.delay is None else max(policy.delay // _TICKS, 1)
     at = element.timestamp.micros
-    is_rounded = at % tick == 0 or at in (call.given, call.window.max_timestamp().micros)
+    before, end = at // tick * tick, call.window.max_timestamp().micros
+    is_rounded = at in (before, -(-before // 1000) * 1000, end, end // 1000 * 1000)
     expect(Promise.SILENT, is_rounded, f"row {element.value['n']} has a timestamp that is not rounded")
 
 

@@ -30,10 +30,11 @@ from crenel.policy.sharding.tree_schedule import TreeSchedule
 from crenel.transforms._hold.hold_step import HoldRows
 from crenel.transforms._hold.shard_holder import ShardHolder
 from crenel.transforms._pack.row_batch import RowBatch
+from crenel.transforms._pack.row_options import Clock
 from simulation import policies
 from simulation.model.broker import LARGEST, TOPIC_ID
 from simulation.model.outside import Outside, play
-from simulation.model.state import StateOfStage, Transaction
+from simulation.model.state import StateOfStage, Transaction, without_tag
 
 READ, LEARN, HOLD, OUTBOX = "Read/ParDo", "Anonymize/Learn", "Anonymize/Hold/ParDo", "Durable/Outbox/ParDo"
 #: The step that makes packs of records, for the outbox.
@@ -75,7 +76,9 @@ class Job:
         source = Topic(servers="broker:9092", name="rows", idle=IDLE)
         settings = (("message.max.bytes", str(LARGEST)),)
         outputs = {name: Topic(servers="broker:9092", name=name, settings=settings) for name in OUTPUTS}
-        request = topic_job.Request(policy=self.policy, source=source, outputs=outputs)
+        # Each family of policies is played under both clocks, and state goes from one to the other.
+        self.clock = list(Clock)[(policies.place(policy) + secret) % 2]
+        request = topic_job.Request(policy=self.policy, source=source, outputs=outputs, clock=self.clock)
         pipeline = beam.Pipeline(runner=_NoRunner())
         with play(Outside(f"secret {secret}", lambda: 0.0)):
             topic_job.build(pipeline, request, _partitions(1))
@@ -337,8 +340,8 @@ class Stage:
 
     def fire(self, name: str, key: Any, window: Any, at: int) -> None:
         """Fire a timer."""
-        spec = self._timers[name]
-        self._root.process_user_timer(spec, key, window, Timestamp(micros=at), PANE_INFO_UNKNOWN, "")
+        own, tag = without_tag(name)
+        self._root.process_user_timer(self._timers[own], key, window, Timestamp(micros=at), PANE_INFO_UNKNOWN, tag)
 
     @property
     def timer(self) -> str:

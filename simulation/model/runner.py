@@ -26,7 +26,7 @@ from simulation.judging.promises import Broken, Promise, expect, expect_silent
 from simulation.model.broker import LOST, Broker
 from simulation.model.job import CAME, HOLD, LEARN, LEARNED, OUTBOX, READ, TAKEN, Interrupted, Job, Stage, job
 from simulation.model.process import Process
-from simulation.model.state import Address, KeyState, Store, Transaction
+from simulation.model.state import Address, KeyState, Store, Transaction, without_tag
 
 #: The first and the last moment of event time.
 FIRST: int = MIN_TIMESTAMP.micros
@@ -313,8 +313,11 @@ class Runner:
 
     def _limit(self, label: str, name: str, key: int, taken: Counter[Channel]) -> int:
         """The time up to which a timer of a key is due."""
-        is_real = self.job.domains[label, name] == TimeDomain.REAL_TIME
+        is_real = self._domain(label, name) == TimeDomain.REAL_TIME
         return int(self.now * 1e6) if is_real else self.watermark(label, key, taken)
+
+    def _domain(self, label: str, name: str) -> str:
+        return str(self.job.domains[label, without_tag(name)[0]])
 
     def watermark(self, label: str, key: int, taken: Counter[Channel] | None = None) -> int:
         """The watermark of a key. It does not overtake elements."""
@@ -348,7 +351,7 @@ class Runner:
 
     def _told(self, stage: Stage, name: str, at: int, window: Any) -> int:
         """The time that a timer is told: its own, or at the end of time, on some runners, that of its window's end."""
-        is_last = self.is_over and self.history.seed % 2 and self.job.domains[stage.label, name] == TimeDomain.WATERMARK
+        is_last = self.is_over and self.history.seed % 2 and self._domain(stage.label, name) == TimeDomain.WATERMARK
         return int(window.max_timestamp().micros) if is_last else at
 
     def _count_disorder(self, options: list[Any], chosen: Any) -> None:

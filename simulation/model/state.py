@@ -124,8 +124,19 @@ class _Value(userstate.ReadModifyWriteRuntimeState):  # type: ignore[misc]
         self._cells.pop(self._name, None)
 
 
+def with_tag(name: str, tag: str) -> str:
+    """The name of a timer in the state of a key: a step may set one for each tag."""
+    return f"{name} {tag}" if tag else name
+
+
+def without_tag(name: str) -> tuple[str, str]:
+    """The name that a step gives its timers, and the tag."""
+    own, _, tag = name.partition(" ")
+    return own, tag
+
+
 class _Timer(userstate.BaseTimer):  # type: ignore[misc]
-    """A timer; each name has one for a key and window."""
+    """A timer; each name, with each tag, has one for a key and window."""
 
     def __init__(self, transaction: Transaction, address: Address, name: str) -> None:
         self._transaction = transaction
@@ -135,8 +146,8 @@ class _Timer(userstate.BaseTimer):  # type: ignore[misc]
     def set(self, timestamp: Any, dynamic_timer_tag: str = "") -> None:
         self._transaction.tick()
         # Runners keep milliseconds.
-        self._timers[self._name] = Timestamp.of(timestamp).micros // 1000 * 1000
+        self._timers[with_tag(self._name, dynamic_timer_tag)] = Timestamp.of(timestamp).micros // 1000 * 1000
 
     def clear(self, dynamic_timer_tag: str = "") -> None:
         self._transaction.tick()
-        self._timers.pop(self._name, None)
+        self._timers.pop(with_tag(self._name, dynamic_timer_tag), None)

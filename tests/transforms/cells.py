@@ -16,6 +16,7 @@ from crenel.policy.secret import as_secret
 from crenel.transforms._hold import hold_step
 from crenel.transforms._hold.engine_cache import CACHE
 from crenel.transforms._hold.hold_step import HoldRows
+from crenel.transforms._pack.row_options import Clock, RowOptions
 from crenel.transforms._pack.row_pack import KIND, Packer
 from crenel.transforms._pack.sharding import shard_name
 
@@ -62,15 +63,18 @@ class State:
 
     def __init__(self) -> None:
         self.log, self.snapshot, self.token = Bag(), Cell(), Cell()
-        self.timer: int | None = None
+        #: When timers fire, by their tags; and how often one without a tag was set.
+        self.timers: dict[str, int] = {}
         self.sets = 0
 
-    def set(self, at: Timestamp) -> None:
-        self.timer = at.micros
-        self.sets += 1
+    def set(self, at: Timestamp, dynamic_timer_tag: str = "") -> None:
+        self.timers[dynamic_timer_tag] = at.micros
+        self.sets += not dynamic_timer_tag
 
-    def clear(self) -> None:
-        self.timer = None
+    @property
+    def timer(self) -> int | None:
+        """When the timer of the next deadline fires."""
+        return self.timers.get("")
 
     @property
     def empty(self) -> bool:
@@ -80,8 +84,8 @@ class State:
 class Worker:
     """One instance of the step. Instances share the process's engine cache until `forget` empties it."""
 
-    def __init__(self, of: Policy, *, secret: bytes = b"secret", uid: str = "uid") -> None:
-        self.step = HoldRows(of, secret, uid)
+    def __init__(self, of: Policy, *, secret: bytes = b"secret", uid: str = "uid", clock: Clock = Clock.ROWS) -> None:
+        self.step = HoldRows(of, secret, uid, options=RowOptions(clock=clock))
         self.step.setup()
         self.seal = as_secret(secret, of).seal
 

@@ -40,8 +40,8 @@ class CachedShards:
     snapshot: int = 0
     #: Whether the state was written under another policy: then the next thing to be stored is a snapshot.
     outdated: bool = False
-    #: The time that the timer was last set to, in microseconds.
-    armed: int | None = None
+    #: The times that timers were last set to, in microseconds.
+    armed: tuple[int, ...] = ()
 
 
 class EngineCache:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -20,6 +21,7 @@ from apache_beam.utils.timestamp import MIN_TIMESTAMP, Timestamp
 
 from crenel.errors import SnapshotError
 from crenel.policy import Policy
+from crenel.policy.durations import LONGEST
 from crenel.policy.secret import Secret, as_secret
 from crenel.transforms._hold.ahead import Refusal
 from crenel.transforms._hold.engine_cache import CACHE, CachedShards, Key
@@ -29,7 +31,7 @@ from crenel.transforms._hold.shard_set import Left, ShardSet
 from crenel.transforms._hold.sorted_runs import Sealed, SortSpace, rows_in_order
 from crenel.transforms._hold.stored_state import PUSH, Cells, Chain, Stored
 from crenel.transforms._pack.fingerprints import policy_of, policy_text
-from crenel.transforms._pack.row_options import RowOptions
+from crenel.transforms._pack.row_options import Clock, RowOptions
 from crenel.transforms._pack.row_pack import opened
 from crenel.transforms._pack.sharding import shard_name
 from crenel.transforms._publish.emitter import Emitter
@@ -114,6 +116,9 @@ class HoldRows(_Hold):
         record: Callable[..., Any] = dict,
         options: RowOptions = RowOptions(),
     ) -> None:
+        if options.clock is Clock.WATERMARK:
+            # In the policy, and so in the state: a log is replayed by the clock under which it was written.
+            policy = replace(policy, disorder=LONGEST)
         super().__init__(policy, secret, record, options)
         self._uid = uid
 
@@ -167,7 +172,8 @@ class HoldRows(_Hold):
         if not is_due:
             return self._idle(cached, over, cells, deadline)
         op = _FLUSH if over else _WAKE + str(now).encode()
-        return self._done(cached, op, self._apply(cached.shards, key, op), now, cells, deadline)
+        earliest = now if over else self._held_at(cached.shards, now)
+        return self._done(cached, op, self._apply(cached.shards, key, op), earliest, cells, deadline)
 
     def _done(
         self, cached: CachedShards, op: bytes, left: Left, earliest: int, cells: Cells, deadline: Any
@@ -175,7 +181,7 @@ class HoldRows(_Hold):
         """Store an operation, and emit what it released."""
         self._store(cached, op, cells)
         if op[:1] != PUSH:
-            cached.armed = None  # the timer has fired
+            cached.armed = ()  # the timer has fired
         self._arm(cached, deadline)
         if op != _FLUSH:
             CACHE.put(cached.key, cached)
@@ -189,10 +195,18 @@ class HoldRows(_Hold):
         if over:
             _forget(cached, cells)
         elif cached.token:
-            cached.armed = None  # the timer has fired: a row of the same deadline must set it again
+            cached.armed = ()  # the timer has fired: a row of the same deadline must set it again
             self._arm(cached, deadline)
             CACHE.put(cached.key, cached)
         return iter(())
+
+    def _held_at(self, shards: ShardSet, now: int) -> int:
+        """The time at which the watermark is held, rounded: a row that is ahead waits until a time of its own.
+
+        It is the next deadline, even if a timer beyond it is the first to fire.
+        """
+        due = shards.next_deadline()
+        return _in_millis(rounded(now if due is None else min(now, due), self._emitter.tick))
 
     def _cached(self, key: Key, cells: Cells) -> CachedShards:
         cached = CACHE.take(key)
@@ -271,17 +285,33 @@ class HoldRows(_Hold):
         cells.token.write(cached.token)
 
     def _arm(self, cached: CachedShards, deadline: Any) -> None:
-        """Set the timer to the next deadline, or to the end of the window; not at all if no row is held."""
+        """Set timers to the next deadline and beyond, or to the end of the window; not at all if no row is held.
+
+        A timer tells its own time, not how far the watermark has come, and Flink fires what is set while timers fire
+        only in its next bundle. A watermark that has jumped past many deadlines, as when a backlog is read, would then
+        wake the key once a bundle for each of them. So further timers are set, each twice as far ahead: in one bundle,
+        they get the key through at least half of what is due.
+        """
         if cached.shards.held == 0:
             # The timer may fire in vain where the key is next, and be gone when it comes back: that changes no token.
-            cached.armed = None
+            cached.armed = ()
             return
         end = cached.key[-1].max_timestamp().micros
         due = cached.shards.next_deadline()
-        at = end if due is None else min(-(-clamped(due) // 1000) * 1000, end)
-        if at != cached.armed:
-            deadline.set(Timestamp(micros=at))
-            cached.armed = at
+        times = (end,) if due is None else tuple(min(at, end) for at in self._steps(due, cached.shards.last_deadline()))
+        for place, at in enumerate(times):
+            if cached.armed[place : place + 1] != (at,):
+                deadline.set(Timestamp(micros=at), dynamic_timer_tag=str(place) if place else "")
+        cached.armed = times
+
+    def _steps(self, due: int, last: int | None) -> Iterator[int]:
+        """The next deadline, times beyond it, and the last deadline."""
+        at, step = due, self._policy.tick
+        while last is not None and at < last:
+            yield _in_millis(at)
+            at = due + step
+            step *= 2
+        yield _in_millis(max(due, last or due))
 
 
 class HoldGroupedRows(_Hold):
@@ -319,6 +349,11 @@ class HoldGroupedRows(_Hold):
         left = holder.flush()
         self._emitter.hold(holder.held, window)
         yield from self._emit(left, shard, window, MIN_TIMESTAMP.micros)
+
+
+def _in_millis(moment: int) -> int:
+    """Round a moment up to milliseconds, in which timers are told."""
+    return -(-clamped(moment) // 1000) * 1000
 
 
 def _place(key: Key) -> bytes:

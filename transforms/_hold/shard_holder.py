@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from crenel import avro, engine
 from crenel.engine import Kind, Releases
+from crenel.engine.kernels.deadlines import EARLIEST, deadline_after
 from crenel.engine.unknown_roots import as_roots
 from crenel.errors import SnapshotError
 from crenel.policy import OnSuppress, Policy
@@ -46,6 +47,8 @@ class _Part:
     #: Which rows are still held, and how many.
     held: NDArray[np.bool_]
     count: int
+    #: The latest event time of all rows, also of those that were released.
+    latest: int
 
     @classmethod
     def of(
@@ -56,7 +59,8 @@ class _Part:
         form: Form,
         payload: Payload,
     ) -> _Part:
-        return cls(number, time, qi, form, payload, np.ones(len(number), dtype=bool), len(number))
+        latest = int(time.max(initial=EARLIEST))
+        return cls(number, time, qi, form, payload, np.ones(len(number), dtype=bool), len(number), latest)
 
     def release(self, numbers: NDArray[np.int64], *, exact: bool) -> _Part:
         """Release the rows of these numbers; return them in this order, without coordinates unless `exact`."""
@@ -192,6 +196,13 @@ class ShardHolder:
         """The time at which `advance` is next needed."""
         times = (self._engine.next_deadline(), self._ahead.next_deadline())
         return min((time for time in times if time is not None), default=None)
+
+    def last_deadline(self) -> int | None:
+        """The time at which `advance` releases all held rows, or a later one; None if no row has a deadline."""
+        if self._policy.delay is None or not self._parts:
+            return None
+        latest = max(part.latest for part in self._parts)
+        return int(deadline_after(latest, self._policy.delay, self._policy.tick))
 
     def _depart(self, releases: Releases) -> list[Departure | Refusal]:
         departures: list[Departure | Refusal] = []

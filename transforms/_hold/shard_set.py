@@ -38,6 +38,8 @@ class ShardSet:
         #: For shards that hold rows: the number of rows, and the next deadline.
         self._held: dict[int, int] = {}
         self._due: dict[int, int] = {}
+        #: For shards whose rows have deadlines: when the last of them is due.
+        self._last: dict[int, int] = {}
 
     def __repr__(self) -> str:
         """Show sizes, never values."""
@@ -82,6 +84,10 @@ class ShardSet:
         """The time at which `wake` is next needed."""
         return min(self._due.values(), default=None)
 
+    def last_deadline(self) -> int | None:
+        """The time at which `wake` releases all rows that have a deadline, or a later one."""
+        return max(self._last.values(), default=None)
+
     def snapshot(self) -> bytes:
         """Write everything, for a caller that protects and stores it."""
         return _written(self._holders)
@@ -119,12 +125,15 @@ class ShardSet:
         holder = self._holders[shard]
         self._held.pop(shard, None)
         self._due.pop(shard, None)
+        self._last.pop(shard, None)
         if not holder.held:
             return
         self._held[shard] = holder.held
-        due = holder.next_deadline()
+        due, last = holder.next_deadline(), holder.last_deadline()
         if due is not None:
             self._due[shard] = due
+        if last is not None:
+            self._last[shard] = last
 
 
 def _written(holders: Mapping[int, ShardHolder]) -> bytes:

@@ -3,8 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 from crenel.encoding.text_format import TextFormat
+
+
+class Clock(Enum):
+    """What moves the clock of a shard, by which rows are due."""
+
+    #: The latest row, less the policy's `disorder`, and the watermark.
+    ROWS = "rows"
+    #: The watermark alone: several sources may run ahead of each other by any time.
+    WATERMARK = "watermark"
+
+    @classmethod
+    def of(cls, given: Clock | str) -> Clock:
+        """Return the clock of this name.
+
+        Raises:
+            ValueError: there is no such clock.
+        """
+        try:
+            return cls(given)
+        except ValueError:
+            msg = f"Anonymize: clock must be 'rows' or 'watermark', not {given!r}."
+            raise ValueError(msg) from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +45,7 @@ class RowOptions:
     at_end: bool = False
     #: Whether rows may be refused after they were packed, because they are too far ahead of the clock.
     refuses: bool = False
+    clock: Clock = Clock.ROWS
 
     def __post_init__(self) -> None:
         """Refuse options of other types: they come from users."""

@@ -139,7 +139,7 @@ def fired(worker: Worker, state: State, *, shard: int = 0) -> list[Any]:
     for _ in range(200):
         if state.timer is None or state.timer >= END:
             return out
-        at, state.timer = state.timer, None
+        at = state.timers.pop("")
         out += worker.fire(state, at=at, shard=shard)
     raise AssertionError("the timer re-arms for ever")
 
@@ -206,7 +206,7 @@ def test_a_firing_for_nothing_stores_nothing_and_arms_again() -> None:
     worker.push(state, PACKS[0].to_bytes())
     before, due = rolled_back(state), state.timer
     assert due is not None
-    state.timer = None
+    state.timers.clear()
     assert worker.fire(state, at=due - 10 * SECOND) == []
     assert (state.log.items, state.token.value, state.timer) == (before.log.items, before.token.value, due)
 

@@ -286,7 +286,7 @@ def test_a_window_that_is_over_keeps_what_late_rows_need() -> None:
     assert state.log.items == []
     assert not state.empty
     assert len(CACHE) == 0
-    state.timer = None
+    state.timers.clear()
     late = worker.push(state, PACKS[8], window=window)
     assert late == []
     assert state.timer is not None
@@ -330,7 +330,7 @@ def test_the_timer_fires_until_nothing_is_held_and_no_longer() -> None:
     out = through(state, [worker], PACKS, end=False)
     fired = 0
     while state.timer is not None:
-        at, state.timer = state.timer, None
+        at = state.timers.pop("")
         out += worker.fire(state, at=at)
         fired += 1
         assert fired < 100
@@ -342,7 +342,7 @@ def test_a_timer_that_nothing_waits_for_stores_nothing() -> None:
     state, worker = State(), Worker(POLICY)
     through(state, [worker], PACKS, end=False)
     while state.timer is not None:
-        at, state.timer = state.timer, None
+        at = state.timers.pop("")
         worker.fire(state, at=at)
     before = rolled_back(state)
     assert worker.fire(state, at=int(GIVEN[-1]["seen"] * SECOND) + 10**10) == []
@@ -358,7 +358,7 @@ def test_a_late_row_sets_a_timer_that_has_fired_in_vain() -> None:
     state, worker = State(), Worker(pair)
     out = [element for pack in before for element in worker.push(state, pack)]
     assert len(published(out)) == 6
-    fired, state.timer = state.timer, None
+    fired = state.timers.pop("")
     assert worker.fire(state, at=fired) == []
     worker.push(state, late)
     assert state.timer == fired
@@ -372,7 +372,7 @@ def test_a_late_row_sets_a_timer_that_has_fired_in_vain_elsewhere(monkeypatch: p
     state, worker = State(), Worker(pair)
     for pack in before:
         worker.push(state, pack)
-    fired, state.timer = state.timer, None
+    fired = state.timers.pop("")
     with monkeypatch.context() as elsewhere:
         elsewhere.setattr(hold_step, "CACHE", EngineCache())
         assert Worker(pair).fire(state, at=fired) == []
