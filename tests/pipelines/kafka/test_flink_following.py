@@ -61,6 +61,22 @@ def test_a_deleted_output_topic_is_named_and_waited_for(kafka: Broker, flink: Fl
         assert "SECRET" not in run.said
 
 
+def test_rows_of_a_backlog_are_not_late(kafka: Broker, flink: Flink, tmp_path: Path) -> None:
+    """Partitions are read one after the other, each far ahead of the next, and rows are held for seconds only."""
+    kafka.create("backlog-in", partitions=4)
+    kafka.create("backlog-out")
+    rows = made.make(4_000)
+    for partition in range(4):
+        kafka.produce("backlog-in", made.as_json(rows[partition::4]), partition=partition)
+    with FlinkRun(kafka, flink, tmp_path, "backlog", made.POLICY.replace("delay: 60s", "delay: 20s")) as run:
+        run.job()
+        wait(run, lambda: len(kafka.read("backlog-out")) >= len(rows))
+    published = [json.loads(message.value()) for message in kafka.read("backlog-out")]
+    assert sorted(row["note"] for row in published) == list(range(len(rows)))
+    suppressed = sum(not row["zip"].strip("*") and row["age"] == {"lo": 0, "hi": 100} for row in published)
+    assert suppressed < len(rows) / 100
+
+
 def test_workers_ask_the_registry_themselves(kafka: Broker, flink: Flink, registry: Registry, tmp_path: Path) -> None:
     """They log in by themselves, and the writers' schema changes while they run."""
     kafka.create("schemas-in", "schemas-out", "schemas-mistakes")
