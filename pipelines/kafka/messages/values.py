@@ -6,11 +6,11 @@ import io
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from datetime import time as time_of_day
 from decimal import Decimal
-from itertools import chain, repeat
+from itertools import chain, pairwise, repeat
 from typing import Any
 
 import pyarrow as pa
@@ -264,6 +264,8 @@ class AvroValues(Values):
         self._fields = _fields(self._schema)
         #: The types of values that each field surely takes, and the limit of its integers.
         self._kinds = {name: _kinds(record["fields"][0]["type"]) for name, record in self._fields.items()}
+        #: The schemas of the two halves of records, by the columns of the second.
+        self._halves_of: dict[tuple[str, ...], tuple[Any, Any] | None] = {}
 
     def read(self, value: bytes) -> dict[str, Any]:
         """Read a record."""
@@ -289,6 +291,46 @@ class AvroValues(Values):
         except Exception:  # its message contains values of the row
             raise Unfit(self._misfit(row, self._fields) or "", UNFIT) from None
         return stream.getvalue()
+
+    def write_many(self, rows: Iterable[Mapping[str, Any]]) -> list[bytes | Unfit]:
+        """Write records; what the rows of a release share, once."""
+        if isinstance(rows, GroupedRows) and rows.boxes:
+            halves = self._halves(tuple(map(plain_name, rows.columns)))
+            if halves is not None:
+                try:
+                    return self._write_groups(rows, *halves)
+                except Exception:  # one of them does not fit
+                    pass
+        return super().write_many(rows)
+
+    def _write_groups(self, rows: GroupedRows, shared: Any, own: Any) -> list[bytes | Unfit]:
+        """Write the two halves of each record: fields of Avro follow each other without anything between them."""
+        boxes = ({plain_name(name): value for name, value in box.items()} for box in rows.boxes)
+        heads = chain.from_iterable(map(repeat, self._encoded(shared, boxes, self._head), rows.sizes))
+        names = tuple(map(plain_name, rows.columns))
+        columns = zip(*rows.columns.values(), strict=True)
+        return list(
+            map(bytes.__add__, heads, self._encoded(own, (dict(zip(names, of, strict=True)) for of in columns)))
+        )
+
+    def _encoded(self, schema: Any, records: Iterable[Mapping[str, Any]], head: bytes = b"") -> Iterator[bytes]:
+        """Write records into one stream: to make a stream costs as much as to write a field."""
+        stream, ends = io.BytesIO(), [0]
+        for record in records:
+            stream.write(head)
+            self._write(stream, schema, record)
+            ends.append(stream.tell())
+        data = stream.getvalue()
+        return (data[start:end] for start, end in pairwise(ends))
+
+    def _halves(self, own: tuple[str, ...]) -> tuple[Any, Any] | None:
+        """The schemas of a record's first fields, which the rows of a release share, and of its last ones.
+
+        None if the fields that they do not share are not the last, or cannot be told apart from the first.
+        """
+        if own not in self._halves_of:
+            self._halves_of[own] = _halves(self._schema, own)
+        return self._halves_of[own]
 
     def misfits(self, rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> dict[int, str]:
         """Tell which rows have one of these columns that could not be written: by place, the first such column."""
@@ -345,6 +387,25 @@ def _fields(schema: Any) -> dict[str, Any]:
         field["name"]: fastavro.parse_schema({"type": "record", "name": schema["name"], "fields": [field]})
         for field in whole["fields"]
     }
+
+
+def _halves(schema: Any, own: Collection[str]) -> tuple[Any, Any] | None:
+    """The schemas of a record's first fields and of its last ones, which are its `own`; None if they are not last."""
+    import fastavro
+
+    whole = fastavro.schema.expand_schema(schema)
+    place = next((i for i, field in enumerate(schema["fields"]) if field["name"] in own), 0)
+    if not place or not all(field["name"] in own for field in schema["fields"][place:]):
+        return None
+    # A type that the first fields name may be written out in the last ones, but not twice in either.
+    halves = schema["fields"][:place], whole["fields"][place:]
+    try:
+        first, last = (
+            fastavro.parse_schema({"type": "record", "name": schema["name"], "fields": fields}) for fields in halves
+        )
+    except Exception:  # fastavro raises all kinds of errors for a broken schema
+        return None
+    return first, last
 
 
 def _kinds(field: Any) -> tuple[frozenset[type], int]:

@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from crenel.pipelines.command_errors import CommandError
 from crenel.pipelines.kafka.messages.output_fit import OutputFit
 from crenel.pipelines.kafka.messages.value_formats import reading, writing
-from crenel.pipelines.kafka.messages.values import UNFIT, Unreadable
+from crenel.pipelines.kafka.messages.values import UNFIT, AvroValues, Unreadable
 from crenel.pipelines.kafka.sink import EncodeRows
 from crenel.pipelines.kafka.topic_job import Request, range_form
 from crenel.pipelines.kafka.topics import Topic
 from crenel.policy import Policy
 from crenel.transforms._pack.row_batch import RowBatch
+from crenel.transforms._publish.grouped_rows import GroupedRows
 from crenel.transforms._publish.range_form import Ranges
 
 VISIT: dict[str, Any] = {
@@ -141,6 +142,61 @@ def test_rows_fit_together_if_and_only_if_each_fits(rows: list[dict[str, Any]]) 
 
     expected = {place: found for place, row in enumerate(rows) if (found := misfit(row)) is not None}
     assert of.misfits(rows, tuple(kinds)) == expected
+
+
+_SPAN = {"type": "record", "name": "Span", "fields": [{"name": "lo", "type": "long"}, {"name": "hi", "type": "long"}]}
+_SHARED = [{"name": "age", "type": ["null", _SPAN]}, {"name": "stay", "type": ["null", "Span"]}]
+_OWN = [{"name": "ill", "type": ["null", "string"]}, {"name": "a_note", "type": "int"}]
+#: Schemas of the same fields in several orders, and whether those that rows of a release share come first.
+_ORDERS = {
+    "shared first": [*_SHARED, *_OWN],
+    "own first": [_OWN[0], *_SHARED, _OWN[1]],
+    "own type": [*_SHARED, *_OWN, {"name": "more", "type": ["null", "Span"]}],
+}
+_SPANS = st.none() | st.fixed_dictionaries({"lo": st.integers(0, 9), "hi": st.integers(0, 9)})
+
+
+@pytest.mark.parametrize("order", _ORDERS)
+@pytest.mark.parametrize("encoding", ["bare", "single"])
+@given(
+    releases=st.lists(
+        st.tuples(
+            st.fixed_dictionaries({"age": _SPANS, "stay": _SPANS}),
+            st.lists(st.tuples(st.none() | st.text(max_size=2), st.integers(0, 99) | st.just("x"), _SPANS), max_size=3),
+        ),
+        max_size=4,
+    )
+)
+def test_rows_of_a_release_are_written_together_as_each_alone(order: str, encoding: str, releases: list[Any]) -> None:
+    text = json.dumps({"type": "record", "name": "R", "fields": _ORDERS[order]})
+    of = writing(Topic(servers="a:1", name="t", format="avro", encoding=encoding, schema="r.avsc", schema_text=text))
+    own = [row for _, rows in releases for row in rows]
+    columns = {name: [row[place] for row in own] for place, name in enumerate(("ill", "a.note", "more"))}
+    if order != "own type":
+        del columns["more"]
+    grouped = GroupedRows([box for box, _ in releases], [len(rows) for _, rows in releases], columns)
+    together, alone = (
+        [value if isinstance(value, bytes) else (value.field, value.reason) for value in of.write_many(rows)]
+        for rows in (grouped, list(grouped))
+    )
+    assert together == alone
+    wrong = [place for place, row in enumerate(own) if row[1] == "x"]
+    assert wrong == [place for place, value in enumerate(together) if value == ("a_note", UNFIT)]
+
+
+def test_what_rows_share_is_told_from_their_own_fields() -> None:
+    found = {}
+    for order, fields in _ORDERS.items():
+        text = json.dumps({"type": "record", "name": "R", "fields": fields})
+        of = AvroValues(Topic(servers="a:1", name="t", format="avro", schema="r.avsc", schema_text=text))
+        halves = of._halves(("ill", "a_note", "more"))
+        found[order] = halves and [[field["name"] for field in half["fields"]] for half in halves]
+    shared = ["age", "stay"]
+    assert found == {
+        "shared first": [shared, ["ill", "a_note"]],
+        "own first": None,
+        "own type": [shared, ["ill", "a_note", "more"]],
+    }
 
 
 def test_paths_are_published_under_names_without_dots(tmp_path: Path) -> None:
