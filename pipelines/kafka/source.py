@@ -94,7 +94,7 @@ class ReadPartition(beam.DoFn):
     is read goes to the output `offsets`, if the topic has a group. If the topic has envelopes, the number of messages
     without a row goes to `ignored`.
 
-    Each call ends with a question to the broker: is it still the same topic, and are there more partitions? If the
+    Each bundle ends with a question to the broker: is it still the same topic, and are there more partitions? If the
     topic is another, the bundle fails, and nothing that was read of it goes on.
 
     Args:
@@ -120,6 +120,9 @@ class ReadPartition(beam.DoFn):
         self._seconds = seconds
         self._output = output
         self._watch: TopicWatch | None = None
+        #: Whether the bundle has read anything; and how many partitions there were when the broker was last asked.
+        self._has_read = False
+        self._partitions = 0
 
     def setup(self) -> None:
         """Create what cannot be pickled."""
@@ -127,6 +130,24 @@ class ReadPartition(beam.DoFn):
         self._rejected = Metrics.counter(NAMESPACE, "rejected")
         self._ignored = Metrics.counter(NAMESPACE, "ignored")
         self._fit = None if self._output is None else OutputFit(self._policy, self._output)
+
+    def start_bundle(self) -> None:
+        """Forget a bundle that failed."""
+        self._has_read = False
+
+    def finish_bundle(self) -> None:
+        """Make sure that all of the bundle came from the topic that the run began with, as far as the broker answers.
+
+        Raises:
+            InputLost: the topic was deleted, or it is another of the same name.
+        """
+        if self._watch is None or not self._has_read:
+            return
+        try:
+            self._partitions = self._watch.look() or self._partitions
+        except BaseException:
+            _OPEN.close(self._topic)
+            raise
 
     def teardown(self) -> None:
         """Close the connections."""
@@ -178,8 +199,8 @@ class ReadPartition(beam.DoFn):
             if watch is not None and stops:
                 watch.confirm()
             return
-        found = None if watch is None else watch.look()
-        tracker.try_claim(dict.fromkeys(_added(element, found or 0, stops), 0))
+        self._has_read = True
+        tracker.try_claim(dict.fromkeys(_added(element, self._partitions, stops), 0))
         for number, reader in readers.items():
             Metrics.gauge(NAMESPACE, f"lag {number}").set(reader.lag)
             if self._tap is not None:
