@@ -95,10 +95,17 @@ def fill(address: str, topic: str, values: Iterator[bytes], *, partitions: int) 
             raise TimeoutError(topic)
 
 
-def copy(address: str, source: str, target: str) -> int:
-    """Copy the records that a topic has now to another, and wait for each batch; return how many there were.
+def copy(address: str, source: str, target: str, how: str = "batches") -> int:
+    """Copy the records that a topic has now to another; return how many there were.
 
     It learns of records that do not arrive, as it must, and costs nothing for those that do.
+
+    Args:
+        address: The broker.
+        source: The topic to read.
+        target: The topic to write.
+        how: `batches` takes many records at once, and waits for them; `each` takes one after the other, as the examples
+            of confluent-kafka do.
     """
     from confluent_kafka import Consumer, Producer, TopicPartition
 
@@ -111,16 +118,28 @@ def copy(address: str, source: str, target: str) -> int:
     lost: list[Any] = []
     copied = 0
     while left:
-        for message in consumer.consume(_MOST, 0.2):
+        for message in _taken(consumer, how):
             if message.error() is not None:
                 left.discard(message.partition())
                 continue
             producer.produce(target, message.value(), message.key(), on_delivery=lambda error, _: lost.append(error))
             copied += 1
-        if producer.flush(120) or lost:
+            if how == "each":
+                producer.poll(0)
+        if (how == "batches" and producer.flush(120)) or lost:
             raise RuntimeError(target)
+    if producer.flush(120) or lost:
+        raise RuntimeError(target)
     consumer.close()
     return copied
+
+
+def _taken(consumer: Any, how: str) -> list[Any]:
+    """Take the next messages, or the next one."""
+    if how == "batches":
+        return list(consumer.consume(_MOST, 0.2))
+    message = consumer.poll(0.2)
+    return [] if message is None else [message]
 
 
 def engine_alone(count: int, per_second: float) -> float:
@@ -144,4 +163,4 @@ def engine_alone(count: int, per_second: float) -> float:
 
 if __name__ == "__main__":
     began = time.monotonic()
-    print(json.dumps({"rows": copy(*sys.argv[1:4]), "seconds": time.monotonic() - began}))
+    print(json.dumps({"rows": copy(*sys.argv[1:5]), "seconds": time.monotonic() - began}))
