@@ -44,7 +44,7 @@ class Calibration:
     #: The log grows to the size of this many snapshots, or to `shortest_log` bytes if that is more. Not measured: the
     #: HOLD step is written so.
     log_snapshots: int = 2
-    shortest_log: int = 1 << 18
+    shortest_log: int = 1 << 16
 
     #: Microseconds to write a held row to a snapshot and to read it back (`benchmarks.engine`); and the most bytes that
     #: a shard should have to write at once. The latter is a convention, not a measurement.

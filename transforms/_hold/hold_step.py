@@ -42,7 +42,7 @@ from crenel.transforms._publish.timestamps import clamped, rounded
 _BEGIN, _WAKE, _FLUSH = b"b", b"w", b"f"
 
 #: A snapshot replaces the log when the log has more bytes than this for each shard, and than twice the last snapshot.
-_SHORTEST_LOG = 1 << 18
+_SHORTEST_LOG = 1 << 16
 
 
 class _Hold(beam.DoFn):

@@ -49,7 +49,7 @@ def test_worked_by_hand() -> None:
     assert plan.cores == pytest.approx(1_000 * 24e-6 / 0.5)
     assert plan.held_bytes == 10_000 * 150
     assert plan.stored_bytes == 10_000 * 150 * 3
-    assert make_plan(policy(shards=4), 1, known=ROUND).stored_bytes == 10 * 150 + 4 * 2**18
+    assert make_plan(policy(shards=4), 1, known=ROUND).stored_bytes == 10 * 150 + 4 * 2**16
     assert plan.written_bytes == 1_000 * 30 * 1.5
 
 
