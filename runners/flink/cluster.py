@@ -22,6 +22,9 @@ __all__ = ["SETTINGS", "Cluster", "Rest", "until"]
 SETTINGS: Mapping[str, Any] = {
     "state.backend.type": "rocksdb",
     "execution.checkpointing.incremental": "true",
+    # A busy task may begin a checkpoint before it hears that the last one is complete: it then refers to files of the
+    # one before that. If these are deleted ("Attempt to reference unknown state"), the checkpoint hangs for ten minutes.
+    "execution.checkpointing.num-retained": 3,
     # Each checkpoint uploads RocksDB's manifest whole, and adds to it; see java/crenel/ShortManifest.java.
     "state.backend.rocksdb.options-factory": "crenel.ShortManifest",
     # Forever: until a lost TaskManager is back, each attempt fails at once because a slot is missing.

@@ -19,6 +19,7 @@ from apache_beam.options.pipeline_options import FlinkRunnerOptions, PipelineOpt
 from crenel.runners import Job, JobFailed
 from crenel.runners.flink import distribution, job_server, options, requirements
 from crenel.runners.flink.cluster import Cluster, Rest
+from crenel.runners.flink.cluster_advice import advice
 from crenel.runners.flink.failure_causes import cause
 from crenel.runners.flink.job_follower import JobFollower
 from crenel.runners.flink.job_server import JobServer
@@ -90,6 +91,9 @@ def launch(job: Job) -> int:
             run.is_kept = True
             raise
         job.say(server.said)
+        told = advice(rest) if "--streaming" in job.flags else None
+        if told is not None:
+            job.say(told)
         name, given = _named(_without_master(job.flags))
         flags = options.flags(endpoint, parallelism=workers, logs=run.logs, given=given, method=job.method)
         pipeline = beam.Pipeline(options=PipelineOptions(flags))
