@@ -247,9 +247,15 @@ class ReadPartition(beam.DoFn):
 
 
 def _span(policy: Policy, element: Partition) -> int | None:
-    """How much event time one read may take: a partition that is alone is ahead of no other."""
-    _, _, _, at_start, _ = element
-    return None if policy.delay is None or at_start == 1 else max(policy.disorder, policy.delay // _FRACTION)
+    """How much event time one read may take: a partition that is alone is ahead of no other.
+
+    What is read to an end has the watermark for its clock. Rows of a partition that is ahead are held for longer then,
+    and no row is late.
+    """
+    _, _, stop, at_start, _ = element
+    if policy.delay is None or at_start == 1:
+        return None
+    return max(policy.disorder, policy.delay if stop < FOREVER else policy.delay // _FRACTION)
 
 
 def _added(element: Partition, partitions: int, known: Mapping[int, int]) -> list[int]:

@@ -226,16 +226,20 @@ def _check_mixed(out: list[dict[str, Any]]) -> None:
     assert sum(after == before + 1 for before, after in pairwise(row["note"] for row in out)) < len(out) / 20
 
 
+@pytest.mark.parametrize("spread", ["evenly", "the later half in one"])
 def test_partitions_are_read_side_by_side_in_event_time(
-    kafka: Broker, policy: str, capfd: pytest.CaptureFixture[str]
+    kafka: Broker, policy: str, spread: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """A topic of a week is read in seconds. If one partition were read far ahead, all others would come too late."""
     source, published = names(2)
     kafka.create(source, partitions=4)
     kafka.create(published)
     rows = made.make(4_000)
-    for partition in range(4):
-        kafka.produce(source, made.as_json(rows[partition::4]), partition=partition)
+    parts = [rows[partition::4] for partition in range(4)]
+    if spread != "evenly":
+        parts = [*(rows[partition:2_000:3] for partition in range(3)), rows[2_000:]]
+    for partition, part in enumerate(parts):
+        kafka.produce(source, made.as_json(part), partition=partition)
     given = ["--input", kafka.url(source, until="end"), "--output", kafka.url(published)]
     assert main(["run", policy, *given, "--json", "--most-suppressed", "1%"]) == 0
     outcome = json.loads(capfd.readouterr().out)
