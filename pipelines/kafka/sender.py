@@ -12,13 +12,13 @@ from crenel.pipelines.kafka.clients import shared_producer
 from crenel.pipelines.kafka.topics import Topic
 from crenel.runners import JobFailed
 
-__all__ = ["Record", "Sender"]
+__all__ = ["ANY_PARTITION", "Record", "Sender"]
 
 #: The output that a record is for, its name, and its value.
 Record = tuple[str, bytes, bytes]
 
 #: A partition that the name of a record chooses.
-_ANY = -1
+ANY_PARTITION = -1
 #: Seconds that the broker has to take the records of a bundle.
 _PATIENCE = 120.0
 
@@ -57,7 +57,7 @@ class Sender:
             _, name, value = record
             while True:
                 try:
-                    produce(topic, value, name, _ANY, told)  # naming the callback costs 0.2 us a record
+                    produce(topic, value, name, ANY_PARTITION, told)  # naming the callback costs 0.2 us a record
                 except BufferError:  # too many records are on their way
                     client.poll(0.1)
                     continue

@@ -25,7 +25,7 @@ from crenel.pipelines.kafka import dead_letters
 from crenel.pipelines.kafka.broker_errors import is_of_the_record, refusal
 from crenel.pipelines.kafka.clients import transactional_clients
 from crenel.pipelines.kafka.dead_letters import DEAD
-from crenel.pipelines.kafka.sender import Record
+from crenel.pipelines.kafka.sender import ANY_PARTITION, Record
 from crenel.pipelines.kafka.sink import WriteRecords
 from crenel.pipelines.kafka.topics import Topic
 from crenel.runners import JobFailed
@@ -203,7 +203,7 @@ class Transactions:
             told = partial(_delivered, failed, record)
             while True:
                 try:
-                    self._producer.produce(self._topics[output].name, value, name, on_delivery=told)
+                    self._producer.produce(self._topics[output].name, value, name, ANY_PARTITION, told)
                     break
                 except BufferError:  # too many records are on their way
                     self._producer.poll(0.1)

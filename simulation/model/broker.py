@@ -249,7 +249,7 @@ class Producer:
         self._broker = broker
         self._queue: list[tuple[Record, Callable[[Any, Any], None]]] = []
 
-    def produce(self, topic: str, value: bytes, key: bytes, on_delivery: Any) -> None:
+    def produce(self, topic: str, value: bytes, key: bytes, _: int, on_delivery: Any) -> None:
         """Send a record.
 
         Raises:

@@ -144,7 +144,7 @@ class Client:
 
     close = purge = begin_transaction = consumer_group_metadata
 
-    def produce(self, _: str, __: bytes, name: bytes, on_delivery: Any) -> None:
+    def produce(self, _: str, __: bytes, name: bytes, ___: int, on_delivery: Any) -> None:
         try:
             self._broker.request(self._epoch, lambda: self._broker.open.append(name))
         except KafkaException as error:
