@@ -16,14 +16,14 @@ from crenel.runners.flink.ports import free_ports
 from crenel.runners.flink.processes import Process
 from crenel.runners.runner_errors import RunnerError
 
-__all__ = ["SETTINGS", "Cluster", "Rest", "until"]
+__all__ = ["SETTINGS", "Cluster", "Rest", "advice", "until"]
 
 #: Flink's settings for jobs with state whose workers may die. Each can be overridden.
 SETTINGS: Mapping[str, Any] = {
     "state.backend.type": "rocksdb",
     "execution.checkpointing.incremental": "true",
-    # A busy task may begin a checkpoint before it hears that the last one is complete: it then refers to files of the
-    # one before that. If these are deleted ("Attempt to reference unknown state"), the checkpoint hangs for ten minutes.
+    # A busy task may begin a checkpoint before it hears that the last one is complete, and then refers to files of the
+    # one before that. If they are deleted ("Attempt to reference unknown state"), the checkpoint hangs for ten minutes.
     "execution.checkpointing.num-retained": 3,
     # Each checkpoint uploads RocksDB's manifest whole, and adds to it; see java/crenel/ShortManifest.java.
     "state.backend.rocksdb.options-factory": "crenel.ShortManifest",
@@ -50,6 +50,13 @@ SETTINGS: Mapping[str, Any] = {
     # Spread subtasks over TaskManagers, each of which has a Python process of its own.
     "taskmanager.load-balance.mode": "SLOTS",
 }
+
+#: The fewest checkpoints that a cluster must keep; see `SETTINGS`.
+_RETAINED = 2
+#: Flink's names of settings, those of today first.
+_BACKEND = ("state.backend.type", "state.backend")
+_INCREMENTAL = ("execution.checkpointing.incremental", "state.backend.incremental")
+_KEPT = ("execution.checkpointing.num-retained", "state.checkpoints.num-retained")
 
 _JAVA = (
     *(f"--add-exports=java.base/{package}=ALL-UNNAMED" for package in ("sun.net.util",)),
@@ -283,6 +290,27 @@ class Rest:
         request.add_header("Content-Type", "application/json")
         with urllib.request.urlopen(request, timeout=30) as answer:
             return json.loads(answer.read() or b"{}")
+
+
+def advice(rest: Rest) -> str | None:
+    """Say which setting of a cluster may make checkpoints hang; None if there is none, or the cluster does not say."""
+    try:
+        settings = {str(one["key"]): str(one["value"]) for one in rest.get("/jobmanager/config")}
+        retained = int(_first(settings, _KEPT, "1"))
+    except (OSError, LookupError, TypeError, ValueError):
+        return None
+    is_incremental = _first(settings, _INCREMENTAL, "false").lower() == "true"
+    if retained >= _RETAINED or not is_incremental or _first(settings, _BACKEND, "hashmap") != "rocksdb":
+        return None
+    return (
+        "the cluster keeps one checkpoint only, and takes incremental ones: under load a checkpoint may hang until its "
+        f"timeout, and rows wait for it. Set {_KEPT[0]}: 3 on the cluster."
+    )
+
+
+def _first(settings: Mapping[str, str], names: tuple[str, ...], default: str) -> str:
+    """The value of the first of these names that is set."""
+    return next((settings[name] for name in names if name in settings), default)
 
 
 def until(met: Callable[[], bool], seconds: float, check: Callable[[], None] = lambda: None) -> None:

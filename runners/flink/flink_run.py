@@ -18,8 +18,7 @@ from apache_beam.options.pipeline_options import FlinkRunnerOptions, PipelineOpt
 
 from crenel.runners import Job, JobFailed
 from crenel.runners.flink import distribution, job_server, options, requirements
-from crenel.runners.flink.cluster import Cluster, Rest
-from crenel.runners.flink.cluster_advice import advice
+from crenel.runners.flink.cluster import Cluster, Rest, advice
 from crenel.runners.flink.failure_causes import cause
 from crenel.runners.flink.job_follower import JobFollower
 from crenel.runners.flink.job_server import JobServer

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from crenel import avro, engine
 from crenel.engine import Kind, Releases
-from crenel.engine.kernels.deadlines import EARLIEST, deadline_after
 from crenel.engine.unknown_roots import as_roots
 from crenel.errors import SnapshotError
 from crenel.policy import OnSuppress, Policy
@@ -59,7 +58,7 @@ class _Part:
         form: Form,
         payload: Payload,
     ) -> _Part:
-        latest = int(time.max(initial=EARLIEST))
+        latest = int(time.max(initial=np.iinfo(np.int64).min))
         return cls(number, time, qi, form, payload, np.ones(len(number), dtype=bool), len(number), latest)
 
     def release(self, numbers: NDArray[np.int64], *, exact: bool) -> _Part:
@@ -201,8 +200,8 @@ class ShardHolder:
         """The time at which `advance` releases all held rows, or a later one; None if no row has a deadline."""
         if self._policy.delay is None or not self._parts:
             return None
-        latest = max(part.latest for part in self._parts)
-        return int(deadline_after(latest, self._policy.delay, self._policy.tick))
+        last = max(part.latest for part in self._parts) + self._policy.delay
+        return last - last % self._policy.tick  # without a kernel: numba takes half a second to import
 
     def _depart(self, releases: Releases) -> list[Departure | Refusal]:
         departures: list[Departure | Refusal] = []

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from crenel.runners.flink.cluster import SETTINGS, Rest
-from crenel.runners.flink.cluster_advice import advice
+from crenel.runners.flink.cluster import SETTINGS, Rest, advice
 from tests.runners.harness import Flink
 
 INCREMENTAL = {"state.backend.type": "rocksdb", "execution.checkpointing.incremental": "true"}
