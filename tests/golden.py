@@ -186,14 +186,16 @@ def write_shards() -> dict[str, Any]:
 
 
 def write_held() -> dict[str, Any]:
+    from crenel.policy.durations import LONGEST
     from crenel.transforms._hold.shard_holder import ShardHolder
     from crenel.transforms._pack.row_pack import Packer
     from tests.transforms import streams
 
-    policy, given = streams.policy(), streams.rows(160)
+    policy, given = replace(streams.policy(), disorder=LONGEST), streams.rows(160)
     (pack,) = Packer(policy, b"secret").pack_dicts(given, None).packs
     holder = ShardHolder(policy, b"secret", b"0")
     holder.push(pack.slice(0, 100))
+    holder.advance(int(pack.rows.time[60]))  # the others wait for the watermark
     rest = [as_text(pack.slice(100, 160).to_bytes())]
     record = {"policy": policy.to_dict(), "held": as_text(holder.snapshot()), "packs": rest}
     return {**record, "published": held_on(record)}

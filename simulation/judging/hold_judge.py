@@ -45,13 +45,15 @@ class Call:
     emitted: list[tuple[str | None, Any]] = field(default_factory=list)
     #: The numbers of the rows that went into the engine.
     taken: list[int] = field(default_factory=list)
+    #: The numbers of the rows that began to wait for the watermark.
+    began_to_wait: list[int] = field(default_factory=list)
     #: The trees of shards that LEARN adopted, each time with those before.
     learned: list[Any] = field(default_factory=list)
 
     @property
     def did_something(self) -> bool:
         """Whether it was more than a timer that found nothing to do."""
-        return self.rows is not None or bool(self.emitted or self.taken)
+        return self.rows is not None or bool(self.emitted or self.taken or self.began_to_wait)
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,8 @@ class Held:
     rows: float
     #: By how much it may be ahead of the latest time.
     ahead: float
+    #: Whether it waits for the watermark.
+    for_watermark: bool = False
 
 
 @dataclass
@@ -156,6 +160,8 @@ class HoldJudge:
             front = account.front
             for number in call.rows or ():
                 self._come(account, job.policy, number)
+            for number in call.began_to_wait:
+                account.waiting[number] = replace(account.waiting[number], for_watermark=True)
             for number in call.taken:
                 self._take(account, job, number)
             self._check_releases(account, job.policy, call)
@@ -182,7 +188,7 @@ class HoldJudge:
             account.clock = max(account.clock, at - job.policy.disorder)
 
     def _check_refusals(self, account: Account, call: Call, front: float) -> None:
-        """Judge the rows that were refused, and those that wait: they are ahead of the latest time."""
+        """Judge the rows that were refused, and those that wait: for the watermark, or ahead of the latest time."""
         for number in [rejected_number(element.value) for tag, element in call.emitted if tag == "rejected"]:
             expect(Promise.NOTHING_LOST, number in account.waiting, f"row {number} is refused, and does not wait")
             if number is not None:
@@ -190,6 +196,8 @@ class HoldJudge:
                 expect(Promise.NOTHING_LOST, is_ahead, f"row {number} is refused, and is not ahead of its time")
                 self.refused.add(number)
         for number, waiting in account.waiting.items():
+            if waiting.for_watermark:
+                continue  # until its deadline at most, which is judged with those of all others
             is_ahead = event_time(self._rows[number]) > account.front + waiting.ahead
             expect(Promise.ON_TIME, is_ahead, f"row {number} waits, and is not ahead of its time")
             waited = account.came - waiting.place - 1
@@ -197,8 +205,9 @@ class HoldJudge:
 
     def _check_deadlines(self, account: Account, call: Call) -> None:
         # What a timer said is true for this call; afterwards another process may have the key, which was not told.
-        now = account.clock if call.rows is not None else max(account.clock, call.given)
+        told = -_NEVER if call.rows is not None else call.given
         for number, held in account.inside().items():
+            now = told if held.for_watermark and number in account.waiting else max(account.clock, told)
             expect(Promise.ON_TIME, held.deadline > now, f"row {number} is held after its deadline")
         for number, held in account.held.items():
             waited = len(account.taken) - held.place - 1

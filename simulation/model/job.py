@@ -29,6 +29,7 @@ from crenel.pipelines.kafka.topics import Topic
 from crenel.policy.sharding.tree_schedule import TreeSchedule
 from crenel.transforms._hold.hold_step import HoldRows
 from crenel.transforms._hold.shard_holder import ShardHolder
+from crenel.transforms._hold.watermark_order import WatermarkOrder
 from crenel.transforms._pack.row_batch import RowBatch
 from crenel.transforms._pack.row_options import Clock
 from simulation import policies
@@ -162,7 +163,7 @@ def _readers(nodes: Sequence[AppliedPTransform]) -> dict[Any, list[AppliedPTrans
 def watched_packs() -> Iterator[None]:
     """Note the numbers of the rows that come to HOLD, in `CAME`, and of those that its engines take, in `TAKEN`.
 
-    Trees that LEARN adopts are noted in `LEARNED`.
+    Those that begin to wait for the watermark are noted in `BEGAN_TO_WAIT`, and trees that LEARN adopts in `LEARNED`.
     """
 
     def push(self: Any, pack: Any) -> Any:
@@ -173,10 +174,15 @@ def watched_packs() -> Iterator[None]:
         TAKEN.extend(number for pack in packs for number in pack.payload.column("n"))
         return taken(self, packs)
 
+    def wait(self: Any, packs: list[Any]) -> None:
+        BEGAN_TO_WAIT.extend(number for pack in packs for number in pack.payload.column("n"))
+        waited(self, packs)
+
     def rebuild(self: Any, *given: Any) -> Any:
         # What is done again says nothing about the present call.
         found = rebuilt(self, *given)
         TAKEN.clear()
+        BEGAN_TO_WAIT.clear()
         return found
 
     def adopt(self: Any, *given: Any) -> None:
@@ -184,12 +190,13 @@ def watched_packs() -> Iterator[None]:
         LEARNED.append(self.schedule)
 
     pushed, taken, rebuilt = ShardHolder.push, ShardHolder._take, HoldRows._rebuilt
-    adopted = TreeFollower._adopt
+    adopted, waited = TreeFollower._adopt, WatermarkOrder.push
     with (
         patch.object(ShardHolder, "push", push),
         patch.object(ShardHolder, "_take", take),
         patch.object(HoldRows, "_rebuilt", rebuild),
         patch.object(TreeFollower, "_adopt", adopt),
+        patch.object(WatermarkOrder, "push", wait),
     ):
         yield
 
@@ -197,6 +204,8 @@ def watched_packs() -> Iterator[None]:
 #: The numbers of the rows of the last pack, and of those that engines took in the present call.
 CAME: list[int] = []
 TAKEN: list[int] = []
+#: The numbers of the rows that began to wait for the watermark in the present call.
+BEGAN_TO_WAIT: list[int] = []
 #: The trees that were adopted in the present call, each time with those before.
 LEARNED: list[TreeSchedule] = []
 

@@ -24,7 +24,20 @@ from simulation.judging.hold_judge import Call
 from simulation.judging.judge import Judge, Saved
 from simulation.judging.promises import Broken, Promise, expect, expect_silent
 from simulation.model.broker import LOST, Broker
-from simulation.model.job import CAME, HOLD, LEARN, LEARNED, OUTBOX, READ, TAKEN, Interrupted, Job, Stage, job
+from simulation.model.job import (
+    BEGAN_TO_WAIT,
+    CAME,
+    HOLD,
+    LEARN,
+    LEARNED,
+    OUTBOX,
+    READ,
+    TAKEN,
+    Interrupted,
+    Job,
+    Stage,
+    job,
+)
 from simulation.model.process import Process
 from simulation.model.state import Address, KeyState, Store, Transaction, without_tag
 
@@ -398,9 +411,11 @@ def _watch(call: Call, stage: Stage, do: Callable[[], None]) -> None:
     """Make a call, and note what comes of it."""
     CAME.clear()
     TAKEN.clear()
+    BEGAN_TO_WAIT.clear()
     LEARNED.clear()
     call.emitted = stage.watched(do)
     call.taken = TAKEN.copy()
+    call.began_to_wait = BEGAN_TO_WAIT.copy()
     call.learned = LEARNED.copy()
 
 

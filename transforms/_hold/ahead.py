@@ -139,10 +139,10 @@ class AheadRows:
         return self._told()
 
     def flush(self) -> tuple[list[RowPack], list[Refusal]]:
-        """The stream is over: rows that wait are refused.
+        """The stream is over: refuse the rows that wait, with two exceptions.
 
-        They are taken if the shard never had a clock to compare with, or if k persons wait at a time that is as late:
-        these may be published, and nothing comes after them that could be late.
+        If the shard never had a clock to compare with, all are taken. If k persons wait at about the same time, all
+        rows that are not ahead of that time are taken: they may be published, and they make no later row late.
         """
         persons = _persons_near(self._waiting, self._most_ahead or 0)
         if self._front is None:
@@ -174,8 +174,8 @@ class AheadRows:
 
         Args:
             time: The times of rows, of which the first is on time.
-            before: The latest time that is known before each of them, if all are on time; and `reach`, after it.
-            reach: See `before`.
+            before: For each row, the latest known time before it, if all rows before it are on time.
+            reach: For each row, the latest known time after it, under the same condition.
             most: How far ahead a row may be.
         """
         stops = np.flatnonzero(time > before + most)
@@ -228,7 +228,7 @@ class AheadRows:
         self._decide()
 
     def _outlive(self, time: int) -> None:
-        """Refuse the rows that wait while others come on time that are later, by far, than the time when they came."""
+        """Refuse waiting rows once a row on time is more than `max_ahead` later than the clock was when they came."""
         while self._waiting and time > (self._waiting[0].since or 0) + (self._most_ahead or 0):
             self._refuse(self._waiting.pop(0))
 

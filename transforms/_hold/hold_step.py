@@ -116,7 +116,7 @@ class HoldRows(_Hold):
         record: Callable[..., Any] = dict,
         options: RowOptions = RowOptions(),
     ) -> None:
-        if options.clock is Clock.WATERMARK:
+        if options.clock is Clock.WATERMARK and policy.delay is not None:
             # In the policy, and so in the state: a log is replayed by the clock under which it was written.
             policy = replace(policy, disorder=LONGEST)
         super().__init__(policy, secret, record, options)

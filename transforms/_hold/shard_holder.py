@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,15 +13,17 @@ from crenel.engine import Kind, Releases
 from crenel.engine.unknown_roots import as_roots
 from crenel.errors import SnapshotError
 from crenel.policy import OnSuppress, Policy
+from crenel.policy.durations import LONGEST
 from crenel.policy.secret import Secret
 from crenel.transforms._hold.ahead import AheadRows, Refusal
+from crenel.transforms._hold.watermark_order import WatermarkOrder, rounded_deadline
 from crenel.transforms._pack import payloads
 from crenel.transforms._pack.fingerprints import check_space, policy_text
 from crenel.transforms._pack.payloads import Form, Payload
 from crenel.transforms._pack.row_pack import RowPack
 from crenel.transforms._pack.sharding import check_apart
 
-_SCHEMAS = avro.Schemas("crenel.transforms._hold", ("held.1.avsc",))
+_SCHEMAS = avro.Schemas("crenel.transforms._hold", ("held.2.avsc", "held.1.avsc"))
 
 _OTHER_PERSONS = (
     "Persons were hashed under another secret, or another policy.person, so it is unknown whose rows were published, "
@@ -105,7 +107,7 @@ class Departure:
     #: The number of each row in its shard, in order of arrival, from 0.
     number: NDArray[np.int64]
     time: NDArray[np.int64]
-    #: The coordinates of all rows; of none where no row is suppressed or left out, for which the owner gets them.
+    #: The coordinates of all rows, for the owner's records of suppressed and left-out rows; empty if there are none.
     qi: NDArray[np.float64]
     form: Form
     payload: Payload
@@ -133,8 +135,12 @@ class ShardHolder:
 
     def __init__(self, policy: Policy, secret: bytes | Secret, shard: bytes) -> None:
         self._policy = policy
-        self._engine = engine.create_engine(policy, secret=secret, shard=shard)
+        #: Whether the watermark alone moves the clock. Then rows come in order, and no clock need lag behind them.
+        self._by_watermark = policy.disorder == LONGEST
+        ordered = replace(policy, disorder=0) if self._by_watermark else policy
+        self._engine = engine.create_engine(ordered, secret=secret, shard=shard)
         self._ahead = AheadRows(policy)
+        self._later = WatermarkOrder(policy)
         self._persons = b""
         self._arrivals = 0
         self._releases = 0
@@ -147,7 +153,7 @@ class ShardHolder:
     @property
     def held(self) -> int:
         """The number of rows that were neither released nor refused yet."""
-        return self._engine.held + len(self._ahead)
+        return self._engine.held + len(self._ahead) + len(self._later)
 
     def push(self, pack: RowPack) -> list[Departure | Refusal]:
         """Push rows in order of arrival; return what became due, and what was refused."""
@@ -155,7 +161,14 @@ class ShardHolder:
         check_apart(self._policy, pack.payload, *(part.payload for part in self._parts[:1]))
         left = self._compare(pack.persons)
         taken, refused = self._ahead.push(pack)
-        return left + self._take(taken) + refused
+        return left + self._take(self._ready(taken)) + refused
+
+    def _ready(self, packs: list[RowPack], now: int | None = None) -> list[RowPack]:
+        """Let rows wait for the watermark, if it alone moves the clock; return those that need not wait any more."""
+        if not self._by_watermark:
+            return [*self._later.flush(), *packs]  # the first have waited, under another clock
+        self._later.push(packs)
+        return [] if now is None else self._later.advance(now)
 
     def _take(self, packs: list[RowPack]) -> list[Departure | Refusal]:
         """Pass rows to the engine, in this order."""
@@ -169,10 +182,10 @@ class ShardHolder:
         return departures
 
     def _compare(self, persons: bytes) -> list[Departure | Refusal]:
-        """Release the held rows if their persons cannot be compared with the new ones: one would count twice.
+        """Release the held rows if their persons cannot be compared with the new ones: one person would count as two.
 
         Raises:
-            SnapshotError: the policy remembers persons, and whose rows were published can no longer be told.
+            SnapshotError: the policy remembers persons, but nobody can tell any more whose rows were published.
         """
         lasting = self._policy.remembers_persons
         if lasting and self._arrivals and persons != self._persons:
@@ -184,24 +197,26 @@ class ShardHolder:
     def advance(self, now: int) -> list[Departure | Refusal]:
         """Advance event time to `now`, in microseconds."""
         taken, refused = self._ahead.advance(now)
-        return self._take(taken) + self._depart(self._engine.advance(now)) + refused
+        return self._take(self._ready(taken, now)) + self._depart(self._engine.advance(now)) + refused
 
     def flush(self) -> list[Departure | Refusal]:
         """Release everything: the stream is over."""
         taken, refused = self._ahead.flush()
-        return self._take(taken) + self._depart(self._engine.flush()) + refused
+        self._later.push(taken)
+        return self._take(self._later.flush()) + self._depart(self._engine.flush()) + refused
 
     def next_deadline(self) -> int | None:
         """The time at which `advance` is next needed."""
-        times = (self._engine.next_deadline(), self._ahead.next_deadline())
+        times = (self._engine.next_deadline(), self._ahead.next_deadline(), self._later.next_deadline())
         return min((time for time in times if time is not None), default=None)
 
     def last_deadline(self) -> int | None:
         """The time at which `advance` releases all held rows, or a later one; None if no row has a deadline."""
-        if self._policy.delay is None or not self._parts:
+        if self._policy.delay is None:
             return None
-        last = max(part.latest for part in self._parts) + self._policy.delay
-        return last - last % self._policy.tick  # without a kernel: numba takes half a second to import
+        held = max((part.latest for part in self._parts), default=None)
+        own = None if held is None else rounded_deadline(held, self._policy.delay, self._policy.tick)
+        return max((time for time in (own, self._later.last_deadline()) if time is not None), default=None)
 
     def _depart(self, releases: Releases) -> list[Departure | Refusal]:
         departures: list[Departure | Refusal] = []
@@ -300,6 +315,7 @@ class ShardHolder:
                 "arrivals": self._arrivals,
                 "releases": self._releases,
                 "ahead": self._ahead.snapshot(),
+                "later": self._later.snapshot(),
                 "parts": [
                     {
                         "number": avro.packed(part.number),
@@ -330,6 +346,7 @@ class ShardHolder:
         self._arrivals = record["arrivals"]
         self._releases = record["releases"]
         self._ahead.restore(record["ahead"])
+        self._later.restore(record["later"])
         dimensions = len(self._policy.quasi_identifiers)
         self._parts = [_restored(part, dimensions) for part in record["parts"]]
         check_apart(self._policy, *(part.payload for part in self._parts))

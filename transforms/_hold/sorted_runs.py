@@ -175,7 +175,7 @@ def _written(file: IO[bytes], packs: Iterable[RowPack], sealed: Sealed, block: i
 
 
 def _blocks(pack: RowPack, sealed: Sealed, most: int) -> list[bytes]:
-    """Write a pack as blocks of about so many bytes at most."""
+    """Write a pack as blocks of at most about `most` bytes."""
     data, rows = sealed.close_pack(pack), len(pack.rows)
     count = min(-(-len(data) // most), rows)
     if count <= 1:
@@ -200,7 +200,7 @@ def _merged(runs: Sequence[_Run], schema: pa.Schema, row_number: str | None) -> 
     """Merge runs, all of whose rows then have the given schema, if they came as Arrow."""
     cursors = [_Cursor(run, schema) for run in runs]
     while cursors:
-        # Rows before the last one that is known of every run: no row that is still on disk comes before them.
+        # Every run was read at least up to `until`, so no row that is still on disk comes before the rows taken here.
         unread = [cursor for cursor in cursors if cursor.has_more]
         until = min((cursor.last for cursor in unread), default=None)
         yield from in_order([part for cursor in cursors for part in cursor.take(until)], row_number)

@@ -2,7 +2,7 @@
 
 The digests form a chain: that of an operation covers the one before it, the first covers the snapshot's, and the token
 holds the last. So nothing can be damaged, exchanged, left out, added or put in another order, within a state or between
-two, without being noticed before it is used. Only all of a state together can be replaced: by an earlier state of the
+two, without being noticed before it is used. Only a whole state can be replaced unnoticed: by an earlier state of the
 same key and window, or by none.
 """
 
@@ -27,7 +27,7 @@ _NUMBER = struct.Struct(">Q")
 _ENTRY = _NUMBER.size + TAG
 #: Random bytes of a token.
 _RANDOM = 8
-#: More bytes than a seal puts before what it closes.
+#: The header that a seal puts before the data has fewer bytes than this.
 _HEAD = 64
 
 

@@ -26,7 +26,6 @@ from crenel.engine.kernels.deadlines import EARLIEST
 from crenel.engine.space import check_rows, space_of
 from crenel.engine.wrappers.wrapper import Wrapper
 from crenel.policy import OnSuppress, Policy
-from crenel.policy.durations import LONGEST
 
 __all__ = ["OncePer"]
 
@@ -150,10 +149,8 @@ class OncePer(Wrapper):
         self._policy = policy
         self._space = space_of(policy)
         self._period: int = policy.once_per or 0
-        #: Whether rows tell how late it is; otherwise watermarks do, which lag behind the rows as it is.
-        self._by_rows = policy.disorder != LONGEST
         #: How far behind the latest event time a row may be. What was taken about that time is known in full.
-        self._lateness = max(self._period, policy.delay or 0) + (policy.disorder if self._by_rows else 0)
+        self._lateness = max(self._period, policy.delay or 0) + policy.disorder
         self._widest = np.array([qi.geometry.widest() for qi in policy.quasi_identifiers.values()], np.float64)
         self._fates = {
             Kind.CLUSTER: _Fate.USED,
@@ -184,8 +181,7 @@ class OncePer(Wrapper):
             is_free = time >= self._front - self._lateness  # else, what was taken about this time may be forgotten
             if is_free and person in self._taken:
                 is_free = self._is_free(time, person, clock, unseen, output)
-            if self._by_rows:
-                self._front = max(self._front, time)
+            self._front = max(self._front, time)
             if is_free:
                 self._take(place, time, person, clock, unseen, output)
             else:
@@ -195,8 +191,6 @@ class OncePer(Wrapper):
         return output.releases()
 
     def advance(self, now: int) -> Releases:  # noqa: D102 - as in the contract
-        if not self._by_rows:
-            self._front = max(self._front, now)
         if now <= self._clock:
             return Releases.empty(len(self._widest))
         self._clock = now

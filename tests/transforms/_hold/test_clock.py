@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from apache_beam.transforms.window import GlobalWindow
 
 from crenel.transforms import Anonymize
 from crenel.transforms._hold import hold_step
@@ -125,3 +126,52 @@ def test_state_is_taken_up_under_the_other_clock() -> None:
 def test_a_clock_that_does_not_exist_is_refused() -> None:
     with pytest.raises(ValueError, match="Anonymize: clock must be 'rows' or 'watermark', not 'wall'"):
         Anonymize(POLICY, clock="wall")
+
+
+# -- Rows wait for the watermark, so the engine sees them in the order of event times -------------------------------
+
+
+def by_timers(of: Any, given: list[Any], clock: Clock, watermarks: list[int]) -> list[Any]:
+    """Push rows in packs of 40; after each pack, the watermark moves on."""
+    forget()
+    state, worker = State(), Worker(of, clock=clock)
+    out: list[Any] = []
+    for pack, watermark in zip(packs(of, given, 40), watermarks, strict=True):
+        out += worker.push(state, pack)
+        out += fired(worker, state, watermark)[0]
+    return out + worker.fire(state, at=GlobalWindow().max_timestamp().micros)
+
+
+METHODS = [
+    *({"method": name} for name in ("bastion", "castle", "adaptive-window", "mondrian", "fads", "min-delay")),
+    {"method": "rtree", "parameters": {"instant": "10s"}},
+    {"method": "z-anonymity", "parameters": {"window": "1h"}},
+    {"method": "bastion", "delay_rows": 30},
+    {"method": "bastion", "once_per": "5m"},
+    {"method": "bastion", "delay_rows": 30, "together": "30d"},
+]
+
+
+@pytest.mark.parametrize("said", METHODS, ids=str)
+def test_rows_that_come_in_order_fare_the_same_under_both_clocks(said: dict[str, Any]) -> None:
+    """No method sees a clock that lags behind its rows: windows, memory of persons and moments are those of rows."""
+    of = policy(k=2, **said)
+    watermarks = [int(GIVEN[place]["seen"] * SECOND) for place in range(39, len(GIVEN), 40)]
+    found = {clock: by_timers(of, GIVEN, clock, watermarks) for clock in Clock}
+    shown = {
+        clock: sorted(repr({name: row[name] for name in row if name != "number"}) for row in published(out))
+        for clock, out in found.items()
+    }
+    assert len(shown[Clock.ROWS]) > len(GIVEN) // 4
+    assert shown[Clock.WATERMARK] == shown[Clock.ROWS]
+
+
+@pytest.mark.parametrize("said", METHODS, ids=str)
+def test_moments_are_times_of_the_stream(said: dict[str, Any]) -> None:
+    of = policy(k=2, **said)
+    half = [*GIVEN[::2], *GIVEN[1::2]]
+    out = by_timers(of, half, Clock.WATERMARK, [FIRST] * (len(half) // 40))
+    moments = [one["moment"].micros for one in tagged(out, "releases")]
+    assert moments
+    assert min(moments) >= FIRST
+    assert numbers(out) or tagged(out, "suppressed")

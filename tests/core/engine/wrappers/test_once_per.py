@@ -14,7 +14,6 @@ from crenel.audit import audit
 from crenel.encoding.rows import Rows
 from crenel.engine import Kind, Releases, SnapshotError, create_engine
 from crenel.policy import Policy
-from crenel.policy.durations import LONGEST
 from crenel.testing.engine_checks import ALL_CHECKS, reason_to_skip
 from crenel.testing.engine_streams import Case, Push, run
 from tests.core.engine.cases import bastion_cases, cases, fads_parameters, mondrian_parameters, sdgs_cases
@@ -77,27 +76,6 @@ def test_a_row_too_late_to_be_compared_is_left_out() -> None:
     given = rows((1, 1000), (2, 1000), (9, 940), (8, 939))
     found = fates(policy(), given)
     assert (found[2], found[3]) == (Kind.CLUSTER, Kind.LEFT_OUT)
-
-
-def test_a_row_is_late_by_the_watermark_if_the_clock_follows_that_alone() -> None:
-    """Another source may have run far ahead. What was taken is forgotten only when watermarks have passed it."""
-    of = policy(disorder=f"{LONGEST}us")
-    engine = create_engine(of)
-    engine.push(rows((1, 1_000_000), (2, 1_000_000), (1, 40), (2, 40)))
-    engine.advance(100 * SECOND)
-    assert engine.push(rows((1, 41))).kind.tolist() == [Kind.LEFT_OUT]  # near to another
-    assert engine.push(rows((5, 39))).kind.tolist() == [Kind.LEFT_OUT]  # too late to be compared
-    assert engine.push(rows((5, 41))).kind.tolist() == [Kind.SUPPRESSED]  # after its deadline, and alone
-    engine.advance(2_000_000 * SECOND)
-    assert engine.held == 0
-
-
-def test_persons_are_forgotten_when_the_watermark_has_passed_them() -> None:
-    engine = create_engine(policy(disorder=f"{LONGEST}us"))
-    for second in range(0, 20_000, 10):
-        engine.push(rows(*((second * 10 + i, second) for i in range(10))))
-        engine.advance((second - 20) * SECOND)
-    assert len(engine.dump()) < 20_000
 
 
 def test_a_suppressed_row_gives_the_period_back_at_its_deadline() -> None:
