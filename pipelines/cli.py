@@ -13,6 +13,7 @@ import gc
 import importlib
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
@@ -23,7 +24,10 @@ from crenel.runners.runner_errors import RunnerError
 __all__ = ["COMMANDS", "Command", "main", "program"]
 
 #: Exit codes; see `docs/cli.md`.
-FINE, FOUND_PROBLEMS, WRONG_USAGE, BROKEN_PIPE, INTERRUPTED = 0, 1, 2, 141, 130
+FINE, FOUND_PROBLEMS, WRONG_USAGE, FAILED, BROKEN_PIPE, INTERRUPTED = 0, 1, 2, 70, 141, 130
+
+#: Set this environment variable to see errors, and the rows in them.
+_DEBUG = "CRENEL_DEBUG"
 
 
 class Command(NamedTuple):
@@ -89,7 +93,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"crenel: {place} cannot be read or written: {why}.", file=sys.stderr)
         _drop_output()
         return WRONG_USAGE
+    except Exception as error:
+        _tell_of_bug(given, error)
+        _drop_output()
+        return FAILED
     return code
+
+
+def _tell_of_bug(argv: list[str], error: Exception) -> None:
+    """Report an error that no command expects. Its message and its traceback may quote rows: they are hidden."""
+    if os.environ.get(_DEBUG):
+        traceback.print_exception(error)
+        return
+    command = next((word for word in argv if word in COMMANDS), "the command")
+    said = f"{command} failed ({type(error).__name__}). Set {_DEBUG}=1 to see the error, which may contain rows."
+    print(f"crenel: {said}", file=sys.stderr)
 
 
 def _drop_output() -> None:

@@ -7,7 +7,7 @@ what `AnonymizeBounded`, and `crenel run` on a file, publish of the same rows un
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from os import PathLike
@@ -123,11 +123,17 @@ def _given(policy: Policy, frame: Frame) -> pa.Table:
     twice = [name for name in found if there.count(name) > 1]
     given = pa.table({}) if twice else frame.to_arrow(found)
     columns = there if twice else [*names_of(given.schema), *(name for name in there if name not in found)]
-    wrong = [*lacking(policy, columns), *(f"must have each column once, not {name!r} again." for name in twice)]
+    wrong = [*lacking(policy, columns), *(_once(there, name) for name in twice)]
     if wrong:
         msg = "\n".join(f"anonymize: the table {sentence}" for sentence in wrong)
         raise ValueError(msg)
     return given
+
+
+def _once(names: Sequence[str], twice: str) -> str:
+    """Complain about a name that is there twice, by its places: the rest of a sentence."""
+    places = [str(place) for place, name in enumerate(names, 1) if name == twice]
+    return f"must have each column once: columns {', '.join(places[:-1])} and {places[-1]} have the same name."
 
 
 class _Run:
@@ -199,7 +205,7 @@ class _Run:
     def _shards(self, packed: Iterator[Packed]) -> Iterator[tuple[int, Iterable[RowPack]]]:
         """The rows of each shard, in the order in which its engine takes them."""
         if self._options.by_number and self._policy.most_shards == 1 and not self._policy.within:
-            # They are in this order, and encoded as the engine takes them: memory that is used again costs less.
+            # Rows already come in this order. They are encoded only as the engine takes them, so memory is reused.
             yield 0, cut(one.pack for one in packed)
             return
         for pack in self._assigned(deal(list(packed))):

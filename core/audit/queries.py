@@ -29,6 +29,9 @@ Ints = npt.NDArray[np.int64]
 #: How many pairs of a query and a row are compared at once. This bounds the memory.
 _CELLS = 1 << 21
 
+#: Whole numbers of this size and above do not fit into int64: they are drawn as floats.
+_TOO_LARGE = 2.0**63
+
 
 @dataclass(frozen=True)
 class Axis:
@@ -202,5 +205,11 @@ def _ranges(axis: Axis, share: float, count: int, rng: np.random.Generator) -> t
         return lo, lo + (most - least) * share
     size = most - least + 1.0
     length = max(1.0, round(size * share))
-    first = rng.integers(int(least), int(most - length + 1.0), size=count, endpoint=True).astype(np.float64)
+    first = _whole_numbers(least, most - length + 1.0, count, rng)
     return first, first + length - 1.0
+
+
+def _whole_numbers(least: float, most: float, count: int, rng: np.random.Generator) -> Floats:
+    if max(abs(least), abs(most)) < _TOO_LARGE:
+        return rng.integers(int(least), int(most), size=count, endpoint=True).astype(np.float64)
+    return np.rint(rng.uniform(least, most, size=count))

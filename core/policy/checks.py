@@ -76,17 +76,22 @@ def suggestion(given: object, known: Iterable[str]) -> str:
     return f"did you mean {folded[near[0]]!r}? " if near else ""
 
 
-def an_integer(problems: Problems, path: str, value: Any, at_least: int, default: int = 0) -> int:
-    """Return the value if it is an integer (not a boolean) of at least `at_least`; else the default."""
+def an_integer(
+    problems: Problems, path: str, value: Any, at_least: int, default: int = 0, *, at_most: int | None = None
+) -> int:
+    """Return the value if it is an integer (not a boolean) within the bounds; else the default."""
+    rule = f"an integer of at least {at_least}"
     if not isinstance(value, (bool, str)):
         try:
             number = operator.index(value)
         except TypeError:
             pass
         else:
-            if number >= at_least:
+            if at_most is not None and number > at_most:
+                rule = f"an integer from {at_least} to {at_most}"
+            elif number >= at_least:
                 return number
-    problems.must(path, f"an integer of at least {at_least}", value)
+    problems.must(path, rule, value)
     return default
 
 

@@ -41,6 +41,9 @@ WRONG_LENGTH = "wrong length"
 UNKNOWN_CHARACTER = "unknown character"
 WRONG_TYPE = "wrong type"
 
+#: Text that stands for a missing number or moment, beside empty text.
+MISSING_TEXTS = frozenset(["NA", "N/A", "NaN", "nan", "NULL", "null"])
+
 #: Stands for the person's column where a policy says that each row is about another person: the number of the row.
 EACH_ROW = "(each row)"
 
@@ -378,7 +381,7 @@ def _of_date(value: dt.date) -> int:
 def _of_text(value: str) -> int:
     match = _ISO.fullmatch(value)
     if match is None:
-        raise Rejected(MISSING if not value else NOT_A_DATE)
+        raise Rejected(MISSING if not value or value in MISSING_TEXTS else NOT_A_DATE)
     year, month, day, hour, minute, second, fraction, zone = match.groups()
     try:
         stamp = dt.datetime(  # noqa: DTZ001 - the zone is subtracted below

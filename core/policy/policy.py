@@ -52,6 +52,12 @@ from crenel.policy.treatments.treatment import Treatment, read_treatment
 
 __all__ = ["FrozenDict", "OnSuppress", "Policy", "PolicyError", "Sensitive", "ShardBy"]
 
+#: The largest k and l. Engines count the persons and the values of a group, and some store the counts in 32 bits.
+_LARGEST_GROUP = 2**31 - 1
+
+#: The most rows of a deadline: with the number of any row, they still fit into 64 bits.
+_MOST_DELAY_ROWS = 2**62
+
 
 class OnSuppress(Enum):
     """What happens to a row that finds no group before its deadline."""
@@ -544,10 +550,10 @@ class _Check:
         if value is _ABSENT:
             self._must("k", "an integer of at least 2", value)
             return 2
-        return an_integer(self.problems, "k", value, 2, default=2)
+        return an_integer(self.problems, "k", value, 2, default=2, at_most=_LARGEST_GROUP)
 
     def l(self, value: Any) -> int | None:  # noqa: E743 - the papers' letter
-        return None if value is None else an_integer(self.problems, "l", value, 2, default=2)
+        return None if value is None else an_integer(self.problems, "l", value, 2, default=2, at_most=_LARGEST_GROUP)
 
     def t(self, value: Any) -> float | None:
         if value is None:
@@ -558,7 +564,7 @@ class _Check:
         return None if value is None else a_duration(self.problems, "delay", value, at_least=1)
 
     def delay_rows(self, value: Any) -> int | None:
-        return None if value is None else an_integer(self.problems, "delay_rows", value, 1, 1)
+        return None if value is None else an_integer(self.problems, "delay_rows", value, 1, 1, at_most=_MOST_DELAY_ROWS)
 
     def disorder(self, value: Any) -> int:
         return 0 if value is None else a_duration(self.problems, "disorder", value, at_least=0)

@@ -49,9 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the draft, or write it to a file."""
     output = None if arguments.output is None else Path(arguments.output)
-    if output is not None and output.exists() and not arguments.force:
-        msg = f"{output} exists already. Use --force to overwrite it."
-        raise CommandError(msg)
+    if output is not None:
+        _check_place(output, force=arguments.force)
     from crenel.pipelines.drafting.policy_schema import policy_schema
 
     drafted = _draft(arguments, can_write=output is not None)
@@ -64,15 +63,27 @@ def run(arguments: argparse.Namespace) -> int:
     if known:
         msg = f"{listed(known)} would be written beside the policy, and is there already. Use --force to overwrite it."
         raise CommandError(msg)
+    contents = {output: text, **dict(zip(beside, files.values(), strict=True))}
+    wrote = f"{output} and {listed(map(str, beside))}, with values of the data" if beside else f"{output}"
     schema = output.parent / SCHEMA
     if _may_write_schema(schema):
-        _write(schema, json.dumps(policy_schema(), indent=2) + "\n")
-        text = f"# yaml-language-server: $schema={SCHEMA}\n{text}"
-    for path, content in ((output, text), *zip(beside, files.values(), strict=True)):
+        contents[output] = f"# yaml-language-server: $schema={SCHEMA}\n{text}"
+        contents[schema] = json.dumps(policy_schema(), indent=2) + "\n"
+        wrote += f"; and {schema}, by which an editor completes the policy"
+    for path, content in contents.items():
         _write(path, content)
-    more = f" and {listed(map(str, beside))}, with values of the data" if beside else ""
-    print(f"Wrote {output}{more}.", *_next(drafted, arguments))
+    print(f"Wrote {wrote}.", *_next(drafted, arguments))
     return 0
+
+
+def _check_place(output: Path, *, force: bool) -> None:
+    """Refuse to overwrite a file, and to write into a folder that is not there."""
+    if output.exists() and not force:
+        msg = f"{output} exists already. Use --force to overwrite it."
+        raise CommandError(msg)
+    if not output.parent.is_dir():
+        msg = f"{output}: there is no folder {output.parent} to write it to."
+        raise CommandError(msg)
 
 
 def _next(drafted: _Drafted, arguments: argparse.Namespace) -> list[str]:

@@ -17,6 +17,7 @@ file is broken, 3 if the outputs are written but more rows were suppressed or re
 from __future__ import annotations
 
 import argparse
+import atexit
 import contextlib
 import json
 import logging
@@ -25,6 +26,7 @@ import re
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
     from crenel.pipelines.files.file_job import Outcome
     from crenel.pipelines.metrics.live_figures import LiveFigures, Tap
 
-__all__ = ["EXAMPLE", "add_arguments", "launcher", "quiet", "run"]
+__all__ = ["EXAMPLE", "add_arguments", "ending_signals", "launcher", "quiet", "run"]
 
 EXAMPLE = "  crenel run policy.yaml --input 'visits/*.csv.gz' --output published.parquet --rejected rejected.jsonl"
 
@@ -68,7 +70,7 @@ _STREAMS = ("kafka://", _PUBSUB)
 _UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _LEAST_MEMORY = 10**6
 
-#: Seconds that the steps have to notice that a run was abandoned.
+#: Seconds that the steps have to notice that a run was abandoned, and that further signals are ignored.
 _GRACE = 5.0
 
 
@@ -226,7 +228,7 @@ def _advice(policy: Policy, outcome: Outcome, passed: limits.Passed) -> str:
 
 
 def _check_metrics(arguments: argparse.Namespace) -> None:
-    """Refuse --metrics where nobody could tell the figures."""
+    """Refuse --metrics where a run cannot report figures."""
     topics = all(place.startswith("kafka://") for place in arguments.input)
     if arguments.metrics is not None and arguments.runner != "local" and not (topics and arguments.runner == "flink"):
         msg = "--metrics is for the local runner, and for topics with --runner flink."
@@ -371,7 +373,7 @@ def _flags(arguments: argparse.Namespace) -> list[str]:
 
 
 def _warn_of_elsewhere(arguments: argparse.Namespace) -> None:
-    """Say of the owner's files that are not for this machine who can read them."""
+    """Warn that others can read the owner's files if these are written elsewhere than on this machine."""
     from crenel.pipelines.files.remote import object_files
 
     for name in ("suppressed", "rejected", "releases", "trace"):
@@ -521,25 +523,45 @@ def _stoppable(over: threading.Event, stop: threading.Event) -> None:
     try:
         _await(over)
     except (KeyboardInterrupt, SystemExit):
-        print("crenel: releasing held rows. Press Ctrl-C again to discard them.", file=sys.stderr)
         stop.set()
+        with contextlib.suppress(OSError):  # the terminal was closed
+            print("crenel: releasing held rows. Press Ctrl-C again to discard them.", file=sys.stderr)
 
 
 def _insist(code: int, over: threading.Event) -> None:
-    """Exit the process, although its threads cannot be told to end."""
+    """Exit the process once its threads have ended, and after some seconds although they have not.
+
+    They cannot be told to end; and one that needs the interpreter after its end would abort the process.
+    """
 
     def insist() -> None:
         if not over.wait(_GRACE):
             private_folder.remove_open()
-            sys.stderr.flush()
+            with contextlib.suppress(OSError):  # the terminal was closed
+                sys.stderr.flush()
             os._exit(code)
 
     threading.Thread(target=insist, daemon=True).start()
+    atexit.register(over.wait, 2 * _GRACE)
+
+
+def ending_signals() -> list[signal.Signals]:
+    """List the signals that end a command as Ctrl-C does: SIGTERM, and SIGHUP, which a closed terminal sends.
+
+    Windows has no SIGHUP, and under nohup it is ignored.
+    """
+    hangup: Any = getattr(signal, "SIGHUP", None)
+    is_heard = hangup is not None and signal.getsignal(hangup) is not signal.SIG_IGN
+    return [signal.SIGTERM, hangup] if is_heard else [signal.SIGTERM]
 
 
 @contextlib.contextmanager
 def _terminable() -> Iterator[None]:
-    """Treat SIGTERM like Ctrl-C: nothing half-written stays."""
+    """Treat SIGTERM and SIGHUP like Ctrl-C: nothing half-written stays.
+
+    An interrupted run is about to end, so that it ignores further signals for a while: they could only keep it from
+    clearing up. A closed terminal often sends SIGHUP twice.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -547,19 +569,44 @@ def _terminable() -> Iterator[None]:
     def terminate(number: int, _: Any) -> None:
         raise SystemExit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, terminate)
+    ending = ending_signals()
+    handlers: dict[signal.Signals, Any] = {number: signal.getsignal(number) for number in (signal.SIGINT, *ending)}
+    for number in ending:
+        signal.signal(number, terminate)
     try:
         yield
+    except (KeyboardInterrupt, SystemExit):
+        handlers = {number: _deaf_for_now(handler) for number, handler in handlers.items()}
+        raise
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def _deaf_for_now(handler: Any) -> Callable[[int, Any], None]:
+    """A handler that ignores its signal while an interrupted run clears up, and then leaves it to the given one."""
+    until = time.monotonic() + _GRACE
+
+    def ignore(number: int, _: Any) -> None:
+        if time.monotonic() >= until:
+            signal.signal(number, handler)
+            signal.raise_signal(number)
+
+    return ignore
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Silence Beam's log: its messages about a failure may contain rows."""
+    """Silence Beam's log: its messages about a failure may contain rows.
+
+    After an interruption it stays silent: steps that go on for a moment fail, as the files of the run are gone.
+    """
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
         yield
+    except (KeyboardInterrupt, SystemExit):
+        before = logging.CRITICAL
+        raise
     finally:
         logging.disable(before)

@@ -29,7 +29,7 @@ from crenel.errors import PolicyError
 from crenel.pipelines import light_start
 from crenel.pipelines.command_errors import CommandError
 from crenel.pipelines.commands._policy_argument import add_policy, policy_of
-from crenel.pipelines.commands.run import FAILED, quiet
+from crenel.pipelines.commands.run import FAILED, ending_signals, quiet
 from crenel.pipelines.console import limits, status_line
 from crenel.pipelines.metrics import endpoint
 from crenel.policy.durations import parse_duration
@@ -120,7 +120,7 @@ def _topic(url: str, option: str) -> Any:
 
 
 def _teller() -> Any:
-    """Make what tells alarms: the first ones of each kind, each in a line."""
+    """Return a function that reports alarms: the first ones of each kind, each in a line."""
     told: Counter[str] = Counter()
 
     def heard(alarm: Any) -> None:
@@ -143,7 +143,7 @@ def _served(arguments: argparse.Namespace, collect: Any) -> Iterator[None]:
 
 @contextmanager
 def _stoppable() -> Iterator[threading.Event]:
-    """End by Ctrl-C or SIGTERM; a second one ends at once."""
+    """End by Ctrl-C, SIGTERM or SIGHUP; a second one ends at once."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop
@@ -154,7 +154,7 @@ def _stoppable() -> Iterator[threading.Event]:
             raise SystemExit(128 + number)
         stop.set()
 
-    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, *ending_signals())}
     try:
         yield stop
     finally:

@@ -228,12 +228,14 @@ def friendly_above(number: float, known: Sequence[int]) -> int:
 def outward(lo: float, hi: float) -> tuple[float, float]:
     """Round a range outward to multiples of 1, 2 or 5 times a power of ten, and make it wider than 0.
 
-    That step is at least a fifth of the width, so that the ends reveal little about the extreme values.
+    That step is at least a fifth of the width, so that the ends reveal little about the extreme values; and not so
+    small that floats of the size of the ends cannot differ by it.
     """
-    fifth = (hi - lo or abs(lo) or 1.0) / 5
-    power = 10.0 ** math.floor(math.log10(fifth))
-    step = next(m * power for m in (1, 2, 5, 10) if m * power >= fifth * (1 - 1e-9))
-    first, last = math.floor(lo / step), math.ceil(hi / step)
+    fifth = max((hi - lo or abs(lo) or 1.0) / 5, 8 * float(np.spacing(max(abs(lo), abs(hi)))))
+    exponent = math.floor(math.log10(fifth))
+    power = 10.0**exponent
+    digit = next(m for m in (1, 2, 5, 10) if m * power >= fifth * (1 - 1e-9))
+    first, last = math.floor(lo / (digit * power)), math.ceil(hi / (digit * power))
     last += first == last
-    # Multiplying by a power such as 0.1 leaves a tail of digits.
-    return float(f"{first * step:.12g}"), float(f"{last * step:.12g}")
+    # Multiplying by a power such as 0.1 would leave a tail of digits.
+    return float(Decimal(first * digit).scaleb(exponent)), float(Decimal(last * digit).scaleb(exponent))

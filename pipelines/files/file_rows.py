@@ -37,6 +37,8 @@ _MOST_BYTES = 2 * 10**9
 #: Stretches of a sample. With an odd number, the middle of the sample lies within one of them.
 _STRETCHES = 9
 
+_WHOLE_NUMBER = r"^[+-]?[0-9]+$"
+
 
 @dataclass(frozen=True, eq=False)
 class FileRows:
@@ -136,14 +138,22 @@ def _lot(number: int) -> bytes:
     return blake2b(number.to_bytes(8, "little"), digest_size=8, person=b"crenel.sample").digest()
 
 
+def _loses_digits(column: pa.Array) -> bool:
+    """Whether all text is whole numbers, and floats do not hold each digit: ids would become one that are not."""
+    whole = pc.all(pc.match_substring_regex(column, _WHOLE_NUMBER)).as_py()
+    return bool(whole) and any(int(float(text)) != int(text) for text in column.unique().drop_null().to_pylist())
+
+
 def _narrowest(column: pa.Array, written: TextFormat) -> pa.Array:
-    """Turn a column of text into integers, floats or moments, if all of it is."""
+    """Turn a column of text into integers, floats or moments, if all of it is and keeps its digits."""
     found = numbers(column, written)
     if found.null_count == len(found):
         return column
-    if pc.all(pc.is_finite(found.cast(pa.float64()))).as_py():
+    if pa.types.is_integer(found.type) or pc.all(pc.is_finite(found)).as_py():
         # Where a number is missing, the text may be NA. Without it, whole numbers are read as integers.
-        return numbers(pc.if_else(found.is_valid(), column, pa.scalar(None, pa.string())), written)
+        present = pc.if_else(found.is_valid(), column, pa.scalar(None, pa.string()))
+        narrow = numbers(present, written)
+        return column if pa.types.is_floating(narrow.type) and _loses_digits(present) else narrow
     dates = moments(column.drop_null(), written)
     micros, reasons = columns.moments(dates)
     if reasons is not None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import atexit
 import codecs
+import contextlib
 import glob
 import json
 import os
 import re
+import signal
 import sys
 import time
 import weakref
@@ -29,7 +31,7 @@ import pyarrow.json
 import pyarrow.parquet
 
 from crenel.errors import Rejected
-from crenel.pipelines.console.sections import count
+from crenel.pipelines.console.sections import count, listed
 from crenel.pipelines.debezium import Envelopes, Ignored, Refused, withheld
 from crenel.pipelines.files import unreadable_rows
 from crenel.pipelines.files.cells import avro_columns, json_arrays
@@ -37,7 +39,7 @@ from crenel.pipelines.files.formats import FORMATS, USUAL, Dialect, TableError, 
 from crenel.pipelines.files.remote import object_files
 from crenel.pipelines.files.unreadable_rows import TOO_DEEP, IgnoredRows, UnreadableRow
 from crenel.policy import columns
-from crenel.transforms._pack.nested_fields import ODD, is_or_has_object, names_of
+from crenel.transforms._pack.nested_fields import is_or_has_object, marked, names_of, struct_field
 
 __all__ = ["STANDARD", "Source", "find", "format_names", "open_file"]
 
@@ -257,10 +259,12 @@ def _matching(pattern: str) -> list[Path]:
     return [Path(name) for name in names]
 
 
-def _check_once(names: Sequence[str]) -> None:
-    twice = [name for name, number in Counter(names).items() if number > 1]
-    if twice:
-        msg = f"must have each column once, not {twice[0]!r} again"
+def _check_once(names: Sequence[str], but: str | None = None) -> None:
+    """Refuse a name, but for this one, that is there twice. Its places tell it: without a header, it is a value."""
+    twice = next((name for name, number in Counter(names).items() if number > 1 and name != but), None)
+    if twice is not None:
+        places = [str(place) for place, name in enumerate(names, 1) if name == twice]
+        msg = f"must have each column once: columns {listed(places)} have the same name"
         raise _Broken(msg)
 
 
@@ -314,7 +318,12 @@ _PATIENCE = 1.0
 
 @atexit.register
 def _wait_for_reads() -> None:
-    """Wait for reads ahead: a thread of Arrow's that needs the interpreter after its end aborts the process."""
+    """Wait for reads ahead: a thread of Arrow's that needs the interpreter after its end aborts the process.
+
+    From here on Ctrl-C is ignored: the process ends in any case, and must not end before these threads.
+    """
+    with contextlib.suppress(ValueError):  # this is not the main thread
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     end = time.monotonic() + _PATIENCE
     while _checks_in_use and time.monotonic() < end:
         time.sleep(0.001)
@@ -352,8 +361,8 @@ def _csv_header(source: Source) -> list[str]:
     else:
         with _open(source) as stream:
             names = pa.csv.open_csv(stream, _csv_blocks(), options).schema.names
-    _check_once(names)
-    return list(names)
+    _check_once(names, but="")
+    return list(dict.fromkeys(names))
 
 
 def _csv_blocks() -> pa.csv.ReadOptions:
@@ -374,7 +383,10 @@ def _read_csv(source: Source) -> Iterator[pa.RecordBatch]:
     if _is_one_line(start):
         return
     with _open(source) as stream:
-        yield from pa.csv.open_csv(stream, _csv_blocks(), _csv_options(source, start), convert)
+        batches = pa.csv.open_csv(stream, _csv_blocks(), _csv_options(source, start), convert)
+        # Of several columns without a name, only the first is read: rows have one place for them.
+        places = [batches.schema.names.index(name) for name in names]
+        yield from (batch.select(places) for batch in batches)
 
 
 def _csv_problem(message: str) -> str:
@@ -587,12 +599,12 @@ def _text_fields(paths: Iterable[tuple[str, ...]]) -> list[pa.Field]:
 def _column(values: list[Any]) -> pa.Array:
     """Make a column of values of several types: text; or structs, if some are objects, which text would give away."""
     if any(type(value) is dict for value in values):
-        return _structs([{ODD: _as_text(v)} if v is not None and type(v) is not dict else v for v in values])
+        return _structs(list(map(marked, values)))
     try:
         return pa.array(values)
     except (pa.ArrowException, OverflowError):
         if any(map(is_or_has_object, values)):
-            return _structs([None if value is None else {ODD: _as_text(value)} for value in values])
+            return _structs(list(map(marked, values)))
         return pa.array(list(map(_as_text, values)), pa.string())
 
 
@@ -601,7 +613,8 @@ def _structs(values: list[dict[str, Any] | None]) -> pa.Array:
     if not names:
         return pa.array(values, pa.struct([]))
     inner = [_column([None if value is None else value.get(name) for value in values]) for name in names]
-    return pa.StructArray.from_arrays(inner, names, mask=pa.array([value is None for value in values]))
+    fields = [struct_field(name, column.type) for name, column in zip(names, inner, strict=True)]
+    return pa.StructArray.from_arrays(inner, fields=fields, mask=pa.array([value is None for value in values]))
 
 
 def _as_text(value: Any) -> str | None:

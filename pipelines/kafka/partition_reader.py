@@ -59,12 +59,12 @@ class Read:
 
 @dataclass(slots=True, repr=False)
 class _Opened:
-    """Messages that were opened: rows with the bytes they were read from and their times, and what is none."""
+    """Opened messages: rows, their sizes in bytes and their times; and the messages that are no row."""
 
     rows: list[dict[str, Any]]
     sizes: list[int]
     times: list[int]
-    #: The places of rows that have no event time, but the message's.
+    #: The places of rows without an event time of their own, which get the message's.
     timeless: set[int]
     refused: list[Refused]
     ignored: int
@@ -201,13 +201,16 @@ class PartitionReader:
         return self._fitting(opened)
 
     def _fetched(self, wait: float | None) -> list[Any]:
-        """Fetch messages: many if there are many, and otherwise those that are here already."""
+        """Fetch messages: many if there are many, and otherwise those that are here already.
+
+        At the end nothing is waited for, although an open transaction leaves a lag: its records are withheld.
+        """
         if wait is not None:
             return list(self._consumer.consume(_MOST, wait))
-        if self._known_end < 0 or self.lag >= _MOST:
+        if not self.is_at_end and (self._known_end < 0 or self.lag >= _MOST):
             return list(self._consumer.consume(_MOST, _WAIT))
         found = self._consumer.consume(_MOST, 0.0)
-        return list(found or (self._consumer.consume(1, _WAIT) if self.lag else ()))
+        return list(found or (self._consumer.consume(1, _WAIT) if self.lag and not self.is_at_end else ()))
 
     def _first(self, fetched: list[Any], stop: int) -> tuple[list[Any], _Opened]:
         """Open the first of the messages that were fetched, as many as one read may take."""
@@ -271,7 +274,7 @@ class PartitionReader:
         """Refuse the rows that do not fit the output, and take note of the times of all others."""
         rows, times, timeless = opened.rows, opened.times, opened.timeless
         misfits = {} if self._fit is None else self._fit.problems(rows, opened.sizes)
-        # The step that encodes rows will reject those without a time, for that.
+        # Rows without a time are left to the step that encodes rows: it rejects them for that reason.
         misfits = {place: why for place, why in misfits.items() if place not in timeless}
         if timeless or misfits:
             kept = [place for place in range(len(rows)) if place not in misfits]

@@ -129,6 +129,49 @@ def test_an_interrupt_exits_with_130(
     assert capsys.readouterr().err == ""
 
 
+#: What each command must be given to run.
+ARGUMENTS = {
+    "check": ["p.yaml"],
+    "init": ["rows.csv"],
+    "explore": ["p.yaml", "--data", "rows.csv"],
+    "run": ["p.yaml", "--input", "in.csv", "--output", "out.csv"],
+    "audit": ["p.yaml", "--published", "out.csv"],
+    "watch": ["p.yaml", "--published", "kafka://here:9092/out"],
+    "plan": ["p.yaml", "--rate", "1000"],
+    "guarantee": ["--k", "5", "--beta", "0.1"],
+    "schema": [],
+    "compile": [],
+    "demo": [],
+}
+
+
+def raise_bug(*_: object) -> int:
+    raise OverflowError("of the row: SECRET")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_unexpected_error_of_any_command_is_one_sentence_without_its_message(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("CRENEL_DEBUG", raising=False)
+    monkeypatch.setattr(f"{COMMANDS[name].module}.run", raise_bug)
+    assert exit_code(name, *ARGUMENTS[name]) == 70
+    said = capsys.readouterr()
+    sentence = f"{name} failed (OverflowError). Set CRENEL_DEBUG=1 to see the error, which may contain rows."
+    assert (said.out, said.err) == ("", f"crenel: {sentence}\n")
+
+
+def test_an_unexpected_error_is_shown_to_who_asks_for_it(
+    policy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CRENEL_DEBUG", "1")
+    monkeypatch.setattr(check, "run", raise_bug)
+    assert exit_code("check", str(policy)) == 70
+    said = capsys.readouterr().err
+    assert said.startswith("Traceback")
+    assert said.endswith("OverflowError: of the row: SECRET\n")
+
+
 def script(*argv: str) -> list[str]:
     return [str(Path(sysconfig.get_path("scripts")) / "crenel"), *argv]
 

@@ -121,7 +121,7 @@ def test_an_object_never_leaves_as_a_whole(name: str, role: str) -> None:
     [
         ("patient", "has an object in 'patient': the policy must name its fields, as in 'patient.id'"),
         ("visit.notes.text", "no column 'visit.notes.text'; a path cannot go through lists"),
-        ("patient.adress.zip", "Did you mean"),
+        ("patient.adress.street", "Did you mean 'patient.address.street'"),
     ],
 )
 def test_a_schema_tells_beforehand(publish: str, sentence: str) -> None:

@@ -55,7 +55,7 @@ def frame_of(table: Any) -> Frame:
     if kind == ("pandas", "DataFrame"):
         return Frame(list(table.columns), lambda names: _of_pandas(table, names), _to_pandas, _shared_to_pandas)
     if kind == ("polars", "DataFrame"):
-        return _frame(table.columns, lambda names: table.select(names).to_arrow(), _to_polars)
+        return _frame(table.columns, lambda names: _of_polars(table, names), _to_polars)
     if isinstance(table, pa.RecordBatch):
         return _frame(table.schema.names, pa.Table.from_batches([table]).select, _to_batch)
     if isinstance(table, pa.Table):
@@ -77,12 +77,35 @@ def _of_pandas(table: Any, columns: Sequence[str]) -> pa.Table:
 
 
 def _series(name: str, column: Any) -> pa.Array:
+    if type(column.dtype).__name__ == "SparseDtype":
+        column = column.sparse.to_dense()
     try:
-        return pa.array(column, from_pandas=True)
+        made = pa.array(column, from_pandas=True)
     except (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError):
         # Its message quotes a value.
         msg = f"anonymize: the column {name!r} holds values of several types; give it one (astype)."
         raise ValueError(msg) from None
+    if pa.types.is_dictionary(made.type) and isinstance(made.type.value_type, pa.BaseExtensionType):
+        # Such as the intervals of `pandas.cut`. They would come back as what Arrow stores them as.
+        kind = column.cat.categories.dtype
+        msg = f"anonymize: the column {name!r} holds categories of type {kind}; make them text (astype(str))."
+        raise ValueError(msg)
+    return made
+
+
+def _of_polars(table: Any, columns: Sequence[str]) -> pa.Table:
+    return pa.table({name: _polars_column(name, table.select(name)) for name in columns})
+
+
+def _polars_column(name: str, column: Any) -> pa.ChunkedArray:
+    kind = str(column.dtypes[0])
+    if kind != "Object":  # of an object, Arrow would get the address in memory
+        try:
+            return column.to_arrow().column(0)
+        except pa.ArrowException:
+            pass
+    msg = f"anonymize: the column {name!r} has the type {kind}, which Arrow does not have; cast it to another."
+    raise ValueError(msg)
 
 
 def _to_batch(table: pa.Table) -> pa.RecordBatch:

@@ -7,6 +7,7 @@ because it may hold fields that nobody declared.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -20,7 +21,9 @@ __all__ = [
     "A_LIST",
     "NOT_AN_OBJECT",
     "ODD",
+    "PLAIN",
     "WHOLE_OBJECT",
+    "as_it_came",
     "colliding",
     "column_of",
     "flat",
@@ -29,17 +32,24 @@ __all__ = [
     "holds_objects",
     "is_or_has_object",
     "is_path",
+    "marked",
     "names_of",
     "plain_name",
+    "struct_field",
 ]
 
-#: Why a row is rejected whose objects are not as a path says.
+#: Reasons to reject a row whose objects do not fit a path.
 A_LIST = "path through a list"
 NOT_AN_OBJECT = "path through a value that is no object"
 WHOLE_OBJECT = "an object (name its fields)"
 
-#: The field of a struct that holds, as text, what is no object in a column of objects. Arrow has one type for all rows.
+#: Arrow has one type for all rows. So a value that is no object, in a column of objects, is kept in one of two fields:
+#: a plain value as it is, and a list with objects in it as text, which must never be published.
+PLAIN = "crenel: plain value"
 ODD = "crenel: no object"
+
+#: An object of the input may have a field of the name `PLAIN`. Only the field that crenel makes has this metadata.
+_OURS = {b"crenel": b"plain values"}
 
 _DOT = "."
 _LISTS = (list, tuple, set, frozenset)
@@ -117,6 +127,53 @@ def is_or_has_object(value: Any) -> bool:
     return isinstance(value, _LISTS) and any(map(is_or_has_object, value))
 
 
+# -- columns of objects and plain values -------------------------------------------------------------
+
+
+def marked(value: Any) -> dict[str, Any] | None:
+    """Make an object of a value that is to be in a column of objects."""
+    if value is None or (isinstance(value, dict) and not {PLAIN, ODD} & value.keys()):
+        return value
+    return {ODD: json.dumps(value, ensure_ascii=False)} if is_or_has_object(value) else {PLAIN: value}
+
+
+def struct_field(name: str, kind: pa.DataType) -> pa.Field:
+    """Declare a field of a column whose values are `marked`."""
+    return pa.field(name, kind, metadata=_OURS if name == PLAIN else None)
+
+
+def as_it_came(value: Any) -> Any:
+    """Undo `marked`, in a value and in the objects within it."""
+    if not isinstance(value, dict):
+        return value
+    if value.get(PLAIN) is not None:
+        return value[PLAIN]
+    if value.get(ODD) is not None:
+        return _parsed(value[ODD])
+    # Beside plain values, a field that is null is mostly one that only objects of other rows have.
+    kept = {name: inner for name, inner in value.items() if inner is not None} if PLAIN in value else value
+    return {name: as_it_came(inner) for name, inner in kept.items()}
+
+
+def _parsed(text: Any) -> Any:
+    try:
+        return json.loads(text)
+    except (TypeError, ValueError):
+        return text
+
+
+def _plain_place(kind: pa.DataType) -> int:
+    """Find the field of a struct that holds plain values; -1 if there is none."""
+    place = kind.get_field_index(PLAIN) if pa.types.is_struct(kind) else -1
+    return place if place >= 0 and kind.field(place).metadata == _OURS else -1
+
+
+def _plain_values(column: Any) -> Any:
+    """Return the plain values of a column, null where there are objects; None if it cannot have any."""
+    place = _plain_place(column.type)
+    return None if place < 0 else pc.struct_field(column, place)
+
+
 # -- Arrow -------------------------------------------------------------------------------------------
 
 
@@ -150,34 +207,39 @@ def _reached(batch: pa.RecordBatch | pa.Table, path: str, wrong: list[Rejection]
     for part in others:
         if not pa.types.is_struct(column.type):
             why = A_LIST if _is_list(column.type) else NOT_AN_OBJECT
-            wrong += _rejections(column, path, why)
+            wrong += _rejections(column.is_valid(), path, why)
             return pa.nulls(len(column))
-        odd = column.type.get_field_index(ODD)
-        if odd >= 0:
-            wrong += _odd(pc.struct_field(column, odd), path)
+        no_objects = [at for at in (_plain_place(column.type), column.type.get_field_index(ODD)) if at >= 0]
+        for at in no_objects:
+            wrong += _no_objects(pc.struct_field(column, at), path)
         place = column.type.get_field_index(part)
         if place < 0:
-            return None if odd < 0 else pa.nulls(len(column))
+            return pa.nulls(len(column)) if no_objects else None
         column = pc.struct_field(column, place)
     return column
 
 
 def _without_objects(column: Any, name: str, wrong: list[Rejection]) -> Any:
+    """Take the plain values of a column; also tell the rows that have an object in it."""
     if not holds_objects(column.type):
         return column
-    wrong += _rejections(column, name, WHOLE_OBJECT)
-    return pa.nulls(len(column))
+    plain = _plain_values(column)
+    if plain is None:
+        wrong += _rejections(column.is_valid(), name, WHOLE_OBJECT)
+        return pa.nulls(len(column))
+    wrong += _rejections(pc.and_(column.is_valid(), plain.is_null()), name, WHOLE_OBJECT)
+    return plain
 
 
-def _rejections(column: Any, name: str, reason: str) -> Iterator[Rejection]:
-    for place in pc.indices_nonzero(column.is_valid()).to_pylist():
+def _rejections(is_wrong: Any, name: str, reason: str) -> Iterator[Rejection]:
+    for place in pc.indices_nonzero(is_wrong).to_pylist():
         yield Rejection(place, name, reason)
 
 
-def _odd(texts: Any, path: str) -> Iterator[Rejection]:
-    for place, text in enumerate(texts.to_pylist()):
-        if text is not None:
-            yield Rejection(place, path, A_LIST if str(text).startswith("[") else NOT_AN_OBJECT)
+def _no_objects(values: Any, path: str) -> Iterator[Rejection]:
+    for place, value in enumerate(values.to_pylist()):
+        if value is not None:
+            yield Rejection(place, path, A_LIST if str(value).startswith("[") else NOT_AN_OBJECT)
 
 
 def holds_objects(kind: pa.DataType) -> bool:
@@ -195,7 +257,10 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def names_of(schema: Iterable[pa.Field]) -> list[str]:
-    """List the columns that a policy can name: instead of an object, the paths of its fields."""
+    """List the columns that a policy can name: instead of an object, the paths of its fields.
+
+    A column of objects and plain values is listed, too.
+    """
     return list(dict.fromkeys(name for field in schema for name in _paths(field, field.name)))
 
 
@@ -203,8 +268,11 @@ def _paths(field: pa.Field, path: str) -> Iterator[str]:
     if not pa.types.is_struct(field.type):
         yield path
         return
-    for inner in field.type:
-        if inner.name != ODD:
+    plain = _plain_place(field.type)
+    if plain >= 0:
+        yield path
+    for place, inner in enumerate(field.type):
+        if inner.name != ODD and place != plain:
             yield from _paths(inner, f"{path}{_DOT}{inner.name}")
 
 
@@ -212,9 +280,29 @@ def flattened(table: pa.Table) -> pa.Table:
     """Make all columns of a table flat, each under its path."""
     if not any(pa.types.is_struct(field.type) for field in table.schema):
         return table
-    names = names_of(table.schema)
     columns = {}
-    for name in names:
+    for name in names_of(table.schema):
         there = table.schema.get_field_index(name) >= 0
-        columns[name] = table.column(name) if there else _reached(table, name, [])
-    return pa.table({name: column for name, column in columns.items() if column is not None})
+        column = table.column(name) if there else _reached(table, name, [])
+        if column is not None:
+            columns[name] = column
+    for name in [name for name, column in columns.items() if _plain_place(column.type) >= 0]:
+        _keep_what_prevails(columns, name, table.schema.names)
+    return pa.table(columns)
+
+
+def _keep_what_prevails(columns: dict[str, Any], name: str, whole: Sequence[str]) -> None:
+    """Choose between the plain values of a column and the paths into its objects: the fewer ones are mistakes.
+
+    The keys of an object that is there by mistake are data, and no names of columns.
+    """
+    if name not in columns:
+        return
+    column, plain = columns[name], _plain_values(columns[name])
+    values, objects = len(plain) - plain.null_count, plain.null_count - column.null_count
+    columns[name] = plain
+    if objects > values:
+        del columns[name]
+    if values > objects:
+        for path in [path for path in columns if path.startswith(f"{name}{_DOT}") and path not in whole]:
+            del columns[path]

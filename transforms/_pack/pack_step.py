@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from crenel.policy import Policy
 from crenel.policy.secret import Secret, as_secret
 from crenel.policy.sharding.shard_rule import TREES
+from crenel.transforms._pack.nested_fields import as_it_came
 from crenel.transforms._pack.payloads import Form
 from crenel.transforms._pack.row_batch import RowBatch
 from crenel.transforms._pack.row_options import RowOptions
@@ -172,7 +173,7 @@ class PackRows(beam.DoFn):
         self.start_bundle()
 
     def _keep(self, element: Any, time: int, windows: Any) -> Iterable[Any]:
-        # Mostly of the type and in the windows of the element before; to hash windows costs more than all the rest.
+        # Most elements have the type and the windows of the one before. Hashing windows costs more than all the rest.
         buffer = self._last
         if type(element) is not buffer.kind or windows is not buffer.windows:
             buffer = self._last = self._buffer(type(element), windows)
@@ -312,7 +313,7 @@ def batch_rows(batch: pa.RecordBatch | pa.Table, places: list[int]) -> list[dict
     except (OverflowError, ValueError):  # a date after the year 9999, text that is not UTF-8
         columns = [[_value(value) for value in column] for column in chosen.columns]
         rows = [dict(zip(chosen.schema.names, values, strict=True)) for values in zip(*columns, strict=True)]
-    return rows
+    return [{name: as_it_came(value) for name, value in row.items()} for row in rows]
 
 
 def _value(scalar: pa.Scalar) -> Any:

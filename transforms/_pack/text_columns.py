@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
+from difflib import SequenceMatcher
 from typing import Any
 
 import numpy as np
@@ -27,8 +28,11 @@ __all__ = ["TextColumns", "lacking", "moments", "named_columns", "numbers"]
 #: Numbers with a decimal point, dates with the year first.
 USUAL = TextFormat()
 
-#: Text that stands for a number that is missing.
-_MISSING_NUMBERS = frozenset(["NA", "N/A", "NaN", "nan", "NULL", "null"])
+#: What people call columns; values often look different.
+_NAME = r"[^\W\d][\w.\-]{0,79}"
+
+#: How much alike each part of a suggested path must be. Two fields of one object share most of their paths.
+_CLOSE = 0.7
 
 _INTEGER = r"^(0|-?[1-9][0-9]{0,17})$"
 _NUMBER = r"^[+-]?(([1-9][0-9]*|0)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?$"
@@ -100,22 +104,63 @@ def named_columns(policy: Policy) -> list[str]:
     return [name for name in dict.fromkeys([*roles, *by, *policy.within]) if name is not None]
 
 
-def lacking(policy: Policy, there: Sequence[str]) -> Iterator[str]:
-    """Complain about columns that a policy names and that are not there: the rest of a sentence about each."""
-    needed = named_columns(policy)
-    for name in needed:
-        if name not in there:
-            within = next((other for other in there if other.startswith(f"{name}.")), None)
-            if within is not None:
-                yield f"has an object in {name!r}: the policy must name its fields, as in {within!r}."
-                continue
-            around = next((other for other in there if name.startswith(f"{other}.")), None)
-            if around is not None:
-                yield f"has no objects in {around!r}, so there is no column {name!r}; a path cannot go through lists."
-                continue
-            guess = suggestion(name, [other for other in there if other not in needed])
-            # Not `capitalize`, which would write the suggested name in small letters.
-            yield f"has no column {name!r}, which the policy names. {guess[:1].upper()}{guess[1:]}".strip()
+def lacking(policy: Policy, there: Sequence[Any]) -> Iterator[str]:
+    """Complain about columns that a policy names and that are not there: the rest of a sentence about each.
+
+    The names that are there may be values: keys of objects, or a line of data instead of a header. So a sentence holds
+    none of them, except one that is surely a misspelled name.
+
+    Args:
+        policy: Names the columns.
+        there: The names of the columns that are there; in pandas, some may be no text.
+    """
+    needed, texts = named_columns(policy), [name for name in there if isinstance(name, str)]
+    missing = [name for name in needed if name not in texts]
+    is_header = 2 * len(missing) <= len(needed)
+    others = [name for name in texts if name not in needed]
+    for name in missing:
+        yield _object_sentence(name, needed, texts) or _missing_sentence(name, others, is_header=is_header)
+    if not is_header and any(map(_looks_like_a_value, texts)):
+        yield "may have a row of data in its first line, instead of a header."
+
+
+def _object_sentence(name: str, needed: Sequence[str], there: Sequence[str]) -> str:
+    """Complain about an object that is named as a whole, or that is none; empty text if the column is just missing."""
+    if _has_fields(name, there):
+        example = next((other for other in needed if other.startswith(f"{name}.")), f"{name}.FIELD")
+        return f"has an object in {name!r}: the policy must name its fields, as in {example!r}."
+    around = next((other for other in there if name.startswith(f"{other}.")), None)
+    if around is None or _has_fields(around, there):
+        return ""
+    return f"has no objects in {around!r}, so there is no column {name!r}; a path cannot go through lists."
+
+
+def _has_fields(name: str, there: Sequence[str]) -> bool:
+    return any(other.startswith(f"{name}.") for other in there)
+
+
+def _missing_sentence(name: str, others: Sequence[str], *, is_header: bool) -> str:
+    # A name that differs in letter case and spaces alone says no more than the policy.
+    same = [other for other in others if other.strip().casefold() == name.casefold()]
+    close = [other for other in others if is_header and _looks_like_a_name(other) and _is_close(name, other)]
+    guess = suggestion(name, same or close)
+    # Not `capitalize`, which would write the suggested name in small letters.
+    return f"has no column {name!r}, which the policy names. {guess[:1].upper()}{guess[1:]}".strip()
+
+
+def _looks_like_a_name(text: str) -> bool:
+    return re.fullmatch(_NAME, text) is not None
+
+
+def _looks_like_a_value(text: str) -> bool:
+    """Whether a text begins with a digit or a sign; a name may have spaces, and may be empty."""
+    return re.match(r"[\W\d]", text) is not None
+
+
+def _is_close(name: str, other: str) -> bool:
+    parts, others = name.casefold().split("."), other.casefold().split(".")
+    pairs = zip(parts, others, strict=False)
+    return len(parts) == len(others) and all(SequenceMatcher(None, *pair).ratio() >= _CLOSE for pair in pairs)
 
 
 def _value(text: str) -> float | int | None:
@@ -123,7 +168,9 @@ def _value(text: str) -> float | int | None:
 
 
 def _moment(text: str) -> Any:
-    """Parse a moment; text that is none stays, for the encoder to reject."""
+    """Parse a moment, None if it is missing; text that is none stays, for the encoder to reject."""
+    if text in columns.MISSING_TEXTS:
+        return None
     micros = _micros(text)
     return text if micros is None else np.datetime64(micros, "us")
 
@@ -155,13 +202,17 @@ def numbers(column: pa.Array, written: TextFormat = USUAL) -> pa.Array:
 
 
 def _number(text: str) -> float | None:
-    if not text or text in _MISSING_NUMBERS:
+    if not text or text in columns.MISSING_TEXTS:
         return None
     return float(text) if re.fullmatch(_NUMBER, text, re.ASCII) else math.inf
 
 
 def moments(column: pa.Array, written: TextFormat = USUAL) -> pa.Array:
-    """Parse moments (ISO-8601, or seconds since the epoch); text that is none stays, for the encoder to reject."""
+    """Parse moments (ISO-8601, or seconds since the epoch): null where one is missing.
+
+    Text that is none stays, for the encoder to reject.
+    """
+    column = _without_missing(column)
     if written.date_format is not None or pc.any(pc.match_substring(column, "/")).as_py():
         column = _rewritten(column, written.moment)
     for pattern, zone in ((_MOMENT, None), (_ZONED_MOMENT, "UTC")):
@@ -178,6 +229,12 @@ def moments(column: pa.Array, written: TextFormat = USUAL) -> pa.Array:
         texts = [t if m is None else _iso(m) for t, m in zip(distinct.dictionary.to_pylist(), micros, strict=True)]
         return pa.array(texts, pa.string()).take(distinct.indices)
     return pa.array(micros, pa.timestamp("us")).take(distinct.indices)
+
+
+def _without_missing(column: pa.Array) -> pa.Array:
+    """Write null where the text stands for a missing value."""
+    missing = pc.is_in(column, value_set=pa.array(sorted(columns.MISSING_TEXTS), column.type))
+    return pc.if_else(missing, pa.scalar(None, column.type), column) if pc.any(missing).as_py() else column
 
 
 def _micros(text: str) -> int | None:

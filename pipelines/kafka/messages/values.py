@@ -212,7 +212,7 @@ class JsonValues(Values):
     def _write_groups(self, rows: GroupedRows) -> list[bytes | Unfit]:
         """Write what the rows of a release share once, and the other columns value by value.
 
-        To join a row of these costs a third of writing it as an object, and less still beside making the object.
+        Joining these parts costs a third of writing each row as an object, and spares making the object.
 
         Raises:
             TypeError: one of the values needs to be written slowly.
@@ -390,7 +390,10 @@ def _fields(schema: Any) -> dict[str, Any]:
 
 
 def _halves(schema: Any, own: Collection[str]) -> tuple[Any, Any] | None:
-    """The schemas of a record's first fields and of its last ones, which are its `own`; None if they are not last."""
+    """The schemas of a record's first fields and of its last ones, which are its `own`.
+
+    None if they are not last, or if a field holds records like the whole one, which neither half describes.
+    """
     import fastavro
 
     whole = fastavro.schema.expand_schema(schema)
@@ -398,10 +401,11 @@ def _halves(schema: Any, own: Collection[str]) -> tuple[Any, Any] | None:
     if not place or not all(field["name"] in own for field in schema["fields"][place:]):
         return None
     # A type that the first fields name may be written out in the last ones, but not twice in either.
-    halves = schema["fields"][:place], whole["fields"][place:]
+    halves = {"first": schema["fields"][:place], "last": whole["fields"][place:]}
     try:
         first, last = (
-            fastavro.parse_schema({"type": "record", "name": schema["name"], "fields": fields}) for fields in halves
+            fastavro.parse_schema({"type": "record", "name": f"{schema['name']}_{half}", "fields": fields})
+            for half, fields in halves.items()
         )
     except Exception:  # fastavro raises all kinds of errors for a broken schema
         return None

@@ -124,3 +124,13 @@ def test_queries_without_an_answer_may_be_left_out() -> None:
     judged = queries.workload_error(axes, points, boxes, **how, answered=True)
     assert judged.error == pytest.approx(0.5)
     assert 0.5 < judged.empty < 1
+
+
+@pytest.mark.parametrize("ends", [(1e18, 1e20), (-1e19, 5.0), (0.0, 2.0**63), (-1e280, 1e280)])
+def test_whole_numbers_beyond_64_bits_are_drawn_as_well(ends: tuple[float, float]) -> None:
+    least, most = ends
+    drawn = queries.draw([Axis(Interval(least, most))], 0.1, 500, np.random.default_rng(2))
+    assert least <= drawn.lo.min() < drawn.hi.max() <= most
+    assert np.all(drawn.lo == np.rint(drawn.lo))
+    np.testing.assert_allclose(drawn.hi - drawn.lo, 0.1 * (most - least))
+    assert len(np.unique(drawn.lo)) == 500

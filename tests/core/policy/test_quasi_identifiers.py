@@ -24,12 +24,13 @@ from hypothesis import strategies as st
 
 from crenel.errors import PolicyError, Rejected
 from crenel.pipelines.auditing.published_values import box
-from crenel.policy import Policy
+from crenel.policy import Policy, columns
 from crenel.policy import quasi_identifiers as qi_types
 from crenel.policy.geometry import Interval
 from crenel.policy.hierarchy import Hierarchy
 from crenel.policy.quasi_identifiers import Categorical, Datetime, Numeric, Prefix, QuasiIdentifier, Range, register
 from crenel.testing import check_quasi_identifier
+from crenel.transforms._pack import text_columns
 
 DOCS = Path(__file__).parents[3] / "docs"
 UTC = dt.timezone.utc
@@ -174,6 +175,9 @@ def reason(instance, value):
         (Numeric(), np.True_, "not a number"),
         (Numeric(domain=(0, 1)), 2, "outside the domain"),
         (Datetime(), "", "missing"),
+        (Datetime(), "NA", "missing"),
+        (Datetime(), "null", "missing"),
+        (Datetime(), "NAN", "not a date"),
         (Datetime(), "now", "not a date"),
         (Datetime(), "2020-02-30", "not a date"),
         (Datetime(), "2020-01-01T00:00+25:00", "not a date"),
@@ -280,6 +284,16 @@ def test_a_column_of_text_equals_its_single_values(values):
     compare(education, values, values)
     text = [value for value in values if value is not None]
     compare(education, np.array(text, dtype="U4"), text)
+
+
+@pytest.mark.parametrize("text", sorted(columns.MISSING_TEXTS))
+def test_the_same_texts_are_missing_among_numbers_and_among_moments(text):
+    written = pa.array([text, "2020"])
+    assert text_columns.numbers(written).to_pylist() == [None, 2020]
+    for column in (["2020-01-01", text], pa.array(["2020-01-01", text])):
+        found, reasons = columns.moments(column)
+        assert list(reasons) == [None, "missing"]
+        assert np.isnan(found).tolist() == [False, True]
 
 
 def test_columns_of_dates():

@@ -16,7 +16,7 @@ from pyarrow import parquet
 
 from crenel import Policy, PolicyError
 from crenel.pipelines.cli import main
-from crenel.pipelines.drafting import column_names
+from crenel.pipelines.drafting import column_names, sample_measures
 from crenel.pipelines.drafting.draft import draft
 from crenel.pipelines.drafting.profiles import Kind, profile
 from crenel.pipelines.drafting.roles import choose
@@ -183,7 +183,8 @@ def test_too_many_categories_for_the_policy_go_to_a_file(
     data["city"] = [towns[n % 130] for n in range(len(data["age"]))]
     parquet.write_table(pa.table(data), "data.parquet")
     assert main(["init", "data.parquet", "--output", "policy.yaml"]) == 0
-    assert "Wrote policy.yaml and city.csv, with values of the data." in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "Wrote policy.yaml and city.csv, with values of the data; and policy.schema.json, by which" in said
     text = Path("policy.yaml").read_text()
     assert "town" not in text
     hierarchy = Policy.from_yaml("policy.yaml").quasi_identifiers["city"].hierarchy
@@ -204,6 +205,22 @@ def test_domains_are_rounded_outward(tmp_path: Path) -> None:
     assert isinstance(birth, Datetime) and birth.domain is not None
     assert [str(end)[4:10] for end in birth.domain] == ["-01-01", "-01-01"]
     assert policy.sensitive["salary"].domain == (20_000, 100_000)
+
+
+@pytest.mark.parametrize(
+    ("lo", "hi", "domain"),
+    [
+        (99999999999999999.0, 100000000000000075.0, (1e17, 1.000000000000002e17)),
+        (2.0**63, 2.0**63, (8e18, 1e19)),
+        (1e9, 1e9 + 2e-5, (1e9, 1000000000.000025)),
+        (1.25e23, 4.7e23, (1e23, 5e23)),
+        (0.11, 0.29, (0.1, 0.3)),
+    ],
+)
+def test_the_ends_of_a_domain_differ_however_near_large_numbers_are(
+    lo: float, hi: float, domain: tuple[float, float]
+) -> None:
+    assert sample_measures.outward(lo, hi) == domain
 
 
 def test_values_that_yaml_would_misread_come_through(tmp_path: Path) -> None:
@@ -389,6 +406,21 @@ def test_the_draft_is_printed_or_written(tmp_path: Path, capsys: pytest.CaptureF
     assert "0 problems" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("least", [99999999999999999, 10**22])
+def test_ids_of_many_digits_stay_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str], least: int) -> None:
+    rows = (f"{least + i % 50},{least + i % 77},{20 + i % 60},{'UB'[i % 2]}\n" for i in range(400))
+    data, output = tmp_path / "data.csv", tmp_path / "policy.yaml"
+    data.write_text("user_id,balance,age,diagnosis\n" + "".join(rows))
+    assert main(["init", str(data), "--output", str(output)]) == 0
+    text = output.read_text("utf-8")
+    assert "50 persons" in text
+    assert str(least + 3) not in text.partition("balance")[0]
+    assert Policy.from_yaml(output).person == "user_id"
+    capsys.readouterr()
+    assert main(["check", str(output), "--data", str(data)]) == 0
+    assert "0 problems" in capsys.readouterr().out
+
+
 def test_a_file_that_is_there_is_kept_unless_forced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data, output = str(save(tmp_path)), tmp_path / "policy.yaml"
     output.write_text("mine")
@@ -400,9 +432,31 @@ def test_a_file_that_is_there_is_kept_unless_forced(tmp_path: Path, capsys: pyte
 
 
 def test_a_file_that_cannot_be_written_exits_with_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["init", str(save(tmp_path)), "--output", str(tmp_path / "no" / "p.yaml")]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "cannot be written: no such file or directory." in line
+    (tmp_path / "p.yaml").mkdir()
+    assert main(["init", str(save(tmp_path)), "--output", str(tmp_path / "p.yaml"), "--force"]) == 2
+    assert capsys.readouterr().err == f"crenel: {tmp_path / 'p.yaml'} cannot be written: is a directory.\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data.parquet", "p.yaml"]
+
+
+def test_a_folder_that_is_not_there_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", str(save(tmp_path)), "--output", "no/such/p.yaml"]) == 2
+    assert capsys.readouterr().err == "crenel: no/such/p.yaml: there is no folder no/such to write it to.\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["data.parquet"]
+
+
+def test_the_schema_that_is_written_is_mentioned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", str(save(tmp_path)), "--output", "policy.yaml"]) == 0
+    said = "Wrote policy.yaml; and policy.schema.json, by which an editor completes the policy. Read it, then run: "
+    assert capsys.readouterr().out.startswith(said)
+    (tmp_path / "policy.schema.json").write_text("{}")
+    assert main(["init", str(save(tmp_path)), "--output", "other.yaml"]) == 0
+    assert capsys.readouterr().out.startswith("Wrote other.yaml. Read it, then run: ")
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,14 @@ import errno
 import gzip
 import io
 import json
+import logging
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -768,13 +769,15 @@ def test_an_error_of_ours_shows_no_row(here: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupted_run_leaves_nothing(here: Path, number: int, code: int) -> None:
-    rows = make_rows(2000)
-    write_json(here / "in.jsonl", rows)
-    text = (here / "in.jsonl").read_text() * 200
-    (here / "in.jsonl").write_text(text)
-    argv = ["-m", "crenel.pipelines.cli", "run", "policy.yaml", "--input", "in.jsonl", "--output", "o.csv"]
+@pytest.mark.parametrize("pauses", [(), (0.02,), (0.2, 0.02)], ids=["once", "twice", "thrice"])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_an_interrupted_run_leaves_nothing(here: Path, number: int, code: int, pauses: Sequence[float]) -> None:
+    """Also when it is interrupted again while it clears up, as by a closed terminal, whose shell sends SIGHUP too."""
+    write_csv(here / "once.csv", make_rows(2000))
+    header, _, lines = (here / "once.csv").read_text().partition("\n")
+    (here / "once.csv").unlink()
+    (here / "in.csv").write_text(f"{header}\n{lines * 200}")
+    argv = ["-m", "crenel.pipelines.cli", "run", "policy.yaml", "--input", "in.csv", "--output", "o.csv"]
     # Tests that run in the background may ignore Ctrl-C, and so would their child processes.
     heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     done = subprocess.Popen(
@@ -788,12 +791,71 @@ def test_an_interrupted_run_leaves_nothing(here: Path, number: int, code: int) -
         until = time.monotonic() + 120
         while not list(here.glob(".o.csv.crenel-*/*")) and time.monotonic() < until:
             time.sleep(0.05)
+        time.sleep(0.3)  # rows are read
         os.killpg(done.pid, number)
+        for pause in pauses:
+            time.sleep(pause)
+            os.killpg(done.pid, number)
         _, err = done.communicate(timeout=60)
     finally:
         done.kill()
-    assert (done.returncode, err) == (code, "")
-    assert nothing_but(here, "in.jsonl")
+    # One that comes when the interpreter is all but gone ends the process itself; a shell gives that the same code.
+    assert done.returncode in ((code, -number) if pauses else (code,))
+    assert err == ""
+    assert nothing_but(here, "in.csv")
+
+
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    """Restores the handlers of signals."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_run_that_was_interrupted_clears_up_undisturbed(number: signal.Signals, handlers: None) -> None:
+    heard: list[int] = []
+    every = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    for one in every:
+        signal.signal(one, lambda number, _: heard.append(number))
+    with pytest.raises(SystemExit) as ended, run._terminable():
+        signal.raise_signal(number)
+    assert ended.value.code == 128 + number
+    for one in every:
+        signal.raise_signal(one)
+    assert heard == []
+
+
+def test_signals_are_heard_again_after_a_while(handlers: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever calls the command within a process of their own can still end that."""
+    heard: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
+    monkeypatch.setattr(run, "_GRACE", 0.0)
+    with pytest.raises(KeyboardInterrupt), run._terminable():
+        raise KeyboardInterrupt
+    signal.raise_signal(signal.SIGINT)
+    signal.raise_signal(signal.SIGINT)
+    assert heard == [signal.SIGINT] * 2
+
+
+def test_a_run_under_nohup_goes_on_without_its_terminal(handlers: None) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with run._terminable():
+        signal.raise_signal(signal.SIGHUP)
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
+def test_the_log_stays_silent_after_an_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps may go on for a moment, and fail with messages that contain rows."""
+    monkeypatch.setattr(logging.root.manager, "disable", logging.NOTSET)
+    with run.quiet():
+        pass
+    assert logging.root.manager.disable == logging.NOTSET
+    with pytest.raises(KeyboardInterrupt), run.quiet():
+        raise KeyboardInterrupt
+    assert logging.root.manager.disable == logging.CRITICAL
 
 
 def test_progress_is_a_line_that_is_written_over(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

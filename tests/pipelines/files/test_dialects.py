@@ -138,3 +138,17 @@ def test_a_process_that_ends_while_arrow_reads_ahead_is_not_aborted(wanted: str,
     )
     done = subprocess.run([sys.executable, "-c", slowly, str(path)], capture_output=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_ctrl_c_does_not_cut_the_wait_for_arrow_short() -> None:
+    """A second Ctrl-C comes while the process ends because of the first."""
+    interrupted = (
+        "import signal, time, types\n"
+        "from crenel.pipelines.files import readers\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "check = readers._TextCheck('utf-8')\n"
+        "sleep = lambda seconds: (signal.raise_signal(signal.SIGINT), time.sleep(seconds))\n"
+        "readers.time = types.SimpleNamespace(monotonic=time.monotonic, sleep=sleep)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", interrupted], capture_output=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, b"")

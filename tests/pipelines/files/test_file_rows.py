@@ -107,6 +107,28 @@ def test_types_in_csv_are_the_narrowest_that_fit(tmp_path: Path) -> None:
     assert table["gaps"].to_pylist() == [1, None]
 
 
+def test_whole_numbers_keep_each_digit(tmp_path: Path) -> None:
+    large, long = 99999999999999999, 10**22
+    lines = [f"{large + i},{long + i},{long},NA,{long + i}" for i in range(2)] + [f"1,2,3,{large},4.5"]
+    table = read(write(tmp_path, "a.csv", "\n".join(["a,b,c,d,e", *lines]).encode()))
+    assert types(table) == {"a": "int64", "b": "string", "c": "double", "d": "int64", "e": "double"}
+    assert table["a"].to_pylist() == [large, large + 1, 1]
+    assert table["b"].to_pylist() == [str(long), str(long + 1), "2"]
+
+
+@pytest.mark.parametrize("header", ["who,,age,,", ",,who,age,", '"",who,"",age,""'])
+def test_columns_without_a_name_may_be_several(tmp_path: Path, header: str) -> None:
+    """Excel writes them at the end of each line. Rows have one place for them all, as for a single one."""
+    values = {"who": "7", "age": "30"}
+    row = ",".join(values.get(name.strip('"'), f"x{place}") for place, name in enumerate(header.split(",")))
+    path = write(tmp_path, "a.csv", f"{header}\n{row}\n{row}\n".encode())
+    first = next(cell for cell in row.split(",") if cell.startswith("x"))
+    (source,) = readers.find([str(path)], None, Path)
+    assert sorted(source.columns() or ()) == ["", "age", "who"]
+    assert [batch.to_pylist() for batch in source.batches()] == [[{**values, "": first}] * 2]
+    assert read(path).to_pylist() == [{"who": 7, "age": 30, "": first}] * 2
+
+
 def test_the_type_is_that_of_the_whole_file_not_of_its_beginning(tmp_path: Path) -> None:
     data = b"a\n" + b"12345678\n" * 200_000 + b"x\n"
     assert types(read(write(tmp_path, "long.csv", data))) == {"a": "string"}
@@ -151,7 +173,8 @@ BROKEN = {
     "only a header": ("a.csv", b"a,b\n", "a.csv has no rows."),
     "a short row": ("a.csv", b"a,b\n1,2\nSECRET\n", "row 3 (the header is row 1): it has 1 value, not 2"),
     "a long row": ("a.csv", b"a,b\n1,SECRET,3\n", "row 2 (the header is row 1): it has 3 values, not 2"),
-    "a column twice": ("a.csv", b"a,a\n1,2\n", "must have each column once, not 'a' again"),
+    "a column twice": ("a.csv", b"a,b,a\n1,2,3\n", "must have each column once: columns 1 and 3 have the same name"),
+    "no header": ("a.csv", b"1,SECRET,SECRET,SECRET\n1,2,3,4\n", "columns 2, 3 and 4 have the same name"),
     "binary as CSV": ("a.csv", b"a,b\n\xff\xfe\x00,1\n", "is not UTF-8 text: see line 2"),
     "a NUL": ("a.csv", b"a,b\n1,2\n\0,1\n", "is not UTF-8 text: see line 3"),
     "broken JSON": ("a.jsonl", b'{"a": 1}\n{"a": SECRET\n', "row 2: each line must be one JSON"),

@@ -125,7 +125,9 @@ def test_init_drafts_paths(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_object_is_refused_as_a_whole(given: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("policy.yaml").write_text(POLICY.replace("visit.day", name))
     assert main(["run", "policy.yaml", "--input", write(given, patients()), "--output", "out.jsonl"]) != 0
-    assert f"has an object in {name!r}: the policy must name its fields, as in " in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"has an object in {name!r}: the policy must name its fields, as in '{name}." in said
+    assert "street" not in said  # a field that the policy does not name
     assert not Path("out.jsonl").exists()
 
 
@@ -138,6 +140,74 @@ def test_an_object_does_not_leave_as_the_text_of_a_column_of_several_types() -> 
     main(["run", "policy.yaml", "--input", "in.jsonl", "--output", "out.jsonl", "--suppressed", "kept.jsonl"])
     for path in map(Path, ("out.jsonl", "kept.jsonl")):
         assert not path.exists() or SECRET not in path.read_text()
+
+
+ONE_OBJECT = [{"Ada UNDECLARED": 1}, {}, [{"x": 1}], [{"x": 1}, 2]]
+PLAIN_POLICY = """
+person: p
+quasi_identifiers:
+  age: {type: numeric, domain: [0, 120]}
+publish: [z]
+k: 3
+delay_rows: 50
+"""
+
+
+def plain_rows(**changes: Any) -> list[dict[str, Any]]:
+    """Return flat rows; one of them is changed."""
+    rows = [{"p": f"p{n}", "age": 20 + n % 50, "z": f"z{n}", "more": "m"} for n in range(150)]
+    rows[7] |= changes
+    Path("policy.yaml").write_text(PLAIN_POLICY)
+    return rows
+
+
+@pytest.mark.parametrize("end", ["\n", ""], ids=["line break", "no line break"])
+@pytest.mark.parametrize("name", ["age", "z"])
+@pytest.mark.parametrize("value", ONE_OBJECT, ids=["object", "empty", "list", "mixed list"])
+def test_one_object_in_a_plain_column_rejects_its_row_alone(value: Any, name: str, end: str) -> None:
+    rows = plain_rows(**{name: value})
+    Path("in.jsonl").write_text("\n".join(map(json.dumps, rows)) + end)
+    asked = ["run", "policy.yaml", "--input", "in.jsonl", "--output", "out.jsonl", "--rejected", "rejected.jsonl"]
+    assert main(asked) == 0
+    published = [json.loads(line) for line in Path("out.jsonl").read_text().splitlines()]
+    assert sorted(row["z"] for row in published) == sorted(row["z"] for row in rows if row is not rows[7])
+    (rejected,) = map(json.loads, Path("rejected.jsonl").read_text().splitlines())
+    assert (rejected["field"], rejected["reason"]) == (name, "an object (name its fields)")
+    assert json.loads(rejected["row"]) == rows[7]
+
+
+def test_the_object_of_the_last_line_rejects_its_row_alone() -> None:
+    """Without a line break at its end, it is parsed for itself, and all values of its column are objects."""
+    rows = [*plain_rows(), {"p": "last", "age": ONE_OBJECT[0], "z": "z", "more": "m"}]
+    Path("in.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    asked = ["run", "policy.yaml", "--input", "in.jsonl", "--output", "out.jsonl", "--rejected", "rejected.jsonl"]
+    assert main(asked) == 0
+    (rejected,) = map(json.loads, Path("rejected.jsonl").read_text().splitlines())
+    assert json.loads(rejected["row"]) == rows[-1]
+
+
+@pytest.mark.parametrize("value", ONE_OBJECT, ids=["object", "empty", "list", "mixed list"])
+def test_one_object_in_a_plain_column_is_no_column_of_its_own(value: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    write("in.jsonl", plain_rows(age=value, more={SECRET: 1}))
+    for command in (["check", "policy.yaml", "--data", "in.jsonl"], ["init", "in.jsonl"]):
+        assert main(command) == 0
+        said = "".join(capsys.readouterr())
+        assert SECRET not in said
+        assert "have no column" not in said
+    assert main(["run", "policy.yaml", "--input", "in.jsonl", "--output", "out.jsonl"]) == 0
+    assert main(["audit", "policy.yaml", "--input", "in.jsonl", "--published", "out.jsonl"]) == 0
+
+
+@pytest.mark.parametrize("value", [f"crenel: {what}" for what in ("plain value", "no object")])
+def test_a_field_that_is_called_as_our_own_marks_does_not_leave(value: str) -> None:
+    rows = [{**row, value: SECRET} for row in plain_rows(z={value: SECRET})]
+    rows[8]["age"] = {value: 20}
+    write("in.jsonl", rows)
+    asked = ["run", "policy.yaml", "--input", "in.jsonl", "--output", "out.jsonl", "--rejected", "rejected.jsonl"]
+    assert main(asked) == 0
+    assert SECRET not in Path("out.jsonl").read_text()
+    rejected = [json.loads(json.loads(line)["row"]) for line in Path("rejected.jsonl").read_text().splitlines()]
+    assert rejected == rows[7:9]
 
 
 def test_two_columns_of_one_name_are_refused_in_avro(capsys: pytest.CaptureFixture[str]) -> None:

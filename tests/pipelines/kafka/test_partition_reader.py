@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from crenel.pipelines.kafka import partition_reader
 from crenel.pipelines.kafka.messages.values import JsonValues, Unavailable
 from crenel.pipelines.kafka.partition_ranges import FOREVER
 from crenel.pipelines.kafka.partition_reader import PartitionReader, Read
@@ -236,6 +237,67 @@ def test_a_row_whose_time_cannot_be_read_is_left_for_the_encoder_to_reject(mock:
     assert to_the_end(at).rows.rows == [{"at": "soon"}]
     assert at.watermark() is None
     at.close()
+
+
+class Message:
+    """A record, or the end of its partition."""
+
+    def __init__(self, offset: int, value: bytes | None) -> None:
+        self._offset = offset
+        self._value = value
+
+    def error(self) -> Any:
+        errors = confluent_kafka.KafkaError
+        return errors(errors._PARTITION_EOF) if self._value is None else None
+
+    def offset(self) -> int:
+        return self._offset
+
+    def value(self) -> bytes | None:
+        return self._value
+
+
+class StubConsumer:
+    """Gives the messages that are here, and notes how long it was to wait for some."""
+
+    def __init__(self) -> None:
+        self.here: list[Message] = []
+        self.end = -1
+        self.waits: list[float] = []
+
+    def assign(self, places: Sequence[Any]) -> None:
+        pass
+
+    def consume(self, count: int, timeout: float) -> list[Message]:
+        self.waits.append(timeout)
+        found, self.here = self.here[:count], self.here[count:]
+        return found
+
+    def get_watermark_offsets(self, place: Any, cached: bool = False) -> tuple[int, int]:
+        return 0, self.end
+
+
+@pytest.mark.parametrize("held", [1, 5000])
+def test_a_partition_whose_end_is_an_open_transaction_is_not_waited_for(
+    held: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its end lies behind the records of the transaction, which no reader is given before it is committed."""
+    stub = StubConsumer()
+    monkeypatch.setattr(partition_reader, "consumer", lambda topic, partition: stub)
+    at = PartitionReader(Topic(servers="a:1", name="open"), policy(), 0, 0, clock=Clock())
+    stub.here, stub.end = [Message(0, rows(1000)[0]), Message(1, None)], 1 + held
+    assert at.read().rows.times == [1_000_000_000]
+    assert (at.is_at_end, at.lag) == (True, held)
+    stub.waits.clear()
+    assert not at.read().rows
+    assert stub.waits == [0.0]
+    # The transaction is committed: its records are read at once, and more of them are waited for as ever.
+    stub.here = [Message(1, rows(1001)[0])]
+    assert at.read().rows.times == [1_001_000_000]
+    assert stub.waits == [0.0] * 2
+    assert not at.is_at_end
+    at.read()
+    assert stub.waits[-1] == (0.2 if held > 1 else 0.0)
 
 
 def test_records_that_were_deleted_before_they_were_read_are_an_error(mock: Any) -> None:

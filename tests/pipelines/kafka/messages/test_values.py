@@ -199,6 +199,22 @@ def test_what_rows_share_is_told_from_their_own_fields() -> None:
     }
 
 
+@pytest.mark.parametrize("namespace", [{}, {"namespace": "org.clinic"}])
+@pytest.mark.parametrize("order", ["own last", "shared last"])
+def test_a_record_that_holds_records_like_itself_is_written_whole(order: str, namespace: dict[str, str]) -> None:
+    """Neither half of its fields is the record that the field `inner` is of."""
+    fields = [{"name": "age", "type": ["null", "long"]}, {"name": "inner", "type": ["null", "R"]}]
+    fields = fields if order == "own last" else fields[::-1]
+    schema = {"type": "record", "name": "R", **namespace, "fields": fields}
+    of = writing(Topic(servers="a:1", name="t", format="avro", schema="r.avsc", schema_text=json.dumps(schema)))
+    inner = [{"age": 7, "inner": None}, None, {"age": None, "inner": {"age": 8, "inner": None}}]
+    box, columns = ({"age": 30}, {"inner": inner}) if order == "own last" else ({"inner": inner[2]}, {"age": [1, 2, 3]})
+    grouped = GroupedRows([box], [3], columns)
+    values = of.write_many(grouped)
+    assert values == list(map(of.write, grouped))
+    assert [of.read(value) for value in values if isinstance(value, bytes)] == list(map(dict, grouped))
+
+
 def test_paths_are_published_under_names_without_dots(tmp_path: Path) -> None:
     address = {"type": "record", "name": "address", "fields": [{"name": "zip", "type": "string"}]}
     who = [{"name": "id", "type": "string"}, {"name": "stay", "type": "int"}, {"name": "address", "type": address}]
