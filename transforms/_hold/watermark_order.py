@@ -8,6 +8,7 @@ stream in the order of event times instead, as if nothing had been read ahead. I
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,65 +19,85 @@ from crenel.transforms._pack.row_pack import RowPack
 __all__ = ["WatermarkOrder"]
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class _Waiting:
+    """Rows that wait, and their first and last event time."""
+
+    pack: RowPack
+    first: int
+    last: int
+
+    @classmethod
+    def of(cls, pack: RowPack) -> _Waiting:
+        return cls(pack, int(pack.rows.time.min()), int(pack.rows.time.max()))
+
+    def cut(self, now: int) -> tuple[RowPack, _Waiting]:
+        """The rows up to a moment, and the others; there are some of both."""
+        is_ahead = self.pack.rows.time > now
+        ahead = self.pack.take(np.flatnonzero(is_ahead))
+        return self.pack.take(np.flatnonzero(~is_ahead)), _Waiting.of(ahead)
+
+
 class WatermarkOrder:
     """Holds back the rows that are ahead of the watermark.
 
     Args:
-        policy: The rows' deadlines.
+        policy: Says when rows are due.
     """
 
     def __init__(self, policy: Policy) -> None:
         self._delay = policy.delay or 0
         self._tick = policy.tick
-        self._packs: list[RowPack] = []
+        self._waiting: list[_Waiting] = []
 
     def __len__(self) -> int:
         """Count the rows that wait."""
-        return sum(len(pack.rows) for pack in self._packs)
+        return sum(len(one.pack.rows) for one in self._waiting)
 
     def push(self, packs: Iterable[RowPack]) -> None:
         """Let rows wait."""
-        self._packs += [pack for pack in packs if len(pack.rows)]
+        self._waiting += [_Waiting.of(pack) for pack in packs if len(pack.rows)]
 
     def advance(self, now: int) -> list[RowPack]:
         """Return the rows that are not ahead of the watermark `now`, in the order of their event times."""
         reached: list[RowPack] = []
-        waiting: list[RowPack] = []
-        for pack in self._packs:
-            is_ahead = pack.rows.time > now
-            if not is_ahead.any():
-                reached.append(pack)
-            elif is_ahead.all():
-                waiting.append(pack)
+        waiting: list[_Waiting] = []
+        for one in self._waiting:
+            if one.last <= now:
+                reached.append(one.pack)
+            elif one.first > now:
+                waiting.append(one)
             else:
-                reached.append(pack.take(np.flatnonzero(~is_ahead)))
-                waiting.append(pack.take(np.flatnonzero(is_ahead)))
-        self._packs = waiting
+                pack, rest = one.cut(now)
+                reached.append(pack)
+                waiting.append(rest)
+        self._waiting = waiting
         return list(in_order(reached))
 
     def flush(self) -> list[RowPack]:
         """Return all rows, in the order of their event times."""
-        packs, self._packs = self._packs, []
-        return list(in_order(packs))
+        waiting, self._waiting = self._waiting, []
+        return list(in_order([one.pack for one in waiting]))
 
     def next_deadline(self) -> int | None:
         """The deadline of the row that is due first."""
-        return self._deadline(min((int(pack.rows.time.min()) for pack in self._packs), default=None))
+        return self._deadline(min((one.first for one in self._waiting), default=None))
 
     def last_deadline(self) -> int | None:
         """The deadline of the row that is due last."""
-        return self._deadline(max((int(pack.rows.time.max()) for pack in self._packs), default=None))
+        return self._deadline(max((one.last for one in self._waiting), default=None))
 
     def _deadline(self, time: int | None) -> int | None:
         return None if time is None else rounded_deadline(time, self._delay, self._tick)
 
     def snapshot(self) -> list[bytes]:
         """Return the rows, to be stored."""
-        return [pack.to_bytes() for pack in self._packs]
+        return [one.pack.to_bytes() for one in self._waiting]
 
     def restore(self, stored: Iterable[bytes]) -> None:
         """Take over what `snapshot` returned."""
-        self._packs = [RowPack.from_bytes(data) for data in stored]
+        self._waiting = []
+        self.push(map(RowPack.from_bytes, stored))
 
 
 def rounded_deadline(time: int, delay: int, tick: int) -> int:
