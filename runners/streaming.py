@@ -399,7 +399,7 @@ class _Run:
                 continue
             if isinstance(node.transform, beam.ParDo):
                 own = [self._reader(node, _Tags({tag: _Outlet(found) for tag, found in reading.items()}))]
-            else:  # Flatten, Reshuffle: who reads the result reads the inputs
+            else:  # Flatten, Reshuffle: the steps that read the result read the inputs instead
                 own = reading[None]
             for source in node.inputs:
                 # In front: consumers are met in reverse.
@@ -459,7 +459,7 @@ class _Run:
     def _behind(self, ready: list[_Restriction]) -> list[_Restriction]:
         """The restrictions to resume, those that are furthest behind first.
 
-        In one bundle there are rows of all of them: a bundle for each would cost as much as some hundred rows.
+        All of them are read in one bundle: each further bundle would cost as much as some hundred rows.
         """
         behind = [one for one in ready if one.watermark < self._target]
         if not behind:

@@ -246,7 +246,7 @@ class Anonymize(beam.PTransform):
             raise ValueError(message)
 
     def _assigned(self, packs: pvalue.PCollection) -> pvalue.PCollection:
-        """Assign rows to shards that only the rows themselves tell: here while they stream by."""
+        """Assign rows to the shards of a tree that is learned from the rows: here while they stream by."""
         if self._told.shard_by is not ShardBy.LOCALITY or self._told.shards == 1:
             return packs
         learn = LearnRows(self._told, self._secret, one_key=self._one_key)

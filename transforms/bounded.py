@@ -31,7 +31,7 @@ __all__ = ["SORT_MEMORY", "AnonymizeBounded"]
 #: Bytes of rows that are sorted in memory, by default.
 SORT_MEMORY = 512_000_000
 
-#: How often rows are in memory at most, while they are gathered and sorted.
+#: At most this many copies of the rows are in memory while they are gathered and sorted.
 _COPIES = 8
 
 

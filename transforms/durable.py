@@ -10,11 +10,11 @@ first one was confirmed is confirmed by a later checkpoint, whose barrier came a
 the first. See `CONFIRMATIONS`.
 
 A sink that can remember what it has written, as Kafka's transactions can, may ask for whole packs. Each then has its
-number in the history of its key, and a digest of the history up to it: a pack that comes again is recognized, and so is
-a history that was gone back in.
+number in the history of its key, and a digest of the history up to it. By these the sink recognizes a pack that comes
+again, and a job that was started from an older state.
 
-What waits is sealed: a pack when it is gathered, and its number when it is written. It is opened only if it is as it
-was, under its own key, and if no other is missing.
+Waiting packs are sealed: each pack when it is gathered, its number when it is written. They are accepted only if each
+is unchanged and under its own key, and none is missing.
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ class OpenWhole(Open):
 
 @dataclass(eq=False)
 class Ledger:
-    """The ledger of one key: which of its packs a checkpoint has. A process knows it, and no state can."""
+    """Which packs of one key are in a complete checkpoint. It is kept in the process, since state cannot tell."""
 
     #: The numbers of the first pack that waits, and of the next one.
     first: int
@@ -266,7 +266,7 @@ class Ledger:
     #: Confirmations so far; the probe of this number has been on its way since `probed`.
     confirmed: int = 0
     probed: float | None = None
-    #: For each number of confirmations under which packs were written: it, and the number of the next pack then.
+    #: Pairs (c, n): the packs below number n were written when there were at most c confirmations.
     marks: deque[tuple[int, int]] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
@@ -438,7 +438,7 @@ class Outbox(beam.DoFn):
         LEDGERS.forget((self._uid, key))
 
     def _rest(self, key: int, ledger: Ledger, token: Any) -> None:
-        """Leave a key in which nothing waits."""
+        """Tidy up a key in which nothing waits: keep its number and digest if packs are whole, else clear its state."""
         if self._whole:
             self._turn(key, ledger, token)
         else:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 __all__ = ["IN_BACKGROUND", "Background"]
 
-#: Ends what is said as long as nobody waits for it.
+#: The end of an announcement while nobody waits for the compiler.
 IN_BACKGROUND = " in the background"
 
 
@@ -114,7 +114,7 @@ class Background:
             self._process = None
 
     def _forget(self) -> None:
-        """Leave the process to the one that was forked: it must not live as long as this one, too."""
+        """After a fork, leave the compiling process to the parent: this child must not keep it alive."""
         self._lock = threading.RLock()
         process, self._process, self._compiled_now = self._process, None, []
         if process is not None:

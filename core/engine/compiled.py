@@ -59,7 +59,7 @@ class Compiled(Engine):
         compiler.expect(len(rows))
         parts, start = [], 0
         while start < len(rows):
-            # As long as the kernel is interpreted, row by row: it must not take long to find that compiling pays.
+            # An interpreted kernel gets one row at a time, so that it soon shows whether compiling pays.
             stop = min(start + (self.chunk if self._is_compiled() else 1), len(rows))
             self._reserve(stop - start)
             parts.append(self._take(rows.slice(start, stop)))

@@ -52,8 +52,8 @@ _TICKS = 16
 def tick_of(delay: int | None) -> int:
     """Return the microseconds that deadlines and published moments are multiples of: a sixteenth of the delay.
 
-    It is a second if there is no delay. Otherwise, an attacker who sees a row leave alone at its deadline would know
-    its event time.
+    It is a second if there is no delay. With exact deadlines, an attacker who sees a row leave alone at its deadline
+    would know its event time.
     """
     return max(delay // _TICKS, 1) if delay is not None else UNITS["s"]
 

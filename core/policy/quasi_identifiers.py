@@ -125,7 +125,7 @@ class QuasiIdentifier(ABC):
         """Return what is published for a span of `geometry.span`: something that JSON can represent."""
 
     def read(self, published: Any) -> tuple[float, float]:
-        """Return the span that `publish` publishes so. An audit reads published values back by it.
+        """Return the span that `publish` turns into this value. An audit reads published values back by it.
 
         By default, nodes of a tree are looked up. Other geometries have too many spans for that, so a subclass must
         override this, or what it publishes cannot be audited.

@@ -124,7 +124,7 @@ class Secret:
 
 
 def as_secret(given: bytes | Secret, policy: Policy) -> Secret:
-    """Return a secret that was given as it is, or as bytes: drawn ones, unless the policy names a secret or a seed."""
+    """Return a given secret. Bytes count as drawn, unless the policy names a secret or a seed."""
     if isinstance(given, Secret):
         return given
     return Secret.given(given, is_drawn=policy.seed is None and policy.secret is None)

@@ -78,7 +78,7 @@ def refusal(topic: Topic, error: Any, heard: Sequence[str] = ()) -> str:
         heard: What the client said before about its connections.
     """
     told = [_plain(one) for one in heard if not one.endswith("brokers are down")]
-    # A client tries again and again, and does not always say as much: the longest says most.
+    # The client tries again and again, and not every message has the details: the longest one says most.
     said = f"{_plain(error.str())} ({max(told, key=len)})" if told else _plain(error.str())
     advice = _ADVICE.get(error.name(), "")
     return f"{topic!r}: {said}. {advice}".strip()

@@ -41,8 +41,9 @@ def elements(bounds: Mapping[int, tuple[int, int | None]], identity: str = "") -
 class Tracker(RestrictionTracker):
     """Offsets of partitions that are still to be read.
 
-    A claim names the offset behind what was read of a partition, also of one that is new. The source claims the records
-    of a read at once, so ranges are split only behind what was claimed, never inside what may already be on its way.
+    A claim names the offset after the last record that was read of a partition, which may be a new one. The source
+    claims the records of a read at once, so ranges are split only after what was claimed, never inside what may already
+    be on its way.
     """
 
     def __init__(self, ranges: Sequence[Range]) -> None:
@@ -103,7 +104,7 @@ class Partitions(RestrictionProvider):
         return Tracker(restriction)
 
     def restriction_size(self, element: Partition, restriction: Sequence[Range]) -> int:
-        """All are alike."""
+        """All ranges count the same."""
         return 1
 
     def restriction_coder(self) -> Coder:

@@ -1,8 +1,8 @@
 """The event time of a partition: the latest, which one row with a wrong date does not move; and how fast it is read.
 
-A watermark that follows such a row tells every step after it that all rows are late. So a row that is further ahead
-than the policy allows (`max_ahead`), of the rows before it or, if there are none, of the machine's clock, is believed
-only when several rows in a row agree with it.
+A watermark that follows such a row tells every step after it that all rows are late. So a row may be ahead of the rows
+before it by at most the policy's `max_ahead`; if there are none, of the machine's clock. A row that is further ahead is
+believed only when several rows, one after the other, agree with it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Pace:
         self.count = most
 
     def allows(self, count: int, times: Sequence[int]) -> bool:
-        """Tell whether so many messages, whose rows have these times, are not too many for one read."""
+        """Tell whether one read may take `count` messages whose rows have these times; adapt the next read's size."""
         if self._span is None or not times:
             return True
         spread = max(times) - min(times)
@@ -76,7 +76,7 @@ class SteadyTime:
             return
         most, latest = self._most_ahead, max(times)
         is_near = self.latest is not None and not self._ahead and (most is None or latest <= self.latest + most)
-        if self.latest is not None and is_near:  # mostly: nothing that a row does then depends on the rows before it
+        if self.latest is not None and is_near:  # the usual case, in which the order of the rows does not matter
             self.latest = max(self.latest, latest)
             return
         for time in times:

@@ -13,7 +13,7 @@ from crenel.runners import JobFailed
 
 __all__ = ["TopicWatch"]
 
-#: Seconds that the broker has to answer, and seconds without a question after it did not.
+#: Seconds that the broker has to answer, and seconds to wait before asking again if it did not.
 _ANSWER, _PAUSE = 3.0, 10.0
 #: Seconds for which a topic must be unknown before it counts as deleted: a broker that has just started may not have
 #: heard of it yet.

@@ -1,4 +1,4 @@
-"""WRITE in transactions: whoever reads committed records only sees each row once, also after failures.
+"""WRITE in transactions: a reader that takes only committed records sees each row once, even after failures.
 
 `Durable` emits a pack only when checkpoints have it, but after a failure it may emit it again. Here each transaction
 also commits how far the history of its key has come: as an offset of a consumer group, whose metadata is the digest of
@@ -129,7 +129,7 @@ class Transactions:
         self._producer = producer
 
     def _remembered(self, reader: Any) -> Any:
-        """Ask the group; again, while the broker moves or loads it, which the client leaves to its user."""
+        """Ask the group, and try again while the broker moves or loads it: the client does not do that by itself."""
         end = time.monotonic() + _PATIENCE
         while True:
             try:
@@ -140,7 +140,7 @@ class Transactions:
                 time.sleep(0.2)
 
     def _close(self) -> None:
-        """Let go of a client that is in the middle of a transaction. Whoever opens the next one ends it."""
+        """Drop a client that may be in a transaction. The broker aborts that when the next client takes over the id."""
         producer, self._producer = self._producer, None
         if producer is not None:
             with suppress(self._kafka.KafkaException):
@@ -226,7 +226,7 @@ class Transactions:
             raise self._kafka.KafkaException(codes(codes._TIMED_OUT))
 
     def _guilty(self, suspects: Sequence[tuple[Record, Any]]) -> list[tuple[Record, Any]]:
-        """Find the records that are refused also without the others of their batch. All of it is aborted."""
+        """Find the records that are refused even without their neighbours. All transactions for this are aborted."""
         if len(suspects) == 1:
             return list(suspects)
         found = []

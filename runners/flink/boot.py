@@ -49,7 +49,7 @@ def compile_kernels(method: str | None) -> None:
     if method:
         from crenel.engine import precompile
 
-        # What is wrong with the method, the step that uses it can say better.
+        # If something is wrong with the method, the step that uses it reports that better.
         with suppress(Exception):
             precompile.compile_family([method])
 

@@ -28,8 +28,9 @@ __all__ = ["Checkpoint", "JobFollower", "newest"]
 
 #: Seconds between two looks at the job, and between two at its metrics.
 _LOOK, _MEASURE = 2.0, 10.0
-#: Seconds after which a JobManager that does not answer is worth a word; and after which it is lost, without and with
-#: high availability, when another one may take over. Without it, one that does not know the job will never know it.
+#: Seconds without an answer of the JobManager after which the user is told; and after which it is lost: without high
+#: availability, and with it, when another one may take over. The last is for a JobManager that answers but does not
+#: know the job: without high availability it never will.
 _SILENT, _LOST, _LOST_FOR_GOOD, _FORGOTTEN = 10.0, 60.0, 600.0, 10.0
 #: Seconds for which the JobManager keeps its answers about checkpoints.
 _STALE = 4.0
@@ -182,8 +183,8 @@ class JobFollower:
             told = self._rest.get(f"/jobs/{self.job}/checkpoints")
             failures = self._rest.get(f"/jobs/{self.job}/exceptions?maxExceptions=5")
         except urllib.error.HTTPError as error:
-            # An answer all the same. Flink says 404 of a job that it does not know, or not yet again; and of
-            # checkpoints of a job that has just begun.
+            # The JobManager did answer. It says 404 of a job that it does not know, or does not know again yet, and of
+            # the checkpoints of a job that has just begun.
             is_forgotten = error.code == 404 and str(error.url).endswith(f"/jobs/{self.job}")
             self._miss("does not know the job any more" if is_forgotten else "cannot tell about the job", is_forgotten)
             return False

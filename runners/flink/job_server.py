@@ -27,7 +27,7 @@ OPENED = ("java.lang", "java.lang.invoke", "java.nio", "java.util", "sun.nio.ch"
 _ARTIFACT = "beam-runners-flink-1.20-job-server"
 #: The first version whose sources leave nothing behind in the state.
 _CURED = (2, 76)
-#: Seconds for which it is believed that the repository has none: asking takes some seconds.
+#: Seconds for which an answer that the repository has no such job server is remembered: asking takes some seconds.
 _BELIEVED = 7 * 86_400.0
 #: Seconds that it has to start.
 _PATIENCE = 90.0

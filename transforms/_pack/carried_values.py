@@ -66,7 +66,7 @@ def refusal(value: Any) -> str | None:
 
 
 def unpack(data: bytes) -> Any:
-    """Read what `pack` wrote. It must be known to be just that."""
+    """Read what `pack` wrote. The caller must be sure that nobody has changed it."""
     return msgpack.unpackb(data, ext_hook=_extended, strict_map_key=False, unicode_errors="surrogatepass")
 
 

@@ -46,7 +46,7 @@ class RowPack:
     rows: Rows
     form: Form
     payload: Payload
-    #: Marks of what the hashes of persons, and the coordinates and codes, can be compared with (see `fingerprints`).
+    #: Marks (see `fingerprints`). Hashes of persons, or coordinates and codes, are comparable only if theirs are equal.
     persons: bytes
     space: bytes
     shard: int
@@ -102,7 +102,7 @@ def opened(data: bytes, seal: Seal, place: bytes) -> RowPack:
     handed, pack = getattr(_HANDED, "now", _NOTHING)
     if handed is not data:
         return RowPack.from_bytes(seal.open(KIND, data, place))
-    # These very bytes were made by this thread, and have not been anywhere.
+    # This thread is handing over these very bytes right now (`hand_over`), so nobody can have changed them.
     return pack or RowPack.from_bytes(data[seal.size :])
 
 
@@ -222,7 +222,7 @@ class Packer:
         return replace(packed, rejected=[_as_misspelled(one, rows[one[0]]) for one in packed.rejected])
 
     def _columns_of(self, rows: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Sequence[Any]], list[Rejection]]:
-        # Mostly all columns are there, and not to ask is much faster. A subclass of dict may make up what is not.
+        # Usually all columns are there, and not checking is much faster. A subclass of dict may make up missing ones.
         if set(map(type, rows)) == {dict}:
             try:
                 # Column by column: with a tuple for each row, Python's garbage collector would look at them all.
@@ -342,7 +342,7 @@ def _numbers(columns: Mapping[str, Any], name: str) -> NDArray[np.int64]:
 
 
 def _as_misspelled(rejection: tuple[int, str, str], row: Mapping[str, Any]) -> tuple[int, str, str]:
-    """Say of a row without a column that it has none: its name may be misspelled, and no value is missing."""
+    """Report a missing column instead of a missing value if the row lacks the column: its name may be misspelled."""
     place, name, reason = rejection
     # Where an object lacks a field, a value is missing: rows of one stream may have different objects.
     lacks = not {name, name.partition(".")[0]} & row.keys() and reason in (MISSING, MISSING_QUASI_IDENTIFIER)

@@ -26,14 +26,14 @@ _OTHER_WITHIN = (
 
 
 def shard_name(shard: int, window: Any) -> bytes:
-    """Name an engine and its place in state: differently from all others, and in every process the same."""
+    """Return the name of an engine, and of its place in state: unique, and the same in every process."""
     if isinstance(window, GlobalWindow):
         return f"{shard}".encode()
     return f"{shard} {window.start.micros} {window.end.micros}".encode()
 
 
 def kept_apart(policy: Policy, payload: Payload) -> set[tuple[str, ...]]:
-    """Return the values by which rows are kept apart (`within`), as they are written; those of one shard must be one.
+    """Return the distinct tuples of `within` values among the rows, as text. A shard may have only one such tuple.
 
     Raises:
         SnapshotError: the rows came under a policy that did not keep them apart by these columns.
@@ -76,10 +76,12 @@ class ShardRouter:
         self._within = policy.within
 
     def shards(self, rows: Rows, given: Mapping[str, Any], kept: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Find the shard of each row; `given` are the columns of the input, of which the places `kept` became rows.
+        """Find the shard of each row.
 
-        Rows that must be kept apart (`within`) are in shards of their own, whose numbers have 62 bits. HOLD compares
-        the values themselves (`kept_apart`), since two of them may have one number.
+        `given` has the columns of the input, and `kept` the places there of the rows that were encoded.
+
+        Rows that must be kept apart (`within`) go to shards of their own, whose numbers have 62 bits. HOLD compares the
+        values themselves (`kept_apart`), since two of them may get the same number.
         """
         shard = self._shard(rows, given, kept)
         if not self._within:

@@ -15,7 +15,7 @@ from crenel.transforms._hold.shard_holder import Departure
 
 __all__ = ["LONGER", "ROW_LOSS", "WAITED", "WAITS", "Counts", "Spread", "waited_up_to"]
 
-#: Seconds that rows wait are counted up to each of these, and beyond.
+#: Bounds of waiting times, in seconds: rows are counted up to each of these, and beyond the last.
 WAITS = (1, 2, 5, 10, 30, 60, 300, 900, 3_600, 10_800, 43_200, 86_400, 604_800)
 #: Names of counters: milliseconds that rows waited in all, rows that waited longer than all of these, and the sum of
 #: the losses of rows, in millionths.
@@ -24,7 +24,7 @@ _BOUNDS = np.array(WAITS) * 1_000_000
 
 
 def waited_up_to(seconds: int) -> str:
-    """The name of the counter of rows that waited up to so many seconds, and longer than up to the next fewer."""
+    """The name of the counter of rows that waited at most this long, but longer than the next smaller of `WAITS`."""
     return f"waited up to {seconds} s"
 
 

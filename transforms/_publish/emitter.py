@@ -116,7 +116,7 @@ class Emitter:
         self._counts[window].rejected[field, reason] += rows
 
     def stamp(self, moment: int, earliest: int, window: Any) -> int:
-        """The timestamp of what is not released, but told to the owner."""
+        """The timestamp of a record for the owner that belongs to no release."""
         latest = window.max_timestamp().micros
         return latest if self._at_end else stamps(np.array([moment]), earliest, latest, self.tick)[0]
 
@@ -125,8 +125,8 @@ class Emitter:
         return self._order.hashes(shard, number, window)
 
     def emit(self, departures: Iterable[Departure], shard: int, window: Any, earliest: int) -> Iterator[Any]:
-        """Emit departures as elements of `window`, none before `earliest`, which is no row's event time."""
-        # Chained, since each generator that hands an element on costs as much as a tenth of making it.
+        """Emit departures as elements of `window`, none before `earliest`, which must not be a row's event time."""
+        # Chained: each further generator that passes an element on would add a tenth of the cost of making it.
         return chain.from_iterable(self._emitted(departures, shard, window, earliest))
 
     def _emitted(
@@ -160,7 +160,7 @@ class Emitter:
         if self._reorders or self._order_is_hidden or len(set(at)) == len(at):
             return departure, at
         first = int(departure.number[releases.rows[0]])
-        # Another part of the sequence for each row that may be the first. To hash each release costs ten times as much.
+        # The number of the first row selects the part of the sequence. Hashing each release costs ten times as much.
         drawn = np.random.Philox(key=self._key, counter=np.array([0, first, shard, 0], dtype=np.uint64))
         order = np.lexsort([np.asarray(drawn.random_raw(len(at))), np.asarray(at)])
         mixed = replace(

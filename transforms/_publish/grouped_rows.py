@@ -1,6 +1,6 @@
-"""Published rows before they are rows: what those of a release share, once, and their own columns beside it.
+"""Published rows in groups: what the rows of a release share is kept once, beside the other columns of each row.
 
-A row as a dict costs more than all else that PUBLISH does. Who writes many rows at once can do without.
+Making a dict of each row costs more than everything else that PUBLISH does. A writer of many rows at once needs none.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["GroupedRows", "LazyRows"]
 
 
 class LazyRows(Sequence[dict[str, Any]]):
-    """Rows that are made when somebody asks for them: nobody reads most of what is told to the owner.
+    """Rows that are made only when they are read: most records for the owner are never read.
 
     Args:
         count: How many there are.
@@ -40,7 +40,7 @@ class LazyRows(Sequence[dict[str, Any]]):
     def __getitem__(self, index: slice) -> list[dict[str, Any]]: ...
 
     def __getitem__(self, index: int | slice) -> dict[str, Any] | list[dict[str, Any]]:
-        """Make all rows, for one: mostly they are asked for in turn."""
+        """Make all rows, even to return one: rows are usually iterated over, not indexed."""
         return list(self)[index]
 
     def __repr__(self) -> str:

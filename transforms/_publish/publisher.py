@@ -100,7 +100,7 @@ class Publisher:
         sizes: NDArray[np.int64],
         places: NDArray[np.int64],
     ) -> pa.RecordBatch:
-        """Make rows of boxes, each of which is that of the next few rows."""
+        """Make rows from boxes. Each box is that of the next rows, as many as `sizes` says."""
         arrays = self.boxes(lo, hi)
         if len(sizes) < len(places):  # to make the values of boxes once, and repeat them, takes a third of the time
             box_of = pa.array(np.repeat(np.arange(len(sizes)), sizes))

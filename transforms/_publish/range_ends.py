@@ -41,6 +41,6 @@ def has_whole_ends(qi: Any) -> bool:
 
 
 def is_ambiguous(policy: Policy, name: str) -> bool:
-    """Whether two empty ends may be a missing value, and may be a range without ends."""
+    """Whether two empty ends could mean either a missing value or a range without ends."""
     qi = policy.quasi_identifiers[name]
     return isinstance(qi, (Numeric, Datetime)) and qi.domain is None and policy.missing(name) is not Missing.REJECT

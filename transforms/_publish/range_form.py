@@ -200,7 +200,7 @@ def published_schema(policy: Policy, given: pa.Schema, ranges: Ranges | str = Ra
 
 
 def taken_names(policy: Policy) -> list[str]:
-    """List the names that columns of ranges would have, and other published columns have."""
+    """List the published columns whose names the two columns of a range would take."""
     ranges = [name for name, kind in Publisher(policy).fields() if _is_range(kind)]
     others = {*policy.quasi_identifiers, *policy.sensitive, *policy.publish}
     return sorted(others & {end for name in ranges for end in range_ends(name)})

@@ -102,7 +102,7 @@ class WholeTable:
         return self._rows(shard, left, chosen, points, points, np.ones(len(points), dtype=np.int64))
 
     def _rows(self, shard: int, left: _Left, chosen: Any, lo: Any, hi: Any, sizes: Any) -> _Boxed:
-        """Choose rows among those that have left, of which the next few each are in one box."""
+        """Choose rows among those that have left. Each box is that of the next rows, as many as `sizes` says."""
         hashes = self._order.hashes(shard, left.joined().rows[chosen], self._window)
         kept = left.kept_table()
         return _Boxed(lo, hi, sizes, hashes, kept if isinstance(chosen, slice) else kept.take(pa.array(chosen)))
@@ -154,7 +154,7 @@ class _Left:
 
 @dataclass(eq=False, repr=False)
 class _Boxed:
-    """Rows as boxes, each of which is that of the next few rows."""
+    """Rows and their boxes. Each box is that of the next rows, as many as `sizes` says."""
 
     lo: NDArray[np.float64]
     hi: NDArray[np.float64]

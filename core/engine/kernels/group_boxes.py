@@ -1,4 +1,4 @@
-"""The write_boxes of groups that a method found in Python."""
+"""The boxes of groups that a method found in Python."""
 
 from __future__ import annotations
 

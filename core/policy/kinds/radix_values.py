@@ -44,7 +44,7 @@ class RadixValues(QuasiIdentifier):
 
     @abstractmethod
     def found(self, published: str) -> tuple[int, int]:
-        """Return a code, and how many of its digits all codes share that are published so; ValueError if none are."""
+        """Return a code published as this text, and how many digits all such codes share; ValueError if none is."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

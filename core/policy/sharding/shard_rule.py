@@ -25,7 +25,7 @@ __all__ = [
     "written_rule",
 ]
 
-#: What a policy says for as many shards as the stream needs, and the most that there are then.
+#: What a policy says to get as many shards as the stream needs, and the most shards that it then gets.
 AUTO: Literal["auto"] = "auto"
 MOST_AUTO = 64
 

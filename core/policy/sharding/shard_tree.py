@@ -94,7 +94,7 @@ class ShardTree:
         return shard
 
     def boxes(self) -> list[list[tuple[float, float]]]:
-        """Return the region of each shard: for each quasi-identifier from which coordinate on, and below which."""
+        """Return the region of each shard: for each quasi-identifier, from which coordinate on, and before which."""
         everywhere = [(-np.inf, np.inf)] * len(self.columns)
         regions: dict[int, list[tuple[float, float]]] = {0 if self.cuts else ~0: everywhere}
         for place, cut in enumerate(self.cuts):

@@ -45,7 +45,7 @@ class EnvelopeValues(Values):
     Args:
         messages: Reads the envelopes.
         envelopes: Opens them.
-        opens: Whether that is to be done; otherwise `messages` has done it.
+        opens: Whether to open the envelopes; otherwise `messages` has already done so.
     """
 
     def __init__(self, messages: Values, envelopes: Envelopes, *, opens: bool = True) -> None:
@@ -75,7 +75,7 @@ class EnvelopeValues(Values):
         return row_of(self._envelopes, message) if self._opens else message
 
     def of_nothing(self) -> Unreadable:
-        """What a tombstone is."""
+        """What a record without a value (a tombstone) counts as."""
         found = self._envelopes.opened(None)
         return RefusedEnvelope(found) if isinstance(found, Refused) else NoRow()
 

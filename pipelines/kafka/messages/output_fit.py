@@ -20,7 +20,7 @@ __all__ = ["OutputFit"]
 
 #: The size of the largest record that a client sends by default (`message.max.bytes`).
 _LARGEST = 1_000_000
-#: A value may be written with more bytes than it was read with, but not with so many times as many.
+#: A value may be written with more bytes than it was read with, but with fewer than this many times as many.
 _GROWS = 8
 _TOO_LARGE = "too large for the output topic"
 

@@ -42,7 +42,7 @@ class AvroEnvelope(AvroSchema):
             raise RefusedSchema(msg)
         self._fields = {field["name"]: field["type"] for field in after["fields"]}
         told = {name: _converter(kind) for name, kind in self._fields.items()}
-        #: Of fields within records that were asked for, by their paths.
+        #: Converters of fields within records, by path: of those that `kind` was asked for.
         self._within: dict[str, Callable[[Any], Any]] = {}
         self._converters = {name: convert for name, convert in told.items() if convert is not None}
 
@@ -75,7 +75,7 @@ class AvroEnvelope(AvroSchema):
 
 
 def _converter(declared: Any) -> Callable[[Any], Any] | None:
-    """What makes a moment or a date of the values of a field, if only Kafka Connect knows that they are some."""
+    """What makes moments or dates of a field's values, if only the name of a Kafka Connect type says what they are."""
     for kind in declared if isinstance(declared, list) else [declared]:
         if isinstance(kind, dict) and "logicalType" not in kind and _NAME in kind:
             return converter(kind[_NAME])

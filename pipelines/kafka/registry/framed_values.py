@@ -166,9 +166,9 @@ class FramedReader(Values):
             raise Unavailable from None
 
     def _not_there(self, number: int) -> str:
-        """Say that there is no such schema: by its id, unless there are so many that most values have none at all.
+        """Say that there is no such schema, with its id only if that is remembered as unknown.
 
-        Rejected rows are counted by their reasons, and there may be only so many of them.
+        Rejected rows are counted by their reasons, so there must be a limit to the number of reasons.
         """
         return f"schema {number} is not in the registry" if number in self._unknown else _NO_SUCH_SCHEMA
 
@@ -207,7 +207,7 @@ class FramedReader(Values):
 
 
 def _tell(what: str) -> None:
-    """Tell the operator: in a worker's log, or where a run on this machine has silenced Beam's, as the command does."""
+    """Tell the operator: in a worker's log, or on standard error where a run on this machine has silenced that."""
     if _LOGGER.isEnabledFor(logging.WARNING):
         _LOGGER.warning("%s", what)
     else:

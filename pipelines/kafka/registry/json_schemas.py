@@ -84,7 +84,7 @@ class JsonSchema:
         return declared
 
     def _inner(self, given: Any) -> dict[str, Any]:
-        """The properties of an object that a schema allows, and beside it at most null."""
+        """The properties of the one object that a schema allows, perhaps beside null; empty if there is none."""
         declared = self._followed(given)
         for choice in ("anyOf", "oneOf"):
             if isinstance(declared, dict) and isinstance(declared.get(choice), list):

@@ -53,7 +53,7 @@ class Schema:
     #: AVRO, JSON or PROTOBUF.
     form: str
     text: str
-    #: The schemas that it refers to, by the names under which it does; those that others refer to come first.
+    #: The names and texts of the schemas that it refers to, directly or not; each comes after those it refers to.
     references: tuple[tuple[str, str], ...] = ()
     #: Its id, and its version under the subject that was asked for; 0 if not known.
     id: int = 0
