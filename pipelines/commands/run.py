@@ -497,6 +497,9 @@ def _interruptible(work: Callable[[], int], stop: threading.Event | None = None)
             over.set()
 
     thread = threading.Thread(target=target, name="crenel run", daemon=True)
+    # The last thing at exit, since what the work itself does there may end it: a job on Flink is cancelled. A thread
+    # that needs the interpreter after its end would abort the process.
+    atexit.register(over.wait, 2 * _GRACE)
     with _terminable():
         thread.start()
         try:
@@ -508,6 +511,7 @@ def _interruptible(work: Callable[[], int], stop: threading.Event | None = None)
             code = interruption.code if isinstance(interruption, SystemExit) else 130
             _insist(int(code or 0), over)
             raise
+    atexit.unregister(over.wait)
     if failed:
         raise failed[0]
     return done[0]
@@ -529,10 +533,7 @@ def _stoppable(over: threading.Event, stop: threading.Event) -> None:
 
 
 def _insist(code: int, over: threading.Event) -> None:
-    """Exit the process once its threads have ended, and after some seconds although they have not.
-
-    They cannot be told to end; and one that needs the interpreter after its end would abort the process.
-    """
+    """Exit the process after some seconds, although its threads cannot be told to end."""
 
     def insist() -> None:
         if not over.wait(_GRACE):
@@ -542,7 +543,6 @@ def _insist(code: int, over: threading.Event) -> None:
             os._exit(code)
 
     threading.Thread(target=insist, daemon=True).start()
-    atexit.register(over.wait, 2 * _GRACE)
 
 
 def ending_signals() -> list[signal.Signals]:

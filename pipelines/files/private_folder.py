@@ -8,8 +8,8 @@ ids are given out again, and mean nothing on another machine.
 On a network file system a lock may be unknown to other machines. So the file also names the machine, and the folder of
 another machine is left alone until nothing in it was changed for a week.
 
-Ctrl-C, SIGTERM or SIGHUP can interrupt a run between any two steps, also while a folder is made or removed. So a folder is
-noted before it is made, and forgotten after it is gone; what is still noted when the process exits is removed then.
+Ctrl-C, SIGTERM or SIGHUP can interrupt a run between any two steps, also while a folder is made or removed. So a folder
+is noted before it is made, and forgotten after it is gone; what is still noted when the process exits is removed then.
 """
 
 from __future__ import annotations
