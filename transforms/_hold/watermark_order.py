@@ -96,8 +96,7 @@ class WatermarkOrder:
 
     def restore(self, stored: Iterable[bytes]) -> None:
         """Take over what `snapshot` returned."""
-        self._waiting = []
-        self.push(map(RowPack.from_bytes, stored))
+        self._waiting = [_Waiting.of(RowPack.from_bytes(data)) for data in stored]
 
 
 def rounded_deadline(time: int, delay: int, tick: int) -> int:
